@@ -17,7 +17,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.memory import share_one_arena
 from reference_engine.engine.request import Watermark
 from reference_engine.errors import ReferenceEngineError, UserMistakeError
-from reference_engine.quantization.names import CalibratedName, IntegerName
+from reference_engine.quantization.names import WrittenName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -134,17 +134,13 @@ def _add_trim(trim: argparse.ArgumentParser) -> None:
 
 
 def _add_quantize(quantize: argparse.ArgumentParser) -> None:
-    """Fields of `tools.quantising.Quantising`; `--help` must not import torch."""
+    """Fields of `tools.quantisation_methods.Quantising`; `--help` must not import torch."""
     quantize.add_argument("source", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
-    quantize.add_argument(
-        "--method",
-        choices=(*get_args(IntegerName), *get_args(CalibratedName)),
-        required=True,
-        help="how codes are chosen",
-    )
+    quantize.add_argument("--method", choices=get_args(WrittenName), required=True, help="how codes are chosen")
     quantize.add_argument("--group-size", type=int, help="inputs that share a scale")
     quantize.add_argument("--act-order", action="store_true", help="round columns with large inputs first (gptq)")
     quantize.add_argument("--asymmetric", action="store_true", help="a zero point for each group (gptq)")
+    quantize.add_argument("--smoothing", type=float, help="share of difficulty that weights take over (w8a8; 0.5)")
     quantize.add_argument("--calibration-tokens", type=int, default=32_768, help="of the text; %(default)s")
     _add_target(quantize)
 
@@ -292,7 +288,8 @@ def _eagle(options: dict[str, object]) -> None:
 
 
 def _quantize(options: dict[str, object]) -> None:
-    from reference_engine.tools.quantising import Quantising, quantise  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.quantisation_methods import Quantising  # noqa: PLC0415 (imports torch)
+    from reference_engine.tools.quantising import quantise  # noqa: PLC0415
 
     source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
     quantising = Quantising(**options)  # type: ignore[arg-type]

@@ -227,10 +227,13 @@ def quantize(
     model: str,
     *,
     out: Annotated[Path, cyclopts.Parameter(name="--out")],
-    method: Literal["int8", "int8-zp", "int4", "int4-zp", "gptq", "awq"],
+    method: Literal[
+        "int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8"
+    ],
     group_size: int | None = None,
     act_order: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     asymmetric: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    smoothing: float | None = None,
     text: Path | None = None,
     calibration_tokens: int = 32_768,
     device: Device = "auto",
@@ -246,13 +249,16 @@ def quantize(
     out
         Folder of the new checkpoint; until the end it holds the layers that are done.
     method
-        How codes are chosen; gptq and awq measure on a text what each matrix gets as input.
+        How codes are chosen; gptq, awq and w8a8 measure on a text what each matrix gets as input.
     group_size
-        Inputs that share a scale, for gptq and awq. Default: the largest of 128, 64 and 32 that divides the widths.
+        Inputs that share a scale (int8, int4, gptq, awq). Default: the largest of 128, 64 and 32 that divides the
+        widths, and for int8 all inputs.
     act_order
         Round columns with large inputs first (gptq).
     asymmetric
         Give each group a zero point (gptq); awq and the methods in -zp always have one.
+    smoothing
+        Share of the difficulty that weights take over from activations (w8a8), 0 to 1. Default: 0.5.
     text
         UTF-8 file to calibrate on. Default: prompts generated from the grammars of the workloads.
     calibration_tokens
@@ -263,7 +269,7 @@ def quantize(
     options = {
         "--out": out, "--method": method, "--group-size": group_size, "--text": text,
         "--calibration-tokens": calibration_tokens, "--device": device,
-        "--act-order": act_order, "--asymmetric": asymmetric,
+        "--act-order": act_order, "--asymmetric": asymmetric, "--smoothing": smoothing,
     }  # fmt: skip
     _become("quantize", [_folder(model)], options)
 

@@ -6,7 +6,7 @@ import torch
 
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.quantization.formats.base import CheckpointFormat
+from reference_engine.quantization.formats.base import CheckpointFormat, stored_modules
 from reference_engine.quantization.matrix import QuantisedMatrix
 
 _WEIGHT = ".weight"
@@ -25,17 +25,10 @@ class QuantisedDirectory:
     def __init__(self, stored: SafetensorsDirectory, checkpoint_format: CheckpointFormat) -> None:
         self.config = stored.config
         self._stored, self._format = stored, checkpoint_format
-        names, parts = stored.names(), checkpoint_format.parts
-        mark = f".{parts[0]}"
-        modules = {name.removesuffix(mark) for name in names if name.endswith(mark)}
-        self._parts: dict[str, dict[str, str]] = {module: {} for module in modules}
-        self._plain: list[str] = []
-        for name in names:
-            module, _, part = name.rpartition(".")
-            if module in modules and part in parts:
-                self._parts[module][part] = name
-            else:
-                self._plain.append(name)
+        names = stored.names()
+        self._parts = stored_modules(names, checkpoint_format.parts)
+        quantised = {name for parts in self._parts.values() for name in parts.values()}
+        self._plain = [name for name in names if name not in quantised]
 
     def names(self) -> Sequence[str]:
         """Hugging Face names of all tensors, as if the checkpoint were plain."""
@@ -48,8 +41,12 @@ class QuantisedDirectory:
         device: torch.device | None = None,  # noqa: ARG002
     ) -> torch.Tensor:
         """The named tensor as stored; in float32 if it is quantised."""
-        matrix = self.get_quantised(name)
-        return self._stored.get(name) if matrix is None else matrix.dequantised()
+        weight = self._decoded(name)
+        if weight is None:
+            return self._stored.get(name)
+        if isinstance(weight, torch.Tensor):
+            return weight.float()
+        return weight.to(torch.device("cpu"), torch.float32).dequantised()
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
         """See `WeightSource`.
@@ -57,6 +54,11 @@ class QuantisedDirectory:
         Raises:
             CheckpointError: its tensors are damaged, or in a layout that is not supported.
         """
+        weight = self._decoded(name)
+        return None if isinstance(weight, torch.Tensor) else weight
+
+    def _decoded(self, name: str) -> QuantisedMatrix | torch.Tensor | None:
+        """The weight of a quantised module; None for what is plain."""
         module = name.removesuffix(_WEIGHT)
         parts = self._parts.get(module) if name.endswith(_WEIGHT) else None
         if parts is None:

@@ -1,47 +1,70 @@
-"""What a layer's matrices get as inputs, summed up over a text: all that GPTQ and AWQ need to know of it."""
+"""What a layer's matrices get as inputs over a text: all that GPTQ, AWQ and SmoothQuant need to know of it."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 
 @dataclasses.dataclass(slots=True)
 class Activations:
-    """Sums over the inputs x of one matrix, on the device that computes.
+    """Sums and maxima over the inputs x of one matrix, on the device that computes.
 
     Attributes:
-        hessian: the sum of x·xᵀ, float32 [in_features, in_features].
+        products: the sum of x·xᵀ, float32 [in_features, in_features]; None if it is not needed.
         magnitudes: the sum of |x|, float32 [in_features].
+        largest: the largest |x|, float32 [in_features].
         tokens: inputs so far.
     """
 
-    hessian: torch.Tensor
+    products: torch.Tensor | None
     magnitudes: torch.Tensor
+    largest: torch.Tensor
     tokens: int = 0
+
+    @classmethod
+    def none(cls, width: int, device: torch.device, *, has_products: bool = True) -> Self:
+        """Of no inputs yet, in_features of which are `width`."""
+        zeros = torch.zeros(width, dtype=torch.float32, device=device)
+        return cls(zeros.repeat(width, 1) if has_products else None, zeros, zeros.clone())
+
+    @property
+    def hessian(self) -> torch.Tensor:
+        """The sum of x·xᵀ where it was collected: of a squared error of the output, but for a factor of 2."""
+        assert self.products is not None
+        return self.products
 
     def add(self, rows: torch.Tensor) -> None:
         """Adds inputs [..., in_features]."""
         rows = rows.flatten(0, -2).float()
-        self.hessian.addmm_(rows.T, rows)
-        self.magnitudes += rows.abs().sum(0)
+        if self.products is not None:
+            self.products.addmm_(rows.T, rows)
+        sizes = rows.abs()
+        self.magnitudes += sizes.sum(0)
+        self.largest = torch.maximum(self.largest, sizes.amax(0))
         self.tokens += rows.shape[0]
 
     def scaled(self, scale: torch.Tensor) -> "Activations":
         """Of the inputs divided by `scale` [in_features]."""
-        hessian = self.hessian / scale / scale[:, None]
-        return Activations(hessian, self.magnitudes / scale, self.tokens)
+        products = None if self.products is None else self.products / scale / scale[:, None]
+        return Activations(products, self.magnitudes / scale, self.largest / scale, self.tokens)
 
 
 @contextlib.contextmanager
-def observed(layer: Any, groups: Mapping[str, str]) -> Generator[dict[str, Activations]]:  # noqa: ANN401 (a module)
+def observed(
+    layer: Any,  # noqa: ANN401 (a module)
+    groups: Mapping[str, str],
+    *,
+    has_products: bool = True,
+) -> Generator[dict[str, Activations]]:
     """Collects the activations of a module's matrices while it runs.
 
     Args:
         layer: of Transformers.
         groups: names of matrices, and of the first matrix with the same input, which stands for all of them.
+        has_products: see `Activations.products`.
 
     Yields:
         Activations by name of matrix.
@@ -50,9 +73,7 @@ def observed(layer: Any, groups: Mapping[str, str]) -> Generator[dict[str, Activ
     with contextlib.ExitStack() as hooks:
         for name in dict.fromkeys(groups.values()):
             module = layer.get_submodule(name)
-            like, width = module.weight, module.in_features
-            zeros = torch.zeros(width, width, dtype=torch.float32, device=like.device)
-            first[name] = Activations(zeros, zeros[0].clone())
+            first[name] = Activations.none(module.in_features, module.weight.device, has_products=has_products)
             hooks.callback(module.register_forward_pre_hook(_adds_to(first[name])).remove)
         yield {name: first[source] for name, source in groups.items()}
 

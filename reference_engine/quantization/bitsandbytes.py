@@ -107,7 +107,8 @@ def _tensors(
     state: dict[str, object] = {"quant_type": "nf4", "blocksize": blocksize, "dtype": _NAMES[dtype], "shape": shape}
     if isinstance(scales, NestedScales):
         tensors[f"{name}.absmax"] = scales.codes.flatten()
-        tensors[f"{name}.nested_absmax"], tensors[f"{name}.nested_quant_map"] = scales.absmax, scales.table
+        tensors[f"{name}.nested_absmax"] = scales.absmax
+        tensors[f"{name}.nested_quant_map"] = scales.table.clone()  # safetensors refuses tensors that share memory
         offset = float(scales.offsets[0])
         state |= {"nested_blocksize": scales.group, "nested_dtype": "float32", "nested_offset": offset}
     else:

@@ -6,5 +6,5 @@ IntegerName = Literal["int8", "int8-zp", "int4", "int4-zp"]
 """Round to nearest; see `rounding`."""
 MethodName = Literal[IntegerName, "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"]
 """Those that need nothing but the weight; see `methods`."""
-CalibratedName = Literal["gptq", "awq"]
-"""Those that need a text; see `tools.quantising`."""
+WrittenName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8"]
+"""Those whose matrices a checkpoint can keep; see `tools.quantisation_methods`."""

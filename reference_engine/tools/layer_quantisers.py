@@ -1,20 +1,22 @@
 """Quantises the matrices of one decoder layer, given what they get as inputs on a text.
 
-GPTQ takes each matrix for itself. AWQ moves scales between neighbours first: what a matrix's input is divided by,
-the norm or matrix that makes this input takes over.
+GPTQ takes each matrix for itself. AWQ and SmoothQuant move scales between neighbours first: what a matrix's input is
+divided by, the norm or matrix that makes this input takes over.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
 from reference_engine.quantization.activations import Activations
 from reference_engine.quantization.awq import channel_scales, clipped
+from reference_engine.quantization.formats.base import IntegerScheme, Scheme
 from reference_engine.quantization.gptq import gptq
 from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.names import CalibratedName
-from reference_engine.quantization.rounding import Bits, absmax, zero_point
+from reference_engine.quantization.matrix import QuantisedMatrix
+from reference_engine.quantization.smoothing import smoothing_scales
 
 Tensors = dict[str, torch.Tensor]
 
@@ -29,80 +31,133 @@ INPUTS = {
 }
 """The matrices of a layer, and of those with the same input the first."""
 
-_NEIGHBOURS = (
-    ("input_layernorm", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-    ("self_attn.v_proj", ("self_attn.o_proj",)),
-    ("post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj")),
-    ("mlp.up_proj", ("mlp.down_proj",)),
-)
-"""What makes an input, and the matrices that get it."""
+_NORMS = {
+    "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
+}
+"""Norms, and the matrices that get what they make."""
+_NEIGHBOURS = {
+    "input_layernorm": _NORMS["input_layernorm"],
+    "self_attn.v_proj": ("self_attn.o_proj",),
+    "post_attention_layernorm": _NORMS["post_attention_layernorm"],
+    "mlp.up_proj": ("mlp.down_proj",),
+}
+"""The same with matrices that make the input of others, in the order of a forward pass."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rounding:
-    """How codes are chosen.
+class LayerQuantiser(Protocol):
+    """Quantises the matrices of `INPUTS` by what they get as inputs."""
+
+    @property
+    def needs_products(self) -> bool:
+        """Whether it needs `Activations.products`."""
+        ...
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether inputs come from the layers quantised so far; else from the plain model."""
+        ...
+
+    def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> Mapping[str, QuantisedMatrix]:
+        """Quantises a layer.
+
+        Args:
+            tensors: of the layer, by their names in it; those that it scales are replaced.
+            activations: by name of matrix, on the device of the tensors.
+
+        Returns:
+            By name of matrix.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GptqLayer:
+    """A `LayerQuantiser`: GPTQ.
 
     Attributes:
-        bits: of a code.
-        group: columns that share a scale; None for a scale for each row.
-        symmetric: whether there is no zero point; AWQ always has one.
-        act_order: whether GPTQ rounds columns with large inputs first.
+        scheme: of the matrices; with act_order columns with large inputs are rounded first.
     """
 
-    bits: Bits = 4
-    group: int | None = 128
-    symmetric: bool = True
-    act_order: bool = False
+    scheme: IntegerScheme
+    needs_products = True
+    is_sequential = True
 
-    def group_of(self, weight: torch.Tensor) -> int:
-        """Columns of this weight that share a scale."""
-        return self.group or weight.shape[1]
-
-    def nearest(self, weight: torch.Tensor) -> IntegerMatrix:
-        """Rounds a weight [rows, columns] to nearest."""
-        return (absmax if self.symmetric else zero_point)(weight, self.bits, self.group_of(weight))
-
-
-def quantised_layer(
-    method: CalibratedName, tensors: Tensors, activations: Mapping[str, Activations], rounding: Rounding
-) -> dict[str, IntegerMatrix]:
-    """Quantises the matrices of `INPUTS`.
-
-    Args:
-        method: by name.
-        tensors: of the layer, by their names in it; AWQ replaces those that it scales.
-        activations: by name of matrix, on the device of the tensors.
-        rounding: how.
-
-    Returns:
-        By name of matrix.
-    """
-    if method == "awq":
-        activations = _scaled(tensors, activations, rounding)
-    matrices: dict[str, IntegerMatrix] = {}
-    for name in INPUTS:
-        weight, hessian = tensors[f"{name}.weight"], activations[name].hessian
-        group = rounding.group_of(weight)
-        if method == "awq":
-            matrices[name] = clipped(weight, hessian, rounding.bits, group)
-        else:
+    def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, IntegerMatrix]:
+        """See `LayerQuantiser`."""
+        matrices: dict[str, IntegerMatrix] = {}
+        for name in INPUTS:
+            weight, scheme = tensors[f"{name}.weight"], self.scheme
             matrices[name] = gptq(
-                weight, hessian, rounding.bits, group, symmetric=rounding.symmetric, ordered=rounding.act_order
-            )
-    return matrices
+                weight, activations[name].hessian, scheme.bits, scheme.group_of(weight.shape[1]),
+                symmetric=scheme.symmetric, ordered=scheme.act_order,
+            )  # fmt: skip
+        return matrices
 
 
-def _scaled(tensors: Tensors, activations: Mapping[str, Activations], rounding: Rounding) -> dict[str, Activations]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class AwqLayer:
+    """A `LayerQuantiser`: AWQ.
+
+    Attributes:
+        scheme: of the matrices, which have zero points.
+    """
+
+    scheme: IntegerScheme
+    needs_products = True
+    is_sequential = False
+
+    def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, IntegerMatrix]:
+        """See `LayerQuantiser`."""
+        bits = self.scheme.bits
+        scaled = _scaled(tensors, activations, _NEIGHBOURS, self._scales)
+        matrices: dict[str, IntegerMatrix] = {}
+        for name in INPUTS:
+            weight = tensors[f"{name}.weight"]
+            matrices[name] = clipped(weight, scaled[name].hessian, bits, self.scheme.group_of(weight.shape[1]))
+        return matrices
+
+    def _scales(self, weights: Sequence[torch.Tensor], inputs: Activations) -> torch.Tensor:
+        group = self.scheme.group_of(weights[0].shape[1])
+        return channel_scales(weights, inputs.hessian, inputs.magnitudes / inputs.tokens, self.scheme.bits, group)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmoothedLayer:
+    """A `LayerQuantiser`: SmoothQuant, where norms make the inputs, and round to nearest.
+
+    Attributes:
+        scheme: of the matrices.
+        alpha: how much of the difficulty moves from activations to weights, 0 to 1.
+    """
+
+    scheme: Scheme
+    alpha: float = 0.5
+    needs_products = False
+    is_sequential = False
+
+    def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, QuantisedMatrix]:
+        """See `LayerQuantiser`."""
+        _scaled(tensors, activations, _NORMS, self._scales)
+        return {name: self.scheme.nearest(tensors[f"{name}.weight"]) for name in INPUTS}
+
+    def _scales(self, weights: Sequence[torch.Tensor], inputs: Activations) -> torch.Tensor:
+        return smoothing_scales(inputs.largest, weights, self.alpha)
+
+
+def _scaled(
+    tensors: Tensors,
+    activations: Mapping[str, Activations],
+    neighbours: Mapping[str, Sequence[str]],
+    scales_of: Callable[[Sequence[torch.Tensor], Activations], torch.Tensor],
+) -> dict[str, Activations]:
     """Scales neighbours in place; returns what the matrices then get as inputs."""
     scaled = dict(activations)
-    for source, targets in _NEIGHBOURS:
+    for source, targets in neighbours.items():
         made, taken = tensors[f"{source}.weight"], [tensors[f"{name}.weight"] for name in targets]
         if made.shape[0] != taken[0].shape[1]:
             continue  # with grouped queries an output of v is the input of several heads
-        of_input = activations[targets[0]]
-        scale = channel_scales(
-            taken, of_input.hessian, of_input.magnitudes / of_input.tokens, rounding.bits, rounding.group_of(taken[0])
-        )
+        scale = scales_of(taken, activations[targets[0]])
         for name, weight in zip(targets, taken, strict=True):
             tensors[f"{name}.weight"] = (weight * scale).to(weight.dtype)
             scaled[name] = activations[name].scaled(scale)

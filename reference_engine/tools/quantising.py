@@ -1,15 +1,16 @@
 """Quantises a checkpoint one decoder layer at a time: a layer, not the model, must fit in memory.
 
-GPTQ and AWQ look at what the matrices get as inputs on a text. GPTQ's inputs come from the layers quantised so far, so
-that a layer makes up for the errors before it; AWQ's from the plain model. The other methods look at the weights alone.
-Embedding, norms, routers and head stay plain. Each finished layer is a file in the target, and the same command goes on
-after the last one; config.json, which makes the target a checkpoint, comes last.
+Methods are in `quantisation_methods`; some look at what the matrices get as inputs on a text. GPTQ's inputs come from
+the layers quantised so far, so that a layer makes up for the errors before it; those of AWQ and SmoothQuant from the
+plain model. Embedding, norms, routers and head stay plain, as do matrices whose width the method's blocks do not
+divide. Each finished layer is a file in the target, and the same command goes on after the last one; config.json, which
+makes the target a checkpoint, comes last.
 """
 
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,59 +25,21 @@ from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.decoder import layer_prefix
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.activations import observed
-from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme
-from reference_engine.quantization.formats.registry import new_format
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.names import CalibratedName, IntegerName
+from reference_engine.quantization.formats.base import CheckpointFormat, Scheme, stored_modules
+from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, sync, write_json
-from reference_engine.tools.layer_quantisers import INPUTS, Rounding, Tensors, quantised_layer
+from reference_engine.tools.layer_quantisers import INPUTS, LayerQuantiser, Tensors
 from reference_engine.tools.layer_stream import LayerStream
 from reference_engine.tools.progress import Progress
+from reference_engine.tools.quantisation_methods import Quantising
 from reference_engine.tools.transformers_model import check_directory, open_directory, pieces_of
 from reference_engine.tools.unfinished import begin, check_new, digest
 
 WORK = "quantising"
 RECORD = "quantization.json"
-CALIBRATED: tuple[CalibratedName, ...] = ("gptq", "awq")
-_GROUPS = (128, 64, 32)
+_WEIGHT = ".weight"
 _ROUTER = ".gate.weight"  # chooses between experts whose scores may be nearly equal
 Say = Callable[[str], None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Quantising:
-    """Settings; the weights that result depend on all of them.
-
-    Attributes:
-        method: of `quantization.methods`, or of `CALIBRATED`.
-        group_size: columns that share a scale; None for the largest of 128, 64 and 32 that divides the width of every
-            matrix, and with 8 bits for a scale for each row.
-        act_order: see `Rounding`; GPTQ only.
-        asymmetric: whether GPTQ has zero points.
-        calibration_tokens: tokens of the text to use.
-
-    Raises:
-        ConfigError: a value is out of range, or means nothing to the method.
-    """
-
-    method: IntegerName | CalibratedName
-    group_size: int | None = None
-    act_order: bool = False
-    asymmetric: bool = False
-    calibration_tokens: int = 32_768
-
-    def __post_init__(self) -> None:
-        if self.group_size is not None and (self.group_size < 32 or self.group_size % 32):
-            raise ConfigError(f"--group-size must be a multiple of 32, not {self.group_size}")
-        if self.method != "gptq" and (self.act_order or self.asymmetric):
-            raise ConfigError("--act-order and --asymmetric are for --method gptq; leave them out")
-        if self.calibration_tokens < 2:
-            raise ConfigError(f"--calibration-tokens must be at least 2, not {self.calibration_tokens}")
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the method looks at a text."""
-        return self.method in CALIBRATED
 
 
 def quantise(
@@ -85,12 +48,10 @@ def quantise(
     """Writes `target`: a checkpoint with a `quantization_config`, its tokenizer, and quantization.json.
 
     Args:
-        source: plain checkpoint directory; for the methods of `CALIBRATED` of a family in
-            `transformers_model.FAMILIES`.
+        source: plain checkpoint directory; for methods that need a text of a family in `transformers_model.FAMILIES`.
         target: directory to create, or one that holds unfinished work of the same settings.
         quantising: settings.
-        text: UTF-8 file to calibrate on; None for the standard input. Other methods than those of `CALIBRATED` do not
-            read it.
+        text: UTF-8 file to calibrate on; None for the standard input. Methods that need none do not read it.
         device: ``auto``, ``cpu`` or ``cuda``.
         say: is called with lines about the progress.
 
@@ -105,74 +66,53 @@ def quantise(
     if "quantization_config" in raw:
         raise ConfigError(f"{source} is quantised already; give the plain checkpoint that it was made from")
     directory, place = SafetensorsDirectory(source), torch.device(resolve_device(device))
-    rounding = _rounding(quantising, directory)
-    encoding = _encoding(quantising, rounding, directory)
-    words = read_text(text) if quantising.is_calibrated else None
+    plan = quantising.plan(_widths(directory).values())
+    plain = _plain_modules(directory, plan.scheme)
+    encoding = plan.encoding(plain)
+    words = read_text(text) if quantising.needs_text else None
     settings = {
         **dataclasses.asdict(quantising),
         "model": digest(source),
         "text": None if words is None else hashlib.sha256(words.encode()).hexdigest(),
         "device": place.type,
     }
-    layers: _Layers = _PlainLayers(directory, rounding, place)
-    if words is not None:
+    layers: _Layers = _PlainLayers(directory, plan.scheme, frozenset(plain), place)
+    if words is not None and plan.layer is not None:
         pieces = pieces_of(open_directory(source), words, quantising.calibration_tokens)
-        layers = _CalibratedLayers(LayerStream(directory, pieces, place, torch.float32), quantising, rounding)
+        layers = _CalibratedLayers(LayerStream(directory, pieces, place, torch.float32), plan.layer)
     begin(target / WORK, settings)
     files = _written_layers(layers, encoding, target, directory.config.num_hidden_layers, say)
     _finish(directory, target, files, {**raw, "quantization_config": encoding.config()}, settings)
     say(f"wrote {target}: {_megabytes(target)} instead of {_megabytes(source)} MB")
 
 
-def _rounding(quantising: Quantising, source: SafetensorsDirectory) -> Rounding:
-    """Raises ConfigError if the group divides the width of no matrix, or not of all."""
-    match quantising.method:
-        case "int8" | "int8-zp":
-            bits, group = 8, quantising.group_size
-        case "int4" | "int4-zp" | "gptq" | "awq":
-            bits, group = 4, quantising.group_size or _common_group(source)
+def _widths(source: SafetensorsDirectory) -> dict[str, int]:
+    """Inputs of the matrices of all layers, by name of module."""
+    return {
+        name.removesuffix(_WEIGHT): shape[1]
+        for name, shape in weight_shapes(source.config).items()
+        if name.startswith("model.layers.") and len(shape) == 2 and not name.endswith(_ROUTER)
+    }
+
+
+def _plain_modules(source: SafetensorsDirectory, scheme: Scheme) -> list[str]:
+    """Linear layers that stay plain, besides the head.
+
+    Raises:
+        ConfigError: all do.
+    """
     widths = _widths(source)
-    if group is not None and any(width % group for width in widths):
-        raise ConfigError(
-            f"--group-size {group} does not divide the widths of the matrices, which are {sorted(widths)}"
-        )
-    is_symmetric = quantising.method in ("int8", "int4") or (quantising.method == "gptq" and not quantising.asymmetric)
-    return Rounding(bits=bits, group=group, symmetric=is_symmetric, act_order=quantising.act_order)
-
-
-def _common_group(source: SafetensorsDirectory) -> int:
-    widths = _widths(source)
-    for group in _GROUPS:
-        if not any(width % group for width in widths):
-            return group
-    raise ConfigError(f"4 bits need widths that 32 divides, and those of this model are {sorted(widths)}; take 8 bits")
-
-
-def _widths(source: SafetensorsDirectory) -> set[int]:
-    """Inputs of the matrices of all layers."""
-    shapes = weight_shapes(source.config)
-    return {shape[1] for name, shape in shapes.items() if name.startswith("model.layers.") and _is_matrix(name, shape)}
-
-
-def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a layer's tensor is quantised."""
-    return len(shape) == 2 and name.endswith(".weight") and not name.endswith(_ROUTER)
-
-
-def _encoding(quantising: Quantising, rounding: Rounding, source: SafetensorsDirectory) -> CheckpointFormat:
-    scheme = IntegerScheme(rounding.bits, rounding.group, rounding.symmetric, rounding.act_order)
-    routers = [name.removesuffix(".weight") for name in source.names() if name.endswith(_ROUTER)]
-    match quantising.method:
-        case "gptq" | "awq" as name:
-            return new_format(name, scheme, routers)
-        case "int8" | "int8-zp" | "int4" | "int4-zp":
-            return new_format("pack-quantized", scheme, routers)
+    unsuited = [module for module, width in widths.items() if not scheme.suits(width)]
+    if len(unsuited) == len(widths):
+        found = sorted(set(widths.values()))
+        raise ConfigError(f"blocks of the method divide none of the widths {found} of the matrices; choose another")
+    return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(_ROUTER)), *unsuited]
 
 
 class _Layers(Protocol):
     """Quantises layers one after the other."""
 
-    def quantised(self, index: int) -> tuple[Tensors, dict[str, IntegerMatrix]]:
+    def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """The plain tensors of a layer and its matrices, by their names in it."""
         ...
 
@@ -184,21 +124,23 @@ class _Layers(Protocol):
 class _PlainLayers:
     """Layers whose matrices are quantised by their weights alone; `_Layers`."""
 
-    def __init__(self, source: SafetensorsDirectory, rounding: Rounding, device: torch.device) -> None:
-        self._source, self._rounding, self._device = source, rounding, device
+    def __init__(
+        self, source: SafetensorsDirectory, scheme: Scheme, plain: Collection[str], device: torch.device
+    ) -> None:
+        self._source, self._scheme, self._plain, self._device = source, scheme, plain, device
 
-    def quantised(self, index: int) -> tuple[Tensors, dict[str, IntegerMatrix]]:
+    def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """See `_Layers`."""
         prefix = layer_prefix(index)
         plain: Tensors = {}
-        matrices: dict[str, IntegerMatrix] = {}
+        matrices: dict[str, QuantisedMatrix] = {}
         for name in self._source.names():
             if name.startswith(prefix):
-                tensor, own_name = self._source.get(name), name.removeprefix(prefix)
-                if _is_matrix(name, tuple(tensor.shape)):
-                    matrices[own_name.removesuffix(".weight")] = self._rounding.nearest(tensor.to(self._device))
+                tensor, module = self._source.get(name), name.removesuffix(_WEIGHT)
+                if tensor.ndim == 2 and module != name and module not in self._plain:
+                    matrices[module.removeprefix(prefix)] = self._scheme.nearest(tensor.to(self._device))
                 else:
-                    plain[own_name] = tensor
+                    plain[name.removeprefix(prefix)] = tensor
         return plain, matrices
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
@@ -208,25 +150,24 @@ class _PlainLayers:
 class _CalibratedLayers:
     """Layers whose matrices are quantised by what they get as inputs; `_Layers`."""
 
-    def __init__(self, stream: LayerStream, quantising: Quantising, rounding: Rounding) -> None:
-        self._stream, self._rounding = stream, rounding
-        self._is_awq = quantising.method == "awq"
+    def __init__(self, stream: LayerStream, quantiser: LayerQuantiser) -> None:
+        self._stream, self._quantiser = stream, quantiser
         self._inputs = stream.inputs
 
-    def quantised(self, index: int) -> tuple[Tensors, dict[str, IntegerMatrix]]:
+    def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """See `_Layers`."""
         tensors = self._stream.tensors(index)
         layer = self._stream.layer(index, tensors)
-        with observed(layer, INPUTS) as activations:
+        with observed(layer, INPUTS, has_products=self._quantiser.needs_products) as activations:
             self._stream.run(index, layer, self._inputs)
-        matrices = quantised_layer("awq" if self._is_awq else "gptq", tensors, activations, self._rounding)
+        matrices = self._quantiser.quantised(tensors, activations)
         return {
-            name: tensor for name, tensor in tensors.items() if name.removesuffix(".weight") not in matrices
+            name: tensor for name, tensor in tensors.items() if name.removesuffix(_WEIGHT) not in matrices
         }, matrices
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
         """See `_Layers`."""
-        tensors = self._stream.tensors(index) if self._is_awq else read()
+        tensors = read() if self._quantiser.is_sequential else self._stream.tensors(index)
         self._inputs = self._stream.run(index, self._stream.layer(index, tensors), self._inputs)
 
 
@@ -261,15 +202,11 @@ def _save(tensors: Tensors, file: Path) -> None:
 
 def _read_layer(file: Path, prefix: str, encoding: CheckpointFormat) -> Tensors:
     """The weights of a layer by their names in it, dequantised in float32."""
-    stored = load_file(file)
-    weights: Tensors = {}
-    for name in stored:
-        module, _, part = name.rpartition(".")
-        if part == encoding.parts[0]:
-            parts = {other: stored[key] for other in encoding.parts if (key := f"{module}.{other}") in stored}
-            weights[f"{module}.weight"] = encoding.decode(module, parts).dequantised()
-        elif f"{module}.{encoding.parts[0]}" not in stored or part not in encoding.parts:
-            weights[name] = stored[name]
+    weights = load_file(file)
+    for module, names in stored_modules(weights, encoding.parts).items():
+        matrix = encoding.decode(module, {part: weights.pop(name) for part, name in names.items()})
+        assert not isinstance(matrix, torch.Tensor)  # but a matrix was written
+        weights[f"{module}{_WEIGHT}"] = matrix.to(torch.device("cpu"), torch.float32).dequantised()
     return {name.removeprefix(prefix): weight for name, weight in weights.items()}
 
 

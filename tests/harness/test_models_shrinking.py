@@ -4,14 +4,16 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from harness.cli.shrinking import built_in_prompts
+from harness.cli.shrinking import built_in_prompts, quantize
 from harness.quality import scorer
 from reference_engine.__main__ import build_parser
+from reference_engine.quantization.names import WrittenName
 
 
 class Became(Exception):
@@ -81,9 +83,14 @@ def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
     )  # fmt: skip
     assert vars(build_parser().parse_args(argv[2:])) == {
         "command": "quantize", "source": folder, "target": tmp_path / "out", "method": "gptq", "group_size": 64,
-        "act_order": True, "asymmetric": False, "text": tmp_path / "t", "calibration_tokens": 99, "device": "cpu",
+        "act_order": True, "asymmetric": False, "smoothing": None, "text": tmp_path / "t", "calibration_tokens": 99,
+        "device": "cpu",
     }  # fmt: skip
     assert text == b""
+
+
+def test_both_commands_take_the_same_methods():
+    assert get_args(get_type_hints(quantize)["method"]) == get_args(WrittenName)
 
 
 def test_options_of_distil_reach_the_engine(become, folder, tmp_path):

@@ -6,12 +6,15 @@ import torch
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.quantization.activations import Activations, observed
 from reference_engine.quantization.awq import channel_scales, clipped
+from reference_engine.quantization.formats.base import IntegerScheme
+from reference_engine.quantization.formats.schemes import Int8Scheme
 from reference_engine.quantization.gptq import gptq
 from reference_engine.quantization.rounding import absmax, zero_point
-from reference_engine.tools.layer_quantisers import INPUTS, Rounding, quantised_layer
+from reference_engine.tools.layer_quantisers import INPUTS, AwqLayer, SmoothedLayer
 from reference_engine.tools.layer_stream import LayerStream
 
 GROUP = 32
+NORMS = ("input_layernorm", "post_attention_layernorm")
 PIECES = [[1, 7, 30, 44, 9, 120, 33], [1, 5, 60, 61, 62]]
 
 
@@ -82,15 +85,17 @@ def test_awq_scales_and_clipping_lower_the_error_of_the_output(weight, inputs):
 
 
 def test_activations_are_sums_over_all_inputs(inputs):
-    activations = Activations(torch.zeros(64, 64), torch.zeros(64))
+    activations = Activations.none(64, torch.device("cpu"))
     for part in inputs.view(3, 2, 50, 64):
         activations.add(part)
     torch.testing.assert_close(activations.hessian, inputs.T @ inputs, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(activations.magnitudes, inputs.abs().sum(0))
+    torch.testing.assert_close(activations.largest, inputs.abs().amax(0))
     assert activations.tokens == 300
     scale = torch.rand(64) + 0.5
     scaled = activations.scaled(scale)
     torch.testing.assert_close(scaled.hessian, (inputs / scale).T @ (inputs / scale), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(scaled.largest, (inputs / scale).abs().amax(0))
 
 
 @pytest.fixture
@@ -121,7 +126,7 @@ def test_awq_scales_neighbours_so_that_the_layer_stays_the_same(stream, value_he
     tensors, layer = dict(before), layers.layer(0, before)
     with observed(layer, INPUTS) as activations:
         expected = layers.run(0, layer, layers.inputs)
-    matrices = quantised_layer("awq", tensors, activations, Rounding(group=32))
+    matrices = AwqLayer(IntegerScheme(4, 32, symmetric=False)).quantised(tensors, activations)
     changed = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
     assert {"input_layernorm.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"} <= changed
     assert ("self_attn.v_proj.bias" in changed) == ("self_attn.o_proj.weight" in changed) == (value_heads == 4)
@@ -130,3 +135,29 @@ def test_awq_scales_neighbours_so_that_the_layer_stays_the_same(stream, value_he
     for name in INPUTS:
         weight = tensors[f"{name}.weight"]
         assert float((matrices[name].dequantised() - weight).norm() / weight.norm()) < 0.25
+
+
+def test_smoothing_balances_norms_and_matrices_so_that_the_layer_stays_the_same(stream):
+    layers = stream()
+    before = layers.tensors(0)
+    before["input_layernorm.weight"][3] *= 50  # an outlier
+    tensors = dict(before)
+    layer = layers.layer(0, before)
+    with observed(layer, INPUTS, has_products=False) as activations:
+        expected = layers.run(0, layer, layers.inputs)
+    matrices = SmoothedLayer(Int8Scheme()).quantised(tensors, activations)
+    changed = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
+    assert changed == {
+        f"{name}.weight" for name in (*(name for name in INPUTS if not name.endswith(("o_proj", "down_proj"))), *NORMS)
+    }
+    layer = layers.layer(0, tensors)
+    with observed(layer, INPUTS, has_products=False) as smoothed:
+        for made, plain in zip(layers.run(0, layer, layers.inputs), expected, strict=True):
+            torch.testing.assert_close(made, plain, atol=1e-4, rtol=1e-4)
+    largest = torch.cat([tensors[f"self_attn.{name}_proj.weight"] for name in "qkv"]).abs().amax(0)
+    torch.testing.assert_close(smoothed["self_attn.q_proj"].largest, largest, rtol=1e-4, atol=1e-5)
+    assert activations["self_attn.q_proj"].products is None
+    for name in INPUTS:
+        rounded = Int8Scheme().nearest(tensors[f"{name}.weight"])
+        assert torch.equal(matrices[name].codes, rounded.codes)
+        assert torch.equal(matrices[name].scales, rounded.scales)

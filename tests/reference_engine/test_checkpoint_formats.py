@@ -9,7 +9,7 @@ from transformers import AwqConfig, GPTQConfig
 
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.quantization.formats.base import IntegerScheme
-from reference_engine.quantization.formats.registry import READERS, format_of, new_format
+from reference_engine.quantization.formats.registry import READERS, format_of, integer_format
 from reference_engine.quantization.integer_matrix import IntegerMatrix
 from reference_engine.quantization.rounding import from_codes
 from tests.reference_engine import quantised_files as files
@@ -55,12 +55,11 @@ def test_encoding_writes_what_the_definition_writes(case):
         ("awq", IntegerScheme(4, 64, symmetric=False)),
         ("pack-quantized", IntegerScheme(4, 32)),
         ("pack-quantized", IntegerScheme(8, 32, symmetric=False)),
-        ("int-quantized", IntegerScheme(8, None)),
     ],
 )
 def test_what_is_encoded_comes_back(name, scheme, dtype):
     """After config.json, too, which is all that a reader knows of a format."""
-    written = new_format(name, scheme, plain=["model.layers.1.mlp.down_proj"])
+    written = integer_format(name, scheme, plain=["model.layers.1.mlp.down_proj"])
     raw = json.loads(json.dumps(written.config()))
     read = format_of({"quantization_config": raw}, "config.json")
     assert raw["quant_method"] in READERS
@@ -84,7 +83,7 @@ def test_what_is_encoded_comes_back(name, scheme, dtype):
 
 
 def test_an_output_count_that_fills_no_word_is_padded_where_the_library_pads():
-    form = new_format("pack-quantized", IntegerScheme(4, 32, symmetric=False))
+    form = integer_format("pack-quantized", IntegerScheme(4, 32, symmetric=False))
     drawn = Drawn(np.random.default_rng(1), 5, 64)
     written = form.encode(MODULE, form.decode(MODULE, files.pack_quantized(drawn)))
     assert written["weight_zero_point"].shape == (1, 2)
@@ -113,7 +112,7 @@ def test_a_zero_point_of_0_in_version_1_of_gptq_is_read_but_not_written():
     assert torch.equal(matrix.dequantised(), drawn.weight)
     with pytest.raises(ConfigError, match="cannot store a zero point of 0; write gptq_v2"):
         form.encode(MODULE, matrix)
-    assert new_format("gptq", IntegerScheme(4, 32, symmetric=False)).config()["checkpoint_format"] == "gptq_v2"
+    assert integer_format("gptq", IntegerScheme(4, 32, symmetric=False)).config()["checkpoint_format"] == "gptq_v2"
 
 
 @pytest.mark.parametrize(
@@ -133,13 +132,13 @@ def test_a_matrix_that_does_not_fit_the_format_is_refused(name, scheme, changes,
     settings = {"scales": torch.ones(8, 2), "offsets": None, "bits": 4} | changes
     matrix = IntegerMatrix(torch.zeros(8, 32, dtype=torch.uint8), **settings)
     with pytest.raises(ConfigError, match=message):
-        new_format(name, scheme).encode(MODULE, matrix)
+        integer_format(name, scheme).encode(MODULE, matrix)
 
 
 def test_what_a_format_cannot_hold_is_refused():
     narrow = from_codes(torch.zeros(6, 32), torch.ones(6, 1), torch.ones(6, 1), 4)
     for name in ("gptq", "awq"):
-        form = new_format(name, IntegerScheme(4, 32, symmetric=False))
+        form = integer_format(name, IntegerScheme(4, 32, symmetric=False))
         with pytest.raises(ConfigError, match=r"8 outputs.* in a word, which does not divide"):
             form.encode(MODULE, narrow)
         with pytest.raises(ConfigError, match="lm_head stays plain in this format"):
@@ -149,19 +148,20 @@ def test_what_a_format_cannot_hold_is_refused():
         format_named("packed in act-order").encode(MODULE, turned)
     for name, scheme, message in (
         ("awq", IntegerScheme(4), "awq is for 4 bits with zero points"),
-        ("int-quantized", IntegerScheme(8, symmetric=False), "int-quantized is for 8 bits without zero points"),
         ("pack-quantized", IntegerScheme(4, act_order=True), "no act-order any more; write gptq"),
     ):
         with pytest.raises(ConfigError, match=message):
-            new_format(name, scheme)
+            integer_format(name, scheme)
 
 
 def test_transformers_reads_the_settings():
-    ours = new_format("gptq", IntegerScheme(8, 64, symmetric=False, act_order=True)).config()
+    ours = integer_format("gptq", IntegerScheme(8, 64, symmetric=False, act_order=True)).config()
     theirs = GPTQConfig.from_dict(ours)
     assert (theirs.bits, theirs.group_size, theirs.sym, theirs.desc_act) == (8, 64, False, True)
     assert theirs.format == "gptq_v2"
-    theirs = AwqConfig.from_dict(new_format("awq", IntegerScheme(4, None, symmetric=False), plain=["v_proj"]).config())
+    theirs = AwqConfig.from_dict(
+        integer_format("awq", IntegerScheme(4, None, symmetric=False), plain=["v_proj"]).config()
+    )
     assert (theirs.bits, theirs.group_size, theirs.zero_point) == (4, -1, True)
     assert (theirs.format, theirs.modules_to_not_convert) == ("gemm", ["v_proj"])
 
@@ -201,8 +201,8 @@ def test_modules_that_stay_plain():
         (AWQ | {"version": "GEMV"}, "version 'gemv' is not supported, only 'gemm' is"),
         (AWQ | {"zero_point": False}, "zero_point False is not supported"),
         (AWQ | {"bits": 8}, "bits 8 is not supported, only 4 is"),
-        (compressed("float-quantized"), "format 'float-quantized' is not supported, only 'pack-quantized' or "),
-        (compressed("naive-quantized", type="float"), "type 'float' is not supported, only 'int' is"),
+        (compressed("nvfp4-pack-quantized"), "format 'nvfp4-pack-quantized' is not supported, only 'pack-quantized' "),
+        (compressed("pack-quantized", type="float"), "type 'float' is not supported, only 'int' is"),
         (compressed("pack-quantized", num_bits=2), "num_bits 2 is not supported"),
         (compressed("pack-quantized", strategy="block"), "strategy 'block' is not supported, only 'group' or "),
         (compressed("pack-quantized") | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity 'sparse-24"),

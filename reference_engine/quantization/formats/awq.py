@@ -16,6 +16,7 @@ from reference_engine.quantization.formats.base import IN_LAYERS, IntegerScheme,
 from reference_engine.quantization.formats.codes import Codes
 from reference_engine.quantization.formats.packing import WORD, in_sequence, interleaved, packed, unpacked
 from reference_engine.quantization.integer_matrix import IntegerMatrix
+from reference_engine.quantization.matrix import QuantisedMatrix
 
 _BITS = 4
 
@@ -50,16 +51,16 @@ class AwqFormat:
         )
         return Codes(codes, part_of(parts, module, "scales").t(), zeros, _BITS).matrix(module)
 
-    def encode(self, module: str, matrix: IntegerMatrix) -> dict[str, torch.Tensor]:
+    def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
         """See `CheckpointFormat`."""
-        own_scheme(self.scheme(module), module, matrix)
-        if matrix.shape[0] % (WORD // _BITS):
+        own = own_scheme(self.scheme(module), module).own(module, matrix)
+        if own.shape[0] % (WORD // _BITS):
             raise ConfigError(
-                f"{module}: AWQ packs {WORD // _BITS} outputs in a word, which does not divide {matrix.shape[0]}; "
+                f"{module}: AWQ packs {WORD // _BITS} outputs in a word, which does not divide {own.shape[0]}; "
                 "leave the module plain"
             )
-        found = Codes.of(matrix, module)
-        assert found.zeros is not None  # own_scheme has seen offsets
+        found = Codes.of(own, module)
+        assert found.zeros is not None  # of this scheme
         return {
             "qweight": packed(interleaved(found.codes.t()), _BITS),
             "qzeros": packed(interleaved(found.zeros.t()), _BITS),

@@ -2,17 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.quantization.formats.codes import check_group
-from reference_engine.quantization.integer_matrix import MIDDLE, IntegerMatrix
+from reference_engine.quantization.integer_matrix import MIDDLE, UNIT, IntegerMatrix
 from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.rounding import Bits
+from reference_engine.quantization.rounding import Bits, absmax, zero_point
 
 IN_LAYERS = ".layers."
 """In the names of modules that GPTQ's and AWQ's tools quantise."""
@@ -35,33 +35,41 @@ class Scheme(Protocol):
         """
         ...
 
+    def suits(self, columns: int) -> bool:
+        """Whether a matrix of so many inputs can have this layout."""
+        ...
+
+    def nearest(self, weight: torch.Tensor) -> QuantisedMatrix:
+        """Rounds a weight [rows, columns] of any floating-point dtype to nearest; its columns suit."""
+        ...
+
 
 class CheckpointFormat(Protocol):
     """A `quantization_config`: reads and writes the tensors of modules."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Last names of a quantised module's tensors; the first one is there if and only if it is quantised."""
+        """Names of a module's tensors after its own; the first one is there if and only if the module is quantised."""
         ...
 
     def scheme(self, module: str) -> Scheme | None:
         """How a linear layer or embedding is quantised; None if it stays plain."""
         ...
 
-    def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
-        """The weight of a module.
+    def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix | torch.Tensor:
+        """The weight of a module, dequantised if no matrix of the engine has its layout.
 
         Args:
             module: its name, without ``.weight``.
-            parts: its tensors by their last names; they may be views of a file, the matrix is not.
+            parts: its tensors by the names in `parts`; they may be views of a file, the matrix is not.
 
         Raises:
             CheckpointError: a part is missing, or parts do not fit together; the message begins with the module.
         """
         ...
 
-    def encode(self, module: str, matrix: IntegerMatrix) -> dict[str, torch.Tensor]:
-        """The tensors of a module by their last names; the inverse of `decode`.
+    def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
+        """The tensors of a module by the names in `parts`; the inverse of `decode`.
 
         Raises:
             ConfigError: the matrix is not of the module's scheme.
@@ -92,22 +100,37 @@ class IntegerScheme:
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> IntegerMatrix:
         """See `Scheme`; uniform codes."""
         rows, columns = shape
-        size = self.group_size or columns
+        size = self.group_of(columns)
         check_group(module, columns, size, self.bits)
         groups = columns // size
-        generator, width = np.random.default_rng(seed), columns * self.bits // 8
-        # Eight codes or more at a time: 17 times as fast as torch's generator.
-        words = generator.integers(1 << 64, size=-(-rows * width // 8), dtype=np.uint64)
-        octets = torch.from_numpy(words.view(np.uint8))[: rows * width].view(rows, width)
+        octets = random_octets(rows, columns * self.bits // 8, seed)
         scales = torch.full((rows, groups), std * math.sqrt(12) / (1 << self.bits), dtype=torch.float16)
         offsets = None if self.symmetric else scales.float() * (-MIDDLE if self.bits == 4 else 0)
-        order = torch.from_numpy(generator.permutation(columns)) if self.act_order else None
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(columns)) if self.act_order else None
         codes = octets if self.bits == 4 else octets.view(torch.int8)
         return IntegerMatrix(codes, scales, offsets, self.bits, order)
 
-    def check(self, module: str, matrix: IntegerMatrix) -> None:
-        """Raises ConfigError for a matrix of another layout."""
-        size = self.group_size or matrix.shape[1]
+    def group_of(self, columns: int) -> int:
+        """Inputs that share a scale in a matrix of so many."""
+        return self.group_size or columns
+
+    def suits(self, columns: int) -> bool:
+        """See `Scheme`."""
+        return columns % (self.group_size or (UNIT if self.bits == 4 else 1)) == 0
+
+    def nearest(self, weight: torch.Tensor) -> IntegerMatrix:
+        """See `Scheme`."""
+        return (absmax if self.symmetric else zero_point)(weight, self.bits, self.group_of(weight.shape[1]))
+
+    def own(self, module: str, matrix: QuantisedMatrix) -> IntegerMatrix:
+        """The matrix, which is one of this layout.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        if not isinstance(matrix, IntegerMatrix):
+            raise ConfigError(f"{module} is not of whole numbers in groups; quantise it as the format wants it")
+        size = self.group_of(matrix.shape[1])
         differences = {
             f"{matrix.bits} bits instead of {self.bits}": matrix.bits != self.bits,
             f"groups of {matrix.group} inputs instead of {size}": matrix.group != size,
@@ -118,6 +141,28 @@ class IntegerScheme:
         for difference, is_there in differences.items():
             if is_there:
                 raise ConfigError(f"{module} has {difference}; quantise it as the format wants it")
+        return matrix
+
+
+def random_octets(rows: int, width: int, seed: int) -> torch.Tensor:
+    """Uniform bytes, uint8 [rows, width]; equal seeds give equal bytes."""
+    # Eight at a time: 17 times as fast as torch's generator.
+    words = np.random.default_rng(seed).integers(1 << 64, size=-(-rows * width // 8), dtype=np.uint64)
+    return torch.from_numpy(words.view(np.uint8))[: rows * width].view(rows, width)
+
+
+def stored_modules(names: Iterable[str], parts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The quantised modules among the tensors of a checkpoint: each one's tensors by the names in `parts`.
+
+    Args:
+        names: of all tensors.
+        parts: see `CheckpointFormat`.
+    """
+    present, mark = set(names), f".{parts[0]}"
+    modules = (name.removesuffix(mark) for name in present if name.endswith(mark))
+    return {
+        module: {part: name for part in parts if (name := f"{module}.{part}") in present} for module in sorted(modules)
+    }
 
 
 def part_of(parts: Mapping[str, torch.Tensor], module: str, name: str) -> torch.Tensor:
@@ -131,13 +176,15 @@ def part_of(parts: Mapping[str, torch.Tensor], module: str, name: str) -> torch.
     return parts[name]
 
 
-def own_scheme(scheme: IntegerScheme | None, module: str, matrix: IntegerMatrix) -> IntegerScheme:
+_Scheme = TypeVar("_Scheme", bound=Scheme)
+
+
+def own_scheme(scheme: _Scheme | None, module: str) -> _Scheme:
     """The scheme of a module that is to be encoded.
 
     Raises:
-        ConfigError: the module stays plain, or the matrix is of another layout.
+        ConfigError: the module stays plain.
     """
     if scheme is None:
         raise ConfigError(f"{module} stays plain in this format; write its plain weight")
-    scheme.check(module, matrix)
     return scheme

@@ -1,12 +1,16 @@
-"""The checkpoints of compressed-tensors and llm-compressor: integer weights, packed or a byte each.
+"""The checkpoints of compressed-tensors and llm-compressor: whole numbers, packed or a byte each, or FP8.
 
 - `pack-quantized`: weight_packed int32 [out, in / n] with weight_shape, and weight_zero_point int32 [out / n, groups],
   packed along outputs (int8 [out, groups] in early files), where n = 32 / bits.
 - `int-quantized`, `naive-quantized`: weight int8 [out, in], weight_zero_point int8 [out, groups].
+- `float-quantized`, and `naive-quantized` of type float: weight float8_e4m3fn [out, in].
 
-All have weight_scale [out, groups], and early files weight_g_idx int32 [in] for groups that are not neighbours
-(actorder group, which the library has dropped). Codes and zero points are signed; packed ones are stored plus
-2^(bits - 1). How activations should be quantised is not followed: they stay as they are.
+All have weight_scale [out, groups], or [out, 1], or one number, and early files weight_g_idx int32 [in] for groups that
+are not neighbours (actorder group, which the library has dropped). Codes and zero points are signed; packed ones are
+stored plus 2^(bits - 1).
+
+Activations are followed where they are dynamic, of 8 bits and with a scale for each token: FP8 beside FP8 weights, INT8
+beside symmetric INT8 weights with a scale for each output. Others stay in the dtype of the model.
 """
 
 import dataclasses
@@ -21,18 +25,23 @@ from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.models.config import check_options
 from reference_engine.quantization.formats.base import IntegerScheme, own_scheme, part_of
 from reference_engine.quantization.formats.codes import Codes, middle
+from reference_engine.quantization.formats.fp8 import fp8_matrix, fp8_parts
 from reference_engine.quantization.formats.packing import packed, unpacked
+from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme
 from reference_engine.quantization.integer_matrix import IntegerMatrix
+from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.rounding import Bits
 
 _log = logging.getLogger(__name__)
 
-Storage = Literal["pack-quantized", "int-quantized", "naive-quantized"]
+Storage = Literal["pack-quantized", "int-quantized", "naive-quantized", "float-quantized"]
+AnyScheme = IntegerScheme | Int8Scheme | Fp8Scheme
 
-_STORAGES: tuple[Storage, ...] = ("pack-quantized", "int-quantized", "naive-quantized")
+_STORAGES: tuple[Storage, ...] = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized")
 _PATTERN = "re:"
 _ONE_SCALE = ("channel", "tensor")
-_DYNAMIC_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+_DYNAMIC = {"num_bits": 8, "symmetric": True, "strategy": "token", "dynamic": True}
+_DYNAMIC_INT8, _DYNAMIC_FP8 = _DYNAMIC | {"type": "int"}, _DYNAMIC | {"type": "float"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Group:
         targets: names, classes or ``re:`` patterns, of which one must match.
     """
 
-    scheme: IntegerScheme
+    scheme: AnyScheme
     storage: Storage = "pack-quantized"
     targets: tuple[str, ...] = ("Linear",)
 
@@ -67,7 +76,7 @@ class CompressedTensors:
         """See `CheckpointFormat`."""
         return "weight_scale", "weight", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx"
 
-    def scheme(self, module: str) -> IntegerScheme | None:
+    def scheme(self, module: str) -> AnyScheme | None:
         """See `CheckpointFormat`."""
         group = None if _matches(module, self.ignore) else self._group(module)
         return None if group is None else group.scheme
@@ -75,49 +84,35 @@ class CompressedTensors:
     def _group(self, module: str) -> Group | None:
         return next((group for group in self.groups if _matches(module, group.targets)), None)
 
-    def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
+    def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
         """See `CheckpointFormat`."""
         group = self._group(module)
         if group is None:
             raise CheckpointError(f"{module} is quantised, but no target of config_groups matches it; add one")
-        bits = group.scheme.bits
-        if group.storage == "pack-quantized":
-            rows, columns = part_of(parts, module, "weight_shape").tolist()
-            codes = unpacked(part_of(parts, module, "weight_packed"), bits)[:rows, :columns]
-        else:
-            stored = part_of(parts, module, "weight")
-            if stored.dtype != torch.int8:
-                raise CheckpointError(f"{module}: its weight is {stored.dtype}, and {group.storage} keeps int8")
-            codes = _unsigned(stored, bits)
-        index = parts.get("weight_g_idx")
-        if index is not None and bool((index < 0).any()):  # a placeholder
-            index = None
-        scales = _columns(part_of(parts, module, "weight_scale"), codes.shape[0])
-        zeros = None if group.scheme.symmetric else _zeros(part_of(parts, module, "weight_zero_point"), codes, bits)
-        return Codes(codes, scales, zeros, bits, index).matrix(module)
+        match group.scheme:
+            case Fp8Scheme():
+                return fp8_matrix(parts, module)
+            case Int8Scheme() as scheme:
+                return scheme.own(module, _integer_matrix(module, parts, IntegerScheme(8, None), group.storage))
+            case scheme:
+                return _integer_matrix(module, parts, scheme, group.storage)
 
-    def encode(self, module: str, matrix: IntegerMatrix) -> dict[str, torch.Tensor]:
+    def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
         """See `CheckpointFormat`."""
-        bits = own_scheme(self.scheme(module), module, matrix).bits
+        scheme = own_scheme(self.scheme(module), module)
         group = self._group(module)
         assert group is not None  # it has a scheme
-        found = Codes.of(matrix, module)
-        if found.group_index is not None:
-            raise ConfigError(f"{module}: compressed-tensors no longer reads act-order; write gptq")
-        if group.storage == "pack-quantized":
-            tensors = {
-                "weight_packed": packed(found.codes, bits),
-                "weight_shape": torch.tensor(matrix.shape),
-                "weight_scale": found.scales.contiguous(),
-            }
-            zeros = None if found.zeros is None else packed(found.zeros.t(), bits).t().contiguous()
-        else:
-            tensors = {"weight": _signed(found.codes, bits), "weight_scale": found.scales.contiguous()}
-            zeros = None if found.zeros is None else _signed(found.zeros, bits)
-        return tensors if zeros is None else tensors | {"weight_zero_point": zeros}
+        match scheme:
+            case Fp8Scheme():
+                return fp8_parts(scheme.own(module, matrix), per_tensor=scheme.per_tensor)
+            case Int8Scheme():
+                own = scheme.own(module, matrix)
+                return {"weight": own.codes.contiguous(), "weight_scale": own.scales.contiguous()}
+            case _:
+                return _integer_parts(module, scheme.own(module, matrix), group.storage)
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`; activations of `int-quantized` are 8 bits, as the engines that read it expect."""
+        """See `CheckpointFormat`."""
         storages = {group.storage for group in self.groups}
         return {
             "quant_method": "compressed-tensors",
@@ -127,6 +122,43 @@ class CompressedTensors:
             "ignore": list(self.ignore),
             "kv_cache_scheme": None,
         }
+
+
+def _integer_matrix(
+    module: str, parts: Mapping[str, torch.Tensor], scheme: IntegerScheme, storage: Storage
+) -> IntegerMatrix:
+    bits = scheme.bits
+    if storage == "pack-quantized":
+        rows, columns = part_of(parts, module, "weight_shape").tolist()
+        codes = unpacked(part_of(parts, module, "weight_packed"), bits)[:rows, :columns]
+    else:
+        stored = part_of(parts, module, "weight")
+        if stored.dtype != torch.int8:
+            raise CheckpointError(f"{module}: its weight is {stored.dtype}, and {storage} keeps int8")
+        codes = _unsigned(stored, bits)
+    index = parts.get("weight_g_idx")
+    if index is not None and bool((index < 0).any()):  # a placeholder
+        index = None
+    scales = _columns(part_of(parts, module, "weight_scale"), codes.shape[0])
+    zeros = None if scheme.symmetric else _zeros(part_of(parts, module, "weight_zero_point"), codes, bits)
+    return Codes(codes, scales, zeros, bits, index).matrix(module)
+
+
+def _integer_parts(module: str, matrix: IntegerMatrix, storage: Storage) -> dict[str, torch.Tensor]:
+    found, bits = Codes.of(matrix, module), matrix.bits
+    if found.group_index is not None:
+        raise ConfigError(f"{module}: compressed-tensors no longer reads act-order; write gptq")
+    if storage == "pack-quantized":
+        tensors = {
+            "weight_packed": packed(found.codes, bits),
+            "weight_shape": torch.tensor(matrix.shape),
+            "weight_scale": found.scales.contiguous(),
+        }
+        zeros = None if found.zeros is None else packed(found.zeros.t(), bits).t().contiguous()
+    else:
+        tensors = {"weight": _signed(found.codes, bits), "weight_scale": found.scales.contiguous()}
+        zeros = None if found.zeros is None else _signed(found.zeros, bits)
+    return tensors if zeros is None else tensors | {"weight_zero_point": zeros}
 
 
 def _zeros(stored: torch.Tensor, codes: torch.Tensor, bits: Bits) -> torch.Tensor:
@@ -158,18 +190,28 @@ def _matches(module: str, targets: Sequence[str]) -> bool:
 
 
 def _group_fields(group: Group) -> dict[str, Any]:
-    scheme = group.scheme
+    bits, size, symmetric, kind, activations = 8, None, True, "int", None
+    strategy = "channel"
+    match group.scheme:
+        case IntegerScheme() as scheme:
+            bits, size, symmetric = scheme.bits, scheme.group_size, scheme.symmetric
+            strategy = strategy if size is None else "group"
+        case Int8Scheme():
+            activations = _DYNAMIC_INT8
+        case Fp8Scheme(per_tensor=per_tensor):
+            kind, activations = "float", _DYNAMIC_FP8
+            strategy = "tensor" if per_tensor else strategy
     return {
         "targets": list(group.targets),
         "weights": {
-            "num_bits": scheme.bits,
-            "type": "int",
-            "symmetric": scheme.symmetric,
-            "strategy": "channel" if scheme.group_size is None else "group",
-            "group_size": scheme.group_size,
+            "num_bits": bits,
+            "type": kind,
+            "symmetric": symmetric,
+            "strategy": strategy,
+            "group_size": size,
             "dynamic": False,
         },
-        "input_activations": _DYNAMIC_INT8 if group.storage == "int-quantized" else None,
+        "input_activations": activations,
         "output_activations": None,
         "format": group.storage,
     }
@@ -182,23 +224,50 @@ def read_compressed_tensors(raw: Mapping[str, Any], where: str) -> CompressedTen
     check_options({"transform_config": raw.get("transform_config") or None}, where, transform_config=(None,))
     given: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
     groups = tuple(_read_group(group, group.get("format") or raw.get("format"), where) for group in given.values())
-    if any(group.get("input_activations") for group in given.values()):
-        _log.info("%s: activations stay in the dtype of the model; only weights are in fewer bits", where)
     return CompressedTensors(groups, tuple(raw.get("ignore") or ()))
 
 
 def _read_group(raw: Mapping[str, Any], storage: str | None, where: str) -> Group:
-    # A format for FP8 (float-quantized) has its own kind of `Scheme` and matrix; it belongs beside these.
     check_options({"format": storage}, where, format=_STORAGES)
+    kept: Storage = next(name for name in _STORAGES if name == storage)
+    activations: Mapping[str, Any] = raw.get("input_activations") or {}
     weights: Mapping[str, Any] = raw["weights"]
     size = weights.get("group_size")
     strategy = weights.get("strategy") or ("tensor" if size is None else "channel" if size < 0 else "group")
-    check_options({**weights, "num_bits": weights["num_bits"]}, where, type=("int",), num_bits=(4, 8))
+    types = {"float-quantized": ("float",), "naive-quantized": ("int", "float")}.get(kept, ("int",))
+    check_options({"type": weights.get("type", "int")}, where, type=types)
+    if weights.get("type") == "float":
+        scheme = _float_scheme(weights, strategy, activations, where)
+    else:
+        scheme = _integer_scheme(weights, strategy, where)
+        in_8_bits = scheme == IntegerScheme(8, None) and kept != "pack-quantized"
+        if in_8_bits and _is_dynamic(activations, _DYNAMIC_INT8):
+            scheme = Int8Scheme()
+        elif activations:
+            _log.info("%s: activations stay in the dtype of the model; only weights are in fewer bits", where)
+    return Group(scheme, kept, tuple(raw["targets"]))
+
+
+def _integer_scheme(weights: Mapping[str, Any], strategy: str, where: str) -> AnyScheme:
+    check_options({"num_bits": weights["num_bits"]}, where, num_bits=(4, 8))
     check_options({"strategy": strategy}, where, strategy=("group", *_ONE_SCALE))
-    scheme = IntegerScheme(
+    return IntegerScheme(
         bits=4 if weights["num_bits"] == 4 else 8,
         group_size=None if strategy in _ONE_SCALE else int(weights["group_size"]),
         symmetric=bool(weights.get("symmetric", True)),
         act_order=weights.get("actorder") in ("group", "dynamic", True),
     )
-    return Group(scheme, next(name for name in _STORAGES if name == storage), tuple(raw["targets"]))
+
+
+def _float_scheme(weights: Mapping[str, Any], strategy: str, activations: Mapping[str, Any], where: str) -> Fp8Scheme:
+    check_options({"num_bits": weights["num_bits"], "strategy": strategy}, where, num_bits=(8,), strategy=_ONE_SCALE)
+    if activations and not _is_dynamic(activations, _DYNAMIC_FP8):
+        raise CheckpointError(
+            f"{where}: input_activations of FP8 weights are supported only if dynamic, with a scale for each token"
+        )
+    return Fp8Scheme(per_tensor=strategy == "tensor")
+
+
+def _is_dynamic(activations: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether activations are quantised as `wanted` says."""
+    return {"symmetric": True} | {name: activations[name] for name in wanted if name in activations} == wanted

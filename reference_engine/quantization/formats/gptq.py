@@ -20,6 +20,7 @@ from reference_engine.quantization.formats.base import IN_LAYERS, IntegerScheme,
 from reference_engine.quantization.formats.codes import Codes
 from reference_engine.quantization.formats.packing import WORD, packed, unpacked
 from reference_engine.quantization.integer_matrix import IntegerMatrix
+from reference_engine.quantization.matrix import QuantisedMatrix
 
 Version = Literal["gptq", "gptq_v2"]
 
@@ -70,22 +71,23 @@ class GptqFormat:
             found = dataclasses.replace(found, zeros=None)
         return found.matrix(module)
 
-    def encode(self, module: str, matrix: IntegerMatrix) -> dict[str, torch.Tensor]:
+    def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
         """See `CheckpointFormat`."""
-        scheme = own_scheme(self.scheme(module), module, matrix)
-        if any(size % (WORD // scheme.bits) for size in matrix.shape):
+        scheme = own_scheme(self.scheme(module), module)
+        own = scheme.own(module, matrix)
+        if any(size % (WORD // scheme.bits) for size in own.shape):
             raise ConfigError(
                 f"{module}: GPTQ packs {WORD // scheme.bits} outputs and inputs in a word, which does not divide "
-                f"{matrix.shape}; leave the module plain"
+                f"{own.shape}; leave the module plain"
             )
-        found = Codes.of(matrix, module)
+        found = Codes.of(own, module)
         zeros = torch.full(found.scales.shape, found.middle, dtype=torch.uint8) if found.zeros is None else found.zeros
         if self.version == "gptq":
             if not zeros.all():
                 raise ConfigError(f"{module}: version 1 of GPTQ cannot store a zero point of 0; write gptq_v2")
             zeros = zeros - 1
-        columns = torch.arange(matrix.shape[1])
-        index = columns // matrix.group if found.group_index is None else found.group_index
+        columns = torch.arange(own.shape[1])
+        index = columns // own.group if found.group_index is None else found.group_index
         return {
             "qweight": packed(found.codes, scheme.bits).t().contiguous(),
             "qzeros": packed(zeros.t(), scheme.bits),

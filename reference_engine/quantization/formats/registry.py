@@ -7,15 +7,23 @@ from typing import Any, Literal
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.quantization.formats.awq import AwqFormat, read_awq
 from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme
+from reference_engine.quantization.formats.bitsandbytes import BitsAndBytes, read_bitsandbytes
 from reference_engine.quantization.formats.compressed_tensors import CompressedTensors, Group, read_compressed_tensors
+from reference_engine.quantization.formats.fp8 import read_fp8
 from reference_engine.quantization.formats.gptq import GptqFormat, read_gptq
+from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
+from reference_engine.quantization.llm_int8 import LlmInt8Matrix
 
-WrittenName = Literal["gptq", "awq", "pack-quantized", "int-quantized"]
-"""Formats that can be written; the last two are compressed-tensors'."""
+IntegerFormatName = Literal["gptq", "awq", "pack-quantized"]
+"""Formats that schemes of whole numbers can be written in."""
+
+_HEAD = "lm_head"
 
 READERS: Mapping[str, Callable[[Mapping[str, Any], str], CheckpointFormat]] = {
     "awq": read_awq,
+    "bitsandbytes": read_bitsandbytes,
     "compressed-tensors": read_compressed_tensors,
+    "fp8": read_fp8,
     "gptq": read_gptq,
 }
 """Each takes a `quantization_config` and the path of its file, for messages, and raises CheckpointError for what is not
@@ -51,8 +59,8 @@ def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
         ) from error
 
 
-def new_format(name: WrittenName, scheme: IntegerScheme, plain: Sequence[str] = ()) -> CheckpointFormat:
-    """A format to write a checkpoint in.
+def integer_format(name: IntegerFormatName, scheme: IntegerScheme, plain: Sequence[str] = ()) -> CheckpointFormat:
+    """A format to write a checkpoint of whole numbers in.
 
     Args:
         name: of the format.
@@ -63,20 +71,24 @@ def new_format(name: WrittenName, scheme: IntegerScheme, plain: Sequence[str] = 
         ConfigError: the format, or a program that should read it, has no such scheme.
     """
     if name == "awq":
-        _check(name, scheme, has_4_bits=True, has_zero_points=True)
+        if scheme.bits != 4 or scheme.symmetric or scheme.act_order:
+            raise ConfigError("the format awq is for 4 bits with zero points and no act-order; choose another")
         return AwqFormat(scheme.group_size, tuple(plain))
     if name == "gptq":
         exceptions = tuple((f"{re.escape(module)}$", None) for module in plain)
         version = "gptq" if scheme.symmetric else "gptq_v2"  # the first one has no zero point of 0
         return GptqFormat(scheme, version, exceptions=exceptions)
-    if name == "int-quantized":
-        _check(name, scheme, has_4_bits=False, has_zero_points=False)
     if scheme.act_order:
         raise ConfigError(f"the format {name} has no act-order any more; write gptq")
-    return CompressedTensors((Group(scheme, name),), ("lm_head", *plain))
+    return CompressedTensors((Group(scheme, name),), (_HEAD, *plain))
 
 
-def _check(name: WrittenName, scheme: IntegerScheme, *, has_4_bits: bool, has_zero_points: bool) -> None:
-    if (scheme.bits == 4) != has_4_bits or scheme.symmetric == has_zero_points or scheme.act_order:
-        bits, zeros = 4 if has_4_bits else 8, "with" if has_zero_points else "without"
-        raise ConfigError(f"the format {name} is for {bits} bits {zeros} zero points and no act-order; choose another")
+def format_for(scheme: Fp8Scheme | Int8Scheme | Nf4Scheme, plain: Sequence[str] = ()) -> CheckpointFormat:
+    """The format to write a checkpoint of another scheme in; see `integer_format`."""
+    match scheme:
+        case Fp8Scheme():
+            return CompressedTensors((Group(scheme, "float-quantized"),), (_HEAD, *plain))
+        case Int8Scheme() if not issubclass(scheme.matrix, LlmInt8Matrix):
+            return CompressedTensors((Group(scheme, "int-quantized"),), (_HEAD, *plain))
+        case _:
+            return BitsAndBytes(scheme, (_HEAD, *plain))
