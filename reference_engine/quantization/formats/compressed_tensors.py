@@ -93,7 +93,12 @@ class CompressedTensors:
             case Fp8Scheme():
                 return fp8_matrix(parts, module)
             case Int8Scheme() as scheme:
-                return scheme.own(module, _integer_matrix(module, parts, IntegerScheme(8, None), group.storage))
+                stored = _integer_matrix(module, parts, IntegerScheme(8, None), group.storage)
+                if stored.scales.shape[1] != 1:
+                    raise CheckpointError(
+                        f"{module} has {stored.scales.shape[1]} scales an output; its config says one"
+                    )
+                return scheme.own(module, stored)
             case scheme:
                 return _integer_matrix(module, parts, scheme, group.storage)
 
