@@ -54,10 +54,10 @@ freed = FreedMemory(lambda: now[0])
 if sys.argv[1] == "few":
     keep_few_multiplications()
 multiply = PackedLinear(torch.zeros(512, 512), None)
-for _ in range(2):
-    multiply(torch.zeros(1, 512))
+for rows in range(1, 261):
+    multiply(torch.zeros(rows, 512))
 before = psutil.Process().memory_info().rss
-for rows in range(2, 902):
+for rows in range(261, 361):
     multiply(torch.zeros(rows, 512))
 now[0] += 2.0
 assert freed.give_back()
@@ -67,7 +67,7 @@ print(psutil.Process().memory_info().rss - before)
 
 @pytest.mark.skipif(not can_pack(torch.zeros(1, 1)), reason="torch has no oneDNN here, so nothing is kept")
 def test_few_compiled_multiplications_are_kept() -> None:
-    """900 counts of rows, which would all be kept by default."""
+    """360 counts of rows, which would all be kept by default."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
 
     def grown(how: str) -> int:
