@@ -47,17 +47,17 @@ def main() -> None:
     with _folder(options.keep) as folder:
         texts = _write_texts(folder)
         rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
-    perplexity = rows[options.methods[0]]["reference_perplexity"]
+    perplexity = rows[options.methods[0]]["reference_perplexity"]["centre"]
     print(f"\nplain: {_megabytes(Path(options.model))} MB, perplexity {perplexity:.2f}")
     print(f"{'method':<15}{'MB':>8}{'perplexity':>22}{'KL, nats':>12}{'token match':>13}")
     for name, row in rows.items():
         ratio = row["perplexity_ratio"]
-        interval = f"{_percent(ratio['value'])} [{_percent(ratio['low'])}, {_percent(ratio['high'])}]"
+        interval = f"{_percent(ratio['centre'])} [{_percent(ratio['low'])}, {_percent(ratio['high'])}]"
         print(
             f"{name:<15}{row['megabytes']:>8}{interval:>22}{row['kl_nats_per_token']['value']:>12.4f}"
             f"{100 * row['token_match']['value']:>11.1f} %"
         )
-    _judge({name: row["perplexity_ratio"]["value"] - 1 for name, row in rows.items()})
+    _judge({name: row["perplexity_ratio"]["centre"] - 1 for name, row in rows.items()})
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Random blocks of every format that GGUF files have and this engine keeps: gguf can read K formats, not write them."""
 
 import contextlib
+import itertools
 
 import gguf
 import torch
@@ -38,9 +39,10 @@ def truth(matrix):
     return torch.from_numpy(gguf.quants.dequantize(matrix.blocks.numpy(), kind))
 
 
-def requantised(source, target, kind):
-    """A GGUF file again, with its matrices in another type that gguf can write; its metadata stays."""
-    reader, number = gguf.GGUFReader(source), gguf.GGMLQuantizationType[kind]
+def requantised(source, target, *kinds):
+    """A GGUF file again, with its matrices in other types that gguf can write, by turns; its metadata stays."""
+    reader = gguf.GGUFReader(source)
+    numbers = itertools.cycle(gguf.GGMLQuantizationType[kind] for kind in kinds)
     with contextlib.closing(gguf.GGUFWriter(str(target), reader.fields["general.architecture"].contents())) as writer:
         for name, field in reader.fields.items():
             if name.startswith("GGUF.") or name == "general.architecture":
@@ -50,6 +52,7 @@ def requantised(source, target, kind):
         for tensor in reader.tensors:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
             if values.ndim == 2:
+                number = next(numbers)
                 writer.add_tensor(tensor.name, gguf.quants.quantize(values, number), raw_dtype=number)
             else:
                 writer.add_tensor(tensor.name, values)

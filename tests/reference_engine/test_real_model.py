@@ -116,9 +116,8 @@ async def lags_during(work):
     return lags
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
-def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_path, asked, kind):
-    path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", kind)
+def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_path, asked):
+    path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", "Q4_1", "Q8_0")
     config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)
     scorer = Scorer(open_checkpoint(path), "float32", "cpu")
     some = asked[::2]  # blocks are slow; benchmarks/engine/gguf.py asks for more
