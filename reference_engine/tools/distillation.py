@@ -22,7 +22,7 @@ from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.offline import LLM
 from reference_engine.speculation.draft_vocabulary import DraftVocabulary
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
-from reference_engine.tools.teacher_text import Exchange, TextPlan, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -92,14 +92,7 @@ def distil(
         check_rows(models[1], distillation.trim_vocabulary)
     words = read_text(text)
     place = resolve_device(device)
-    longest = min(distillation.batch_tokens, *(model.config.default_length for model in models))
-    plan = TextPlan(
-        text_tokens=distillation.text_tokens,
-        answer_tokens=distillation.answer_tokens,
-        max_length=longest,
-        temperature=distillation.temperature,
-        seed=distillation.seed,
-    )
+    plan = distillation.text_plan(*(model.config for model in models))
     prompts = prompts_of(words, models[0].tokenizer, plan)
     settings = {
         **dataclasses.asdict(distillation),
@@ -111,7 +104,7 @@ def distil(
     folder.begin(settings, _FREE)
     held_out, learned = written_text(
         folder.text,
-        lambda: LLM(teacher, device=place, max_model_len=longest, enable_prefix_caching=False),
+        lambda: LLM(teacher, device=place, max_model_len=plan.max_length, enable_prefix_caching=False),
         prompts,
         plan,
         say,

@@ -27,7 +27,7 @@ from reference_engine.speculation.settings import MOST_TOKENS
 from reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
 from reference_engine.tools.head_checkpoint import write_head
 from reference_engine.tools.head_model import TrainableHead
-from reference_engine.tools.teacher_text import Exchange, TextPlan, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -112,14 +112,7 @@ def train_head(
         raise ConfigError(f"--draft-vocab {training.draft_vocab} is more than the model's {vocab_size} tokens")
     words = read_text(text)
     place = resolve_device(device)
-    longest = min(training.batch_tokens, checkpoint.config.default_length)
-    plan = TextPlan(
-        text_tokens=training.text_tokens,
-        answer_tokens=training.answer_tokens,
-        max_length=longest,
-        temperature=training.temperature,
-        seed=training.seed,
-    )
+    plan = training.text_plan(checkpoint.config)
     prompts = prompts_of(words, checkpoint.tokenizer, plan)
     settings = {
         **dataclasses.asdict(training),
@@ -130,7 +123,7 @@ def train_head(
     folder.begin(settings)
     held_out, learned = written_text(
         folder.text,
-        lambda: LLM(model, device=place, max_model_len=longest, enable_prefix_caching=False),
+        lambda: LLM(model, device=place, max_model_len=plan.max_length, enable_prefix_caching=False),
         prompts,
         plan,
         say,

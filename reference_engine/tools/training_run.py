@@ -14,9 +14,10 @@ from typing import Any, Literal
 import torch
 
 from reference_engine.errors import ConfigError
+from reference_engine.models.config import ModelConfig
 from reference_engine.offline import interrupts_held
 from reference_engine.tools.progress import Progress
-from reference_engine.tools.teacher_text import Exchange
+from reference_engine.tools.teacher_text import Exchange, TextPlan
 from reference_engine.tools.training import HeldOut, Trainer
 from reference_engine.tools.unfinished import begin, check_new, flag
 
@@ -69,6 +70,16 @@ class TrainingSettings:
         """The type to compute in."""
         wide = torch.bfloat16 if device.type == "cuda" else torch.float32
         return wide if self.dtype == "auto" else getattr(torch, self.dtype)
+
+    def text_plan(self, *models: ModelConfig) -> TextPlan:
+        """Of the text that the teacher writes, none of it longer than a step or than any of these models takes."""
+        return TextPlan(
+            text_tokens=self.text_tokens,
+            answer_tokens=self.answer_tokens,
+            max_length=min(self.batch_tokens, *(model.default_length for model in models)),
+            temperature=self.temperature,
+            seed=self.seed,
+        )
 
 
 class TrainingFolder:
