@@ -49,13 +49,13 @@ def main() -> None:
         rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
     perplexity = rows[options.methods[0]]["reference_perplexity"]["centre"]
     print(f"\nplain: {_megabytes(Path(options.model))} MB, perplexity {perplexity:.2f}")
-    print(f"{'method':<15}{'MB':>8}{'perplexity':>22}{'KL, nats':>12}{'token match':>13}")
+    print(f"{'method':<15}{'MB':>8}{'perplexity':>28}{'KL, nats':>12}{'token match':>13}")
     for name, row in rows.items():
         ratio = row["perplexity_ratio"]
         interval = f"{_percent(ratio['centre'])} [{_percent(ratio['low'])}, {_percent(ratio['high'])}]"
         print(
-            f"{name:<15}{row['megabytes']:>8}{interval:>22}{row['kl_nats_per_token']['value']:>12.4f}"
-            f"{100 * row['token_match']['value']:>11.1f} %"
+            f"{name:<15}{row['megabytes']:>8}{interval:>28}{row['kl_nats_per_token']['centre']:>12.4f}"
+            f"{100 * row['token_match']['centre']:>11.1f} %"
         )
     _judge({name: row["perplexity_ratio"]["centre"] - 1 for name, row in rows.items()})
 
