@@ -209,22 +209,34 @@ class Shadow:
 
     def executor(self, config: EngineConfig, demand: Demand) -> LocalExecutor:
         """Over a cache with as many blocks as the verifying model's has."""
-        sizes = [demand.sizes(config.num_blocks or 1)[self.group]]
-        storage = allocated(config, self.layout, sizes, device_of_rank(config, 0))
-        host = None
-        if config.preemption == "swap":
-            sizes = [demand.sizes(demand.fitting(config.swap_memory_bytes))[self.group]]
-            host = allocated(config, self.layout, sizes, torch.device("cpu"))
+        storage, host = shadow_storages(config, demand, self.layout, self.group)
         return _executor_over(config, demand, self.model, storage, host, may_capture=self.may_capture)
+
+
+def shadow_storages(
+    config: EngineConfig, demand: Demand, layout: CacheLayout, group: int
+) -> tuple[KvStorage, KvStorage | None]:
+    """KV storage that follows a group of the verifying model's layers, and host memory where that model swaps.
+
+    Args:
+        config: whose cache has a size.
+        demand: of the verifying model.
+        layout: of the shadow, with one group.
+        group: of the verifying model's layers.
+    """
+    storage = _allocated(config, layout, [demand.sizes(config.num_blocks or 1)[group]], device_of_rank(config, 0))
+    if config.preemption != "swap":
+        return storage, None
+    sizes = [demand.sizes(demand.fitting(config.swap_memory_bytes))[group]]
+    return storage, _allocated(config, layout, sizes, torch.device("cpu"))
 
 
 def storage_of(config: EngineConfig, demand: Demand, num_blocks: int, device: torch.device) -> KvStorage:
     """KV storage as configured, with `num_blocks` blocks in the largest group."""
-    return allocated(config, demand.layout, demand.sizes(num_blocks), device)
+    return _allocated(config, demand.layout, demand.sizes(num_blocks), device)
 
 
-def allocated(config: EngineConfig, layout: CacheLayout, sizes: Sequence[int], device: torch.device) -> KvStorage:
-    """KV storage as configured, with `sizes` blocks in each group of a layout."""
+def _allocated(config: EngineConfig, layout: CacheLayout, sizes: Sequence[int], device: torch.device) -> KvStorage:
     return allocate_storage(
         layout,
         num_blocks=sizes,

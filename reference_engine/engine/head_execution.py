@@ -8,7 +8,7 @@ import torch
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.execution import Batch, Column, ReadSlab, with_previous
-from reference_engine.engine.executors import allocated, attention_of, device_of_rank
+from reference_engine.engine.executors import attention_of, device_of_rank, shadow_storages
 from reference_engine.engine.resolution import DTYPES, cache_layout, store_maker_of
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.kv_cache.layout import CacheLayout
@@ -149,12 +149,7 @@ class LoadedHead:
         is_equal = isinstance(own, torch.Tensor) and isinstance(embedding, torch.Tensor) and torch.equal(own, embedding)
         if own is None or is_equal:
             self.head.embedding = embedding
-        sizes = [demand.sizes(config.num_blocks or 1)[self.group]]
-        storage = allocated(config, self.layout, sizes, device_of_rank(config, 0))
-        host = None
-        if config.preemption == "swap":
-            sizes = [demand.sizes(demand.fitting(config.swap_memory_bytes))[self.group]]
-            host = allocated(config, self.layout, sizes, torch.device("cpu"))
+        storage, host = shadow_storages(config, demand, self.layout, self.group)
         return HeadExecutor(self.head, attention_of(config, storage), storage, host)
 
 

@@ -60,7 +60,8 @@ class IntegerLinear:
         suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
         self._multiply = getattr(_compiled(), f"multiply_integers_{suffix}")
         self._out, columns = codes.shape[0], codes.shape[1] * 8 // bits
-        whole = pad(codes, (0, -columns % _STEP * bits // 8)).contiguous()
+        missing = -columns % _STEP * bits // 8
+        whole = pad(codes, (0, missing)) if missing else codes.contiguous()  # padding copies, be it with nothing
         numbers = [None if part is None else part.float().contiguous() for part in (scales, offsets, bias)]
         self._kept = (whole, *numbers, None if order is None else order.contiguous())
         pointers = (None if part is None else part.data_ptr() for part in self._kept)

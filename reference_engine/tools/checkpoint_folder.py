@@ -68,6 +68,15 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
             shutil.copyfile(source / name, directory / name)
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Generator[Path]:
+    """Yields a path to write to; the file there, synced, takes the place of `path` unless the block raises."""
+    scratch = path.with_name(f".{path.name}")
+    yield scratch
+    sync(scratch)
+    scratch.replace(path)
+
+
 def sync(path: Path) -> None:
     """Makes what was written to a file survive a power failure."""
     with path.open("rb") as handle:

@@ -32,6 +32,7 @@ from reference_engine.tools.training import Batches, HeldOut, Trainer, divergenc
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
 from reference_engine.tools.unfinished import digest
+from reference_engine.tools.vocabulary_trimming import most_frequent
 
 _LATER = 0.8
 """Weight of a place of a chain beside the one before, as in EAGLE-3's released code."""
@@ -170,14 +171,11 @@ def head_config(model: ModelConfig, draft_vocab_size: int | None = None) -> Eagl
 
 
 def frequent_tokens(text: Sequence[Exchange], count: int, vocab_size: int) -> torch.Tensor | None:
-    """The tokens that answers have most often, int64 [count], rising; None where `count` means all.
-
-    Of equally frequent ones those with lower ids are taken.
-    """
+    """The tokens that answers have most often, int64 [count], rising; None where `count` means all."""
     if count in (0, vocab_size):
         return None
     seen = Counter(token for exchange in text for token in exchange.answer)
-    return torch.tensor(sorted(sorted(range(vocab_size), key=lambda token: (-seen[token], token))[:count]))
+    return torch.tensor(most_frequent(seen, count, vocab_size))
 
 
 def new_head(teacher: Any, config: EagleConfig, tokens: torch.Tensor | None, seed: int) -> TrainableHead:  # noqa: ANN401

@@ -27,7 +27,7 @@ from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.activations import observed
 from reference_engine.quantization.formats.base import CheckpointFormat, Scheme, stored_modules
 from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.tools.checkpoint_folder import copy_tokenizer, sync, write_json
+from reference_engine.tools.checkpoint_folder import copy_tokenizer, whole_file, write_json
 from reference_engine.tools.layer_quantisers import INPUTS, LayerQuantiser, Tensors
 from reference_engine.tools.layer_stream import LayerStream
 from reference_engine.tools.progress import Progress
@@ -153,22 +153,25 @@ class _CalibratedLayers:
     def __init__(self, stream: LayerStream, quantiser: LayerQuantiser) -> None:
         self._stream, self._quantiser = stream, quantiser
         self._inputs = stream.inputs
+        self._outputs: list[torch.Tensor] | None = None  # of the plain layer that was quantised last
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """See `_Layers`."""
         tensors = self._stream.tensors(index)
         layer = self._stream.layer(index, tensors)
         with observed(layer, INPUTS, has_products=self._quantiser.needs_products) as activations:
-            self._stream.run(index, layer, self._inputs)
+            self._outputs = self._stream.run(index, layer, self._inputs)
         matrices = self._quantiser.quantised(tensors, activations)
-        return {
-            name: tensor for name, tensor in tensors.items() if name.removesuffix(_WEIGHT) not in matrices
-        }, matrices
+        plain = {name: tensor for name, tensor in tensors.items() if name.removesuffix(_WEIGHT) not in matrices}
+        return plain, matrices
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
         """See `_Layers`."""
-        tensors = read() if self._quantiser.is_sequential else self._stream.tensors(index)
-        self._inputs = self._stream.run(index, self._stream.layer(index, tensors), self._inputs)
+        outputs, self._outputs = self._outputs, None
+        if outputs is None or self._quantiser.is_sequential:
+            tensors = read() if self._quantiser.is_sequential else self._stream.tensors(index)
+            outputs = self._stream.run(index, self._stream.layer(index, tensors), self._inputs)
+        self._inputs = outputs
 
 
 def _written_layers(layers: _Layers, encoding: CheckpointFormat, target: Path, depth: int, say: Say) -> list[Path]:
@@ -192,12 +195,10 @@ def _written_layers(layers: _Layers, encoding: CheckpointFormat, target: Path, d
 
 def _save(tensors: Tensors, file: Path) -> None:
     """Writes a file that is there as a whole or not at all."""
-    scratch = file.with_name(f".{file.name}")
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, scratch, metadata={"format": "pt"})  # Transformers refuses other formats
-    scratch.chmod(0o644)  # safetensors creates files that only the owner can read
-    sync(scratch)
-    scratch.replace(file)
+    with whole_file(file) as scratch:
+        save_file(contiguous, scratch, metadata={"format": "pt"})  # Transformers refuses other formats
+        scratch.chmod(0o644)  # safetensors creates files that only the owner can read
 
 
 def _read_layer(file: Path, prefix: str, encoding: CheckpointFormat) -> Tensors:
@@ -229,10 +230,8 @@ def _finish(
     write_json(target / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
     copy_tokenizer(source.path, target)
     write_json(target / RECORD, settings)
-    scratch = target / WORK / "config.json"
-    write_json(scratch, config)
-    sync(scratch)
-    scratch.replace(target / "config.json")
+    with whole_file(target / "config.json") as scratch:
+        write_json(scratch, config)
     shutil.rmtree(target / WORK)
 
 

@@ -5,7 +5,6 @@ On a CPU with the same number of threads, a run that was interrupted ends with t
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch.nn.functional import kl_div
 
+from reference_engine.tools.checkpoint_folder import whole_file
 from reference_engine.tools.importance import MATRICES
 from reference_engine.tools.teacher_text import Exchange
 
@@ -241,7 +241,6 @@ class Trainer:
 
     def save(self, file: Path) -> None:
         """Writes the whole state; the file is the old one or the new one, whatever happens."""
-        scratch = file.with_name(f".{file.name}")
         state = {
             "step": self.step,
             "weights": self.student.state_dict(),
@@ -250,11 +249,8 @@ class Trainer:
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        with scratch.open("wb") as handle:
-            torch.save(state, handle)
-            handle.flush()
-            os.fsync(handle.fileno())
-        scratch.replace(file)
+        with whole_file(file) as scratch:
+            torch.save(state, scratch)
 
     def restore(self, file: Path) -> None:
         """Goes on from a state that `save` wrote."""

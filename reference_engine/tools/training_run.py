@@ -16,6 +16,7 @@ import torch
 from reference_engine.errors import ConfigError
 from reference_engine.models.config import ModelConfig
 from reference_engine.offline import interrupts_held
+from reference_engine.tools.checkpoint_folder import whole_file
 from reference_engine.tools.progress import Progress
 from reference_engine.tools.teacher_text import Exchange, TextPlan
 from reference_engine.tools.training import HeldOut, Trainer
@@ -199,6 +200,5 @@ def _cut_record(record: Path, step: int) -> None:
     """Drops the lines of steps that are made again, and one that a crash cut off."""
     lines = record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else []
     whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    scratch = record.with_name(f".{record.name}")
-    scratch.write_text("".join(whole), encoding="utf-8")
-    scratch.replace(record)
+    with whole_file(record) as scratch:
+        scratch.write_text("".join(whole), encoding="utf-8")

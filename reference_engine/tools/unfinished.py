@@ -10,7 +10,7 @@ from typing import Any
 
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.loading.files import read_json
-from reference_engine.tools.checkpoint_folder import sync, write_json
+from reference_engine.tools.checkpoint_folder import whole_file, write_json
 
 _SETTINGS = "settings.json"
 _FILES = ("teacher", "student", "model", "text")  # are known by their hashes
@@ -48,10 +48,8 @@ def begin(work: Path, settings: Mapping[str, Any], free: Collection[str] = ()) -
     file = work / _SETTINGS
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_name(f".{file.name}")
-        write_json(scratch, settings)
-        sync(scratch)
-        scratch.replace(file)
+        with whole_file(file) as scratch:
+            write_json(scratch, settings)
         return
     earlier = read_json(file)
     for name, value in settings.items():

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from reference_engine.errors import CheckpointError, ConfigError, RequestError
+from reference_engine.errors import ConfigError, RequestError
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.loading.files import read_text
 from reference_engine.speculation.draft_vocabulary import FILE, DraftVocabulary, vocabulary_sha256
-from reference_engine.tools.checkpoint_folder import sync
+from reference_engine.tools.checkpoint_folder import whole_file
+from reference_engine.tools.transformers_model import check_directory
 
 
 def trim(folder: Path, rows: int, *, text: Path | None, say: Callable[[str], None]) -> None:
@@ -30,8 +31,7 @@ def trim(folder: Path, rows: int, *, text: Path | None, say: Callable[[str], Non
         ConfigError: the head cannot keep so many rows.
         RequestError: the text cannot be read, or is empty.
     """
-    if folder.is_file():
-        raise CheckpointError(f"{folder} is a file; convert it first: python -m reference_engine convert {folder} DIR")
+    check_directory(folder)
     checkpoint = open_checkpoint(folder)
     check_rows(checkpoint, rows)
     token_ids = checkpoint.tokenizer.encode(read_text(text), add_special_tokens=False)
@@ -71,7 +71,7 @@ def frequent_vocabulary(checkpoint: Checkpoint, rows: int, texts: Iterable[Seque
     )
 
 
-def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always: Collection[int]) -> list[int]:
+def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always: Collection[int] = ()) -> list[int]:
     """Ascending ids of `always` and of the most frequent other tokens, `rows` in total.
 
     Of equally frequent tokens the lower id comes first: BPE numbers tokens in the order of its merges, so that those
@@ -92,11 +92,8 @@ def coverage_text(vocabulary: DraftVocabulary, texts: Iterable[Sequence[int]]) -
 
 def write_draft_vocabulary(folder: Path, vocabulary: DraftVocabulary) -> None:
     """Writes `FILE` whole or not at all."""
-    file = folder / FILE
-    scratch = file.with_name(f".{file.name}")
-    scratch.write_bytes(msgspec.json.encode(vocabulary))
-    sync(scratch)
-    scratch.replace(file)
+    with whole_file(folder / FILE) as scratch:
+        scratch.write_bytes(msgspec.json.encode(vocabulary))
 
 
 def _always_kept(checkpoint: Checkpoint) -> frozenset[int]:

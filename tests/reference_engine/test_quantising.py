@@ -16,6 +16,7 @@ from reference_engine.quantization.names import WrittenName
 from reference_engine.quantization.rounding import absmax, zero_point
 from reference_engine.tools import quantising as module
 from reference_engine.tools.evaluator import PerplexityMeter
+from reference_engine.tools.layer_stream import LayerStream
 from reference_engine.tools.quantisation_methods import METHODS, Quantising
 from reference_engine.tools.quantising import RECORD, quantise
 
@@ -114,6 +115,18 @@ def test_after_an_interruption_the_same_command_makes_the_same_files(quantised, 
     target = quantised(method=method)
     assert files_of(target) == files_of(whole)
     assert (target / "model-00001-of-00003.safetensors").stat().st_mtime_ns == first
+
+
+@pytest.mark.parametrize(("method", "runs"), [("awq", 2), ("gptq", 3)])
+def test_a_layer_is_computed_again_only_with_its_new_weights(quantised, monkeypatch, method, runs):
+    """Two layers are observed; what the second one gets has to be computed only if the first one's errors count."""
+    computed = []
+    run = LayerStream.run
+    monkeypatch.setattr(
+        LayerStream, "run", lambda self, index, *rest: computed.append(index) or run(self, index, *rest)
+    )
+    quantised(method=method)
+    assert len(computed) == runs
 
 
 def test_gptq_beats_rounding_to_nearest_on_its_own_text(quantised, checkpoint_dir):
