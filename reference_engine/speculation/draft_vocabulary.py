@@ -1,8 +1,8 @@
 """A draft model's head without the rows of rare tokens: FR-Spec, Zhao et al., arXiv 2502.14856.
 
 A small model spends most of its time in its head, one row for each token of the vocabulary, and few tokens make up most
-of a text. Which rows are kept says a file beside the checkpoint, which stays whole. It is JSON because loaders,
-vLLM's among them, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it: to
+of a text. A file beside the checkpoint, which stays whole, lists the kept rows. It is JSON because loaders, vLLM's
+among them, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it: to
 a model that is served, or exits early, it means nothing.
 """
 

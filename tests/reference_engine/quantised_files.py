@@ -2,14 +2,18 @@
 
 import functools
 import json
+import shutil
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from reference_engine.engine.request import SamplingParams
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.shapes import weight_shapes
+from reference_engine.offline import LLM
 
+SETTINGS = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1, "dtype": "float32"}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 TINY = {
     "model_type": "llama", "vocab_size": 266, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -170,3 +174,18 @@ def config_of(raw) -> ModelConfig:
     from reference_engine.models.registry import config_from_hf  # noqa: PLC0415 (imports every family)
 
     return config_from_hf(raw, "x")
+
+
+def with_tokenizer(folders, source):
+    """The folders, which get the tokenizer of a checkpoint."""
+    for folder in folders:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(source / name, folder / name)
+    return folders
+
+
+def tokens_of(path, **settings):
+    """Eight greedy tokens after each of two prompts."""
+    params = SamplingParams(max_tokens=8, temperature=0.0)
+    answers = LLM(path, **SETTINGS | settings).generate([[5, 9, 77], list(range(3, 30))], params, ignore_eos=True)
+    return [answer.completions[0].token_ids for answer in answers]

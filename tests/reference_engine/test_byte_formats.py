@@ -1,16 +1,13 @@
 """Checkpoints in FP8, INT8 with INT8 activations, and bitsandbytes' NF4 and INT8, written in NumPy by definition."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 import torch
 
-from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import LLM
 from reference_engine.quantization import fp8, nf4
 from reference_engine.quantization.formats.base import IntegerScheme
 from reference_engine.quantization.formats.registry import READERS, format_for, format_of
@@ -20,10 +17,9 @@ from reference_engine.quantization.look_up import LookUpMatrix
 from reference_engine.quantization.rounding import absmax, zero_point
 from reference_engine.quantization.w8a8 import W8A8Matrix
 from tests.reference_engine import quantised_files as files
-from tests.reference_engine.quantised_files import TINY, compressed
+from tests.reference_engine.quantised_files import TINY, compressed, tokens_of
 
 MODULE = "model.layers.0.mlp.up_proj"
-SETTINGS = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1, "dtype": "float32"}
 
 
 class Drawn:
@@ -305,18 +301,9 @@ def pair(tmp_path, checkpoint_dir):
     def write(case, raw=TINY):
         config, draw = CASES[case][:2]
         folders = files.write_pair(tmp_path, config, draw, lambda drawn: drawn.tensors, raw=raw)
-        for folder in folders:
-            for name in ("tokenizer.json", "tokenizer_config.json"):
-                shutil.copyfile(checkpoint_dir / name, folder / name)
-        return folders
+        return files.with_tokenizer(folders, checkpoint_dir)
 
     return write
-
-
-def tokens_of(path, **settings):
-    params = SamplingParams(max_tokens=8, temperature=0.0)
-    answers = LLM(path, **SETTINGS | settings).generate([[5, 9, 77], list(range(3, 30))], params, ignore_eos=True)
-    return [answer.completions[0].token_ids for answer in answers]
 
 
 @pytest.mark.parametrize(

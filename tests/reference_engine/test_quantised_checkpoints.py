@@ -1,13 +1,11 @@
 """Whole checkpoints in public formats: what is read of them, and the models that they make."""
 
 import json
-import shutil
 import types
 
 import pytest
 import torch
 
-from reference_engine.engine.request import SamplingParams
 from reference_engine.errors import CheckpointError, ConfigError
 from reference_engine.kernels import integers
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -17,11 +15,10 @@ from reference_engine.offline import LLM
 from reference_engine.quantization.formats.registry import format_of
 from reference_engine.tools.transformers_model import open_directory
 from tests.reference_engine import quantised_files as files
-from tests.reference_engine.quantised_files import AWQ, CASES, GPTQ, Drawn, compressed, drawn_for
+from tests.reference_engine.quantised_files import AWQ, CASES, GPTQ, SETTINGS, Drawn, compressed, drawn_for, tokens_of
 
 CPU = torch.device("cpu")
 LAYER = "model.layers.1."
-SETTINGS = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1, "dtype": "float32"}
 MIXTRAL = files.TINY | {"model_type": "mixtral", "num_local_experts": 2, "sliding_window": None}
 
 
@@ -43,18 +40,9 @@ def pair(tmp_path, checkpoint_dir):
             return Drawn(rng, rows, columns, **drawing | ({"group": columns} if by_rows else {}))
 
         folders = files.write_pair(tmp_path, settings.pop("config", config), draw, tensors_of, **settings)
-        for folder in folders:
-            for name in ("tokenizer.json", "tokenizer_config.json"):
-                shutil.copyfile(checkpoint_dir / name, folder / name)
-        return folders
+        return files.with_tokenizer(folders, checkpoint_dir)
 
     return write
-
-
-def tokens_of(path, **settings):
-    params = SamplingParams(max_tokens=8, temperature=0.0)
-    answers = LLM(path, **SETTINGS | settings).generate([[5, 9, 77], list(range(3, 30))], params, ignore_eos=True)
-    return [answer.completions[0].token_ids for answer in answers]
 
 
 def same_weights(quantised, twin):
