@@ -1,13 +1,16 @@
 """FP8 weights (Micikevicius et al., arXiv 2209.05433): scale = max |w| / largest; code = w / scale, the nearest number.
 
 E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. Where the device
-multiplies E4M3 numbers, activations become E4M3 too, with a scale for each token; elsewhere weights are dequantised.
+multiplies E4M3 numbers, activations of many tokens become E4M3 too, with a scale for each; those of few stay as they
+are, since reading the weight takes all the time. Elsewhere weights are dequantised.
 """
 
 import dataclasses
 
 import torch
 
+from reference_engine.kernels.native import has_triton
+from reference_engine.quantization.coded_linear import CodedLinear, has_coded_products
 from reference_engine.quantization.matrix import Linear, SlabLinear
 from reference_engine.quantization.row_scales import RowScaledMatrix
 
@@ -59,16 +62,20 @@ class Fp8Matrix(RowScaledMatrix):
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
-        if self.has_kernel(self.codes.device, self.dtype):
-            return Fp8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
-        return SlabLinear(self, bias)
+        if not self.has_kernel(self.codes.device, self.dtype):
+            return SlabLinear(self, bias)
+        dtype = torch.float32 if keeps_float32 else self.dtype
+        product = Fp8Linear(self, bias, dtype)
+        if not has_coded_products(self.codes.device, *self.shape, self.shape[1]):
+            return product
+        return CodedLinear(self.codes, self.scales, None, bits=8, bias=bias, dtype=dtype, many_rows=product)
 
 
 class Fp8Linear:
     """E4M3 weights by E4M3 activations.
 
-    Sums leave the product in float32 and are scaled there: its own scales for rows would round them to bfloat16, all
-    that every version and device takes.
+    A bfloat16 result comes from a product with scales for rows and outputs. Where it is float32, scales are applied to
+    the sums: such products round to bfloat16.
 
     Args:
         weight: `has_kernel` said yes to it.
@@ -77,15 +84,30 @@ class Fp8Linear:
     """
 
     def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
+        device = weight.codes.device
         self._transposed, self._scales = weight.codes.contiguous().t(), weight.scales.t().contiguous()
-        self._one = torch.ones((), device=weight.codes.device)
+        self._one = torch.ones((), device=device)
         self._bias, self._dtype = bias, dtype
+        self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
+        self._code = _row_codes
+        if has_triton(device):
+            from reference_engine.kernels.coded_products import scaled_codes  # noqa: PLC0415 (needs Triton)
+
+            self._code = scaled_codes
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        numbers = rows.float()
-        codes, scales = _coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3)
+        codes, scales = self._code(rows)
         product = torch.ops.aten._scaled_mm  # noqa: SLF001 (no public name)
-        sums = product(codes, self._transposed, scale_a=self._one, scale_b=self._one, out_dtype=torch.float32)
-        sums = sums.mul_(scales).mul_(self._scales)
+        if self._scales_inside:
+            sums = product(codes, self._transposed, scales, self._scales, out_dtype=self._dtype, use_fast_accum=True)
+        else:
+            sums = product(codes, self._transposed, self._one, self._one, out_dtype=torch.float32)
+            sums = sums.mul_(scales).mul_(self._scales)
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)
+
+
+def _row_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `coded_products.scaled_codes`."""
+    numbers = rows.float()
+    return _coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3)

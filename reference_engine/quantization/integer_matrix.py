@@ -11,6 +11,7 @@ from typing import Literal, Self
 import torch
 
 from reference_engine.kernels import integers
+from reference_engine.quantization.coded_linear import CodedLinear, has_coded_products
 from reference_engine.quantization.matrix import Linear, SlabLinear
 
 UNIT = 32
@@ -87,7 +88,10 @@ class IntegerMatrix:
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
         """See `QuantisedMatrix`."""
-        return integers.has_kernel(device, dtype, self.group, self.shape[1])
+        return integers.has_kernel(device, dtype, self.group, self.shape[1]) or self._has_coded_products(device)
+
+    def _has_coded_products(self, device: torch.device) -> bool:
+        return has_coded_products(device, *self.shape, self.group)
 
     @property
     def may_capture(self) -> bool:
@@ -143,6 +147,11 @@ class IntegerMatrix:
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
+        if self._has_coded_products(self.codes.device):
+            return CodedLinear(
+                self.codes, self.scales, self.offsets,
+                bits=self.bits, bias=bias, dtype=torch.float32 if keeps_float32 else self.dtype, order=self.order,
+            )  # fmt: skip
         if self.has_kernel(self.codes.device, self.dtype):
             return integers.IntegerLinear(
                 self.codes, self.scales, self.offsets,

@@ -22,7 +22,7 @@ from reference_engine.engine import executors, graph_execution, resolution
 from reference_engine.engine.execution import Batch, LocalExecutor
 from reference_engine.engine.graph_execution import GraphExecutor
 from reference_engine.engine.resolution import cache_layout
-from reference_engine.kernels import cpu, integer_products, paged_attention, small_products
+from reference_engine.kernels import cpu, paged_attention, small_products
 from reference_engine.kernels.cpu import TorchKernels, best_kernels
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
 from reference_engine.kernels.native import has_triton
@@ -37,7 +37,6 @@ from reference_engine.models import linear
 from reference_engine.models.decoder import Taps
 from reference_engine.models.registry import build_model
 from reference_engine.offline import load_engine
-from reference_engine.quantization.rounding import absmax, zero_point
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 from tests.reference_engine.naive_attention import NaiveAttention
 
@@ -128,25 +127,6 @@ def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, ou
     more = torch.randn(small_products.MAX_ROWS + 1, inputs).half()
     assert torch.equal(chosen(more), linear.PlainLinear(weight, bias)(more))
     assert type(linear.make_linear(weight[:60], None)) is linear.PlainLinear
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("quantise", [absmax, zero_point])
-@pytest.mark.parametrize(
-    ("rows", "outputs", "inputs", "group", "biased"),
-    [(1, 64, 512, 128, True), (3, 128, 576, 64, False), (17, 64, 96, 32, True), (2, 64, 1024, 1024, False)],
-)
-def test_integer_products_equal_float64(monkeypatch, quantise, bits, rows, outputs, inputs, group, biased):
-    matrix = quantise(torch.randn(outputs, inputs) / 20, bits, group)
-    x = torch.randn(rows, 2 * inputs).half()[:, :inputs]
-    bias = torch.randn(outputs).half() if biased else None
-    weight, stored = matrix.dequantised(), (matrix.codes, matrix.scales, matrix.offsets, bits)
-    exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
-    assert integer_products.suits_integer_products(outputs, inputs, group)
-    for programs in (1, 100):
-        monkeypatch.setattr(small_products, "_PROGRAMS", programs)
-        assert_close(integer_products.multiply(x, *stored, bias), exact)
-    assert torch.equal(integer_products.plain(*stored, torch.float32), weight)
 
 
 spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=6)
