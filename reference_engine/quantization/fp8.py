@@ -1,8 +1,7 @@
 """FP8 weights (Micikevicius et al., arXiv 2209.05433): scale = max |w| / largest; code = w / scale, the nearest number.
 
 E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. Where the device
-multiplies E4M3 numbers, activations of many tokens become E4M3 too, with a scale for each; those of few stay as they
-are, since reading the weight takes all the time. Elsewhere weights are dequantised.
+multiplies E4M3 numbers, activations become E4M3 too, with a scale for each token; elsewhere weights are dequantised.
 """
 
 import dataclasses
@@ -10,7 +9,6 @@ import dataclasses
 import torch
 
 from reference_engine.kernels.native import has_triton
-from reference_engine.quantization.coded_linear import CodedLinear, has_coded_products
 from reference_engine.quantization.matrix import Linear, SlabLinear
 from reference_engine.quantization.row_scales import RowScaledMatrix
 
@@ -62,20 +60,16 @@ class Fp8Matrix(RowScaledMatrix):
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
-        if not self.has_kernel(self.codes.device, self.dtype):
-            return SlabLinear(self, bias)
-        dtype = torch.float32 if keeps_float32 else self.dtype
-        product = Fp8Linear(self, bias, dtype)
-        if not has_coded_products(self.codes.device, *self.shape, self.shape[1]):
-            return product
-        return CodedLinear(self.codes, self.scales, None, bits=8, bias=bias, dtype=dtype, many_rows=product)
+        if self.has_kernel(self.codes.device, self.dtype):
+            return Fp8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
+        return SlabLinear(self, bias)
 
 
 class Fp8Linear:
     """E4M3 weights by E4M3 activations.
 
-    A bfloat16 result comes from a product with scales for rows and outputs. Where it is float32, scales are applied to
-    the sums: such products round to bfloat16.
+    Few rows are multiplied by a Triton kernel. For more, a bfloat16 result comes from a product with scales for rows
+    and outputs; where it is float32, scales are applied to the sums, since such products round to bfloat16.
 
     Args:
         weight: `has_kernel` said yes to it.
@@ -85,24 +79,29 @@ class Fp8Linear:
 
     def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
         device = weight.codes.device
-        self._transposed, self._scales = weight.codes.contiguous().t(), weight.scales.t().contiguous()
+        self._codes, self._scales = weight.codes.contiguous(), weight.scales.t().contiguous()
         self._one = torch.ones((), device=device)
         self._bias, self._dtype = bias, dtype
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
-        self._code = _row_codes
+        self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
         if has_triton(device):
-            from reference_engine.kernels.coded_products import scaled_codes  # noqa: PLC0415 (needs Triton)
+            from reference_engine.kernels import coded_products, small_products  # noqa: PLC0415 (needs Triton)
 
-            self._code = scaled_codes
+            self._encode = coded_products.scaled_codes
+            if small_products.suits_small_products(weight.codes):
+                self._multiply_few, self._max_few = small_products.multiply, small_products.MAX_ROWS_OF_CODES
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        codes, scales = self._code(rows)
+        codes, scales = self._encode(rows)
+        if self._multiply_few is not None and 0 < rows.shape[0] <= self._max_few:
+            return self._multiply_few(codes, self._codes, self._bias, self._dtype, (scales, self._scales))
         product = torch.ops.aten._scaled_mm  # noqa: SLF001 (no public name)
+        weight = self._codes.t()
         if self._scales_inside:
-            sums = product(codes, self._transposed, scales, self._scales, out_dtype=self._dtype, use_fast_accum=True)
+            sums = product(codes, weight, scales, self._scales, out_dtype=self._dtype, use_fast_accum=True)
         else:
-            sums = product(codes, self._transposed, self._one, self._one, out_dtype=torch.float32)
+            sums = product(codes, weight, self._one, self._one, out_dtype=torch.float32)
             sums = sums.mul_(scales).mul_(self._scales)
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)
 

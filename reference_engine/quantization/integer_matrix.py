@@ -91,7 +91,7 @@ class IntegerMatrix:
         return integers.has_kernel(device, dtype, self.group, self.shape[1]) or self._has_coded_products(device)
 
     def _has_coded_products(self, device: torch.device) -> bool:
-        return has_coded_products(device, *self.shape, self.group)
+        return has_coded_products(device, self.shape[0], self.group)
 
     @property
     def may_capture(self) -> bool:
@@ -149,7 +149,7 @@ class IntegerMatrix:
         """See `QuantisedMatrix`."""
         if self._has_coded_products(self.codes.device):
             return CodedLinear(
-                self.codes, self.scales, self.offsets,
+                self.codes if self.bits == 8 else unpack(self.codes), self.scales, self.offsets,
                 bits=self.bits, bias=bias, dtype=torch.float32 if keeps_float32 else self.dtype, order=self.order,
             )  # fmt: skip
         if self.has_kernel(self.codes.device, self.dtype):
