@@ -48,9 +48,9 @@ class CudaCapture:
 
 
 class GraphExecutor(LocalExecutor):
-    """Repeats graphs for batches in which every sequence has one new token; others run as in `LocalExecutor`.
+    """Repeats graphs for batches of one-token spans; others run as in `LocalExecutor`.
 
-    The logits of a graph, and its hidden states where the model is tapped, are valid until the next call of `execute`.
+    The logits of a graph, where all rows are wanted, and its hidden states where the model is tapped, are valid until the next call of `execute`.
     Graphs are captured at once, the largest first, which then has room for all others' results.
 
     Args:
@@ -101,7 +101,7 @@ class GraphExecutor(LocalExecutor):
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
         count = len(batch.spans)
-        is_decode = count == len(batch.token_ids) and batch.wanted_rows == list(range(count))
+        is_decode = count == len(batch.token_ids) and bool(batch.wanted_rows)
         if not is_decode or batch.scored_rows or not 0 < count <= self._sizes[-1]:
             return super().execute(batch, read)
         self._copy_blocks(batch.copies)
@@ -112,7 +112,10 @@ class GraphExecutor(LocalExecutor):
         self._replays[rows, factor]()
         if self._taps is not None and self._states is not None:
             self._taps.rows = self._states[:count]
-        return self._logits[:count]
+        logits = self._logits[:count]
+        if batch.wanted_rows == list(range(count)):
+            return logits
+        return logits.index_select(0, self._wanted_rows.tensor(batch.wanted_rows))
 
     def _run(self, rows: int, factor: int) -> None:
         self._logits[:rows].copy_(self._forward(rows, factor))

@@ -21,6 +21,11 @@ from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution
 
 
+_MOST_ROWS = 4
+"""Known tokens of a request, at most, that are computed as rows over one block table: a CUDA graph then serves for the
+step. After drafts that were all right there are two."""
+
+
 class DraftModel:
     """Makes the drafts of a step from tokens alone; a `Drafter`.
 
@@ -88,7 +93,10 @@ class DraftModel:
         wanted_rows: list[int] = []
         for chunk, end in zip(chunks, ends, strict=True):
             start = self._covered[chunk.request.request_id]
-            spans.append(self._span(chunk, start, end - start))
+            if end - start <= _MOST_ROWS:
+                spans += [self._span(chunk, position, 1) for position in range(start, end)]
+            else:
+                spans.append(self._span(chunk, start, end - start))
             token_ids += chunk.request.token_ids[start:end]
             positions += range(start, end)
             wanted_rows.append(len(token_ids) - 1)

@@ -54,6 +54,26 @@ def answers(seeds, **sampling):
     return [tuple(one.token_ids[one.prompt_len :]) for one in requests], counts
 
 
+def test_a_draft_model_catches_up_by_rows_so_that_a_graph_serves():
+    batches = []
+
+    class Recording(TableExecutor):
+        def execute(self, batch, read=None):
+            batches.append(batch)
+            return super().execute(batch, read)
+
+    draft_model = DraftModel(Recording(MODEL), 0)
+    bench = Bench(ModelRunner(TableExecutor(MODEL), Sampler(), draft_model), blocks=64, seqs=4, tokens=64)
+    bench.engine.core._speculator = Speculator(DraftLengths(3), 64, free=draft_model.free)
+    bench.engine.add(request("0", prompt=[1, 2, 0, 1, 2], output=12, temperature=0.0))
+    while bench.engine.has_work:
+        bench.engine.step()
+    prompt, *others = [[(span.start, span.length) for span in batch.spans] for batch in batches]
+    assert prompt == [(0, 5)]
+    assert {length for spans in others for _, length in spans} == {1}
+    assert [(8, 1), (9, 1)] in others  # all drafts were right: the last one has no entry yet
+
+
 def p_value(said, probabilities):
     """Of a chi-square test of answers against the product of the tokens' probabilities, [vocabulary, vocabulary]."""
     expected = {}
