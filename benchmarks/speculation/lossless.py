@@ -1,6 +1,6 @@
 """Bar: answers with drafts are those without, token for token. Float32, real prompts, all kinds of sampling.
 
-    python -m benchmarks.speculation.lossless [--device cuda] [--prompts 200] [--tokens 128]
+    python -m benchmarks.speculation.lossless [--device cuda [--batch-invariant]] [--prompts 200] [--tokens 128]
 
 Each case runs the same requests with another way of drafting or under other pressure: room for all; few blocks, so that
 requests are preempted, and computed again or swapped; small steps, which cut prompts; a second time, when the prefix
@@ -69,18 +69,17 @@ def answer(llm: LLM, prompts: list[list[int]], num_tokens: int, times: int = 1) 
     return list(told.values()), counts
 
 
-def compare(expected: list[list[Any]], said: list[list[Any]]) -> tuple[int, int]:
-    """Requests that differ, and those that are excused."""
-    different = excused = 0
-    for ours, theirs in zip(expected, said, strict=True):
+def compare(expected: list[list[Any]], said: list[list[Any]]) -> tuple[list[int], int]:
+    """Numbers of the requests that differ, and how many are excused."""
+    different: list[int] = []
+    excused = 0
+    for number, (ours, theirs) in enumerate(zip(expected, said, strict=True)):
         pairs = zip(ours, theirs, strict=False)
         place = next((place for place, (a, b) in enumerate(pairs) if a[0] != b[0]), None)
-        if place is None:
-            different += len(ours) != len(theirs)
-        elif ours[place][1] < EXCUSED_MARGIN:
+        if place is not None and ours[place][1] < EXCUSED_MARGIN:
             excused += 1
-        else:
-            different += 1
+        elif place is not None or len(ours) != len(theirs):
+            different.append(number)
     return different, excused
 
 
@@ -90,6 +89,7 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--draft", help="checkpoint folder of a draft model")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch-invariant", action="store_true", help="in bfloat16, and nothing is excused")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 3, 8])
@@ -98,6 +98,8 @@ def main() -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
     settings = {"dtype": "float32", "device": options.device, "max_model_len": 1024, "num_blocks": 600}
     settings |= {"max_num_seqs": 8, "max_num_batched_tokens": 512}
+    if options.batch_invariant:
+        settings |= {"dtype": "bfloat16", "batch_invariant": True}
     bars = Bars()
     methods = [f"ngram:{length}" for length in options.lengths]
     methods += [f"draft:{length}:{options.draft or options.model}" for length in options.lengths]
@@ -118,9 +120,11 @@ def main() -> None:
                 baselines[key], _ = answer(llm, prompts, options.tokens)
         with LLM(options.model, **changes, speculation=method, adaptive_speculation=False) as llm:
             said, counts = answer(llm, prompts, options.tokens, times=2 if case == "second time" else 1)
-        different, excused = compare(baselines[key], said)
+        numbers, excused = compare(baselines[key], said)
+        different = len(numbers) + (excused if options.batch_invariant else 0)
         name = ":".join(method.split(":")[:2])
         happened = ", ".join(f"{what} {counts[what]}" for what in ("preempted", "swapped", "cached") if counts[what])
+        happened += "".join(f"; {SAMPLING[number % len(SAMPLING)]}" for number in numbers)
         print(
             f"{name:<10}{case:<14}{different:>7}{excused:>9}{counts['accepted']:>10}{counts['drafted']:>9}  {happened}",
             flush=True,
