@@ -50,8 +50,9 @@ class CudaCapture:
 class GraphExecutor(LocalExecutor):
     """Repeats graphs for batches of one-token spans; others run as in `LocalExecutor`.
 
-    The logits of a graph, where all rows are wanted, and its hidden states where the model is tapped, are valid until the next call of `execute`.
-    Graphs are captured at once, the largest first, which then has room for all others' results.
+    The logits of a graph, where all rows are wanted, and its hidden states where the model is tapped, are valid until
+    the next call of `execute`. Graphs are captured at once, the largest first, which then has room for all others'
+    results.
 
     Args:
         model: nothing in its `forward` may wait for the device.

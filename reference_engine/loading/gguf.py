@@ -55,8 +55,13 @@ _BLOCK_TENSOR_NAMES = {
 }
 
 
-class _SizeCheckingReader(gguf.GGUFReader):
+class _Reader(gguf.GGUFReader):
     """The library's reader, which also checks the file's size before it reads tensor data."""
+
+    def _get(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        # Slices of a memmap take three times as long: 3.8 rather than 1.1 s for a vocabulary of 49,152 tokens.
+        self.data = self.data.view(np.ndarray)
+        return super()._get(*args, **kwargs)
 
     def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
         expected = start_offs
@@ -165,7 +170,7 @@ def open_gguf(path: Path) -> gguf.GGUFReader:
     if actual < _HEADER_BYTES:
         raise CheckpointError(f"{path}: cut short: a GGUF header has {_HEADER_BYTES} bytes, the file has {actual}")
     try:
-        return _SizeCheckingReader(path)
+        return _Reader(path)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
     except (IndexError, ValueError, KeyError, OverflowError, MemoryError) as error:

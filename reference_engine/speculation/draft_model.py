@@ -20,7 +20,6 @@ from reference_engine.speculation.chains import Chains, copies_of_group
 from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution
 
-
 _MOST_ROWS = 4
 """Known tokens of a request, at most, that are computed as rows over one block table: a CUDA graph then serves for the
 step. After drafts that were all right there are two."""

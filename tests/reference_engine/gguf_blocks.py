@@ -7,6 +7,7 @@ import gguf
 import torch
 
 from reference_engine.kernels.blocks import FORMATS
+from reference_engine.loading.gguf import open_gguf
 from reference_engine.quantization.blocks import BlockMatrix
 
 HALVES = {
@@ -41,7 +42,7 @@ def truth(matrix):
 
 def requantised(source, target, *kinds):
     """A GGUF file again, with its matrices in other types that gguf can write, by turns; its metadata stays."""
-    reader = gguf.GGUFReader(source)
+    reader = open_gguf(source)
     numbers = itertools.cycle(gguf.GGMLQuantizationType[kind] for kind in kinds)
     with contextlib.closing(gguf.GGUFWriter(str(target), reader.fields["general.architecture"].contents())) as writer:
         for name, field in reader.fields.items():

@@ -20,14 +20,14 @@ from tests.reference_engine.gguf_blocks import requantised
 
 pytestmark = pytest.mark.model
 PROMPTS = Path(__file__).parents[2] / "benchmarks" / "engine" / "prompts.json"
-LENGTH = 24
+LENGTH = 16
 
 
 @pytest.fixture(scope="module")
 def asked(model_folder):
     tokenizer = open_checkpoint(model_folder).tokenizer
     entries = json.loads(PROMPTS.read_text(encoding="utf-8"))
-    chosen = [entries[index] for index in (0, 3, 7, 12, 24, 28)]
+    chosen = [entries[index] for index in (24, 0, 3, 7, 12)]
     return [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": entry["text"]}]))
         if entry["kind"] == "chat"
@@ -47,7 +47,7 @@ def truths(model_folder, asked, greedy):
     [
         ({}, 1),
         ({"max_num_batched_tokens": 24, "max_num_seqs": 6}, 6),
-        ({"num_blocks": 100, "block_size": 4, "max_num_seqs": 6}, 6),
+        ({"num_blocks": 98, "block_size": 4, "max_num_seqs": 6}, 6),
     ],
     ids=["alone", "mixed with chunks", "under preemption"],
 )
@@ -120,7 +120,7 @@ def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_p
     path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", "Q4_1", "Q8_0")
     config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)
     scorer = Scorer(open_checkpoint(path), "float32", "cpu")
-    some = asked[::2]  # blocks are slow; benchmarks/engine/gguf.py asks for more
-    outputs = generate(load_engine(config), some, [SamplingParams(max_tokens=LENGTH // 3, temperature=0.0)] * len(some))
+    some = sorted(asked, key=len)[:2]  # benchmarks/engine/gguf.py asks for more
+    outputs = generate(load_engine(config), some, [SamplingParams(max_tokens=LENGTH // 2, temperature=0.0)] * len(some))
     for number, (prompt, output) in enumerate(zip(some, outputs, strict=True)):
         assert scorer.score(Sample(str(number), prompt, output)).max_regret <= 1e-4, "differs where it is sure"

