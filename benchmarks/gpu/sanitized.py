@@ -1,0 +1,44 @@
+"""Two small shapes of each kernel, for NVIDIA's memory checker, under which the others would take hours.
+
+    compute-sanitizer --tool memcheck python -m benchmarks.gpu.sanitized
+
+The checker exits with the status of this script unless it is told ``--error-exitcode 1``.
+"""
+
+import itertools
+
+import torch
+
+from benchmarks.bars import Bars
+from benchmarks.gpu.parts import coded, correctness
+from reference_engine.kernels import coded_products, invariant_products, small_products
+from reference_engine.kernels.cuda import CudaKernels
+
+_ATTENTION_CASES = 6
+
+
+@torch.inference_mode()
+def main() -> None:
+    kernels = CudaKernels()
+    for rows, dim in ((3, 45), (5, 576)):
+        residual, x, weight = (correctness.random_rows(*shape) for shape in ((rows, dim), (rows, dim), (dim,)))
+        kernels.add_rms_norm(residual, x, weight, 1e-5)
+        kernels.silu_mul(correctness.random_rows(rows, 2 * dim))
+        kernels.argmax(torch.randn(rows, dim, device="cuda"))
+        coded_products.scaled_codes(x)
+    for rows in (1, 7):
+        x, weight = correctness.random_rows(rows, 1024), correctness.random_rows(128, 1024)
+        small_products.multiply(x, weight)
+        invariant_products.multiply_invariantly(x, weight)
+        for name, (outputs, inputs) in itertools.product(coded.NAMES, ((128, 1024), (64, 576))):
+            matrix = coded.matrix_of(name, outputs, inputs)
+            matrix.linear(correctness.random_rows(outputs))(correctness.random_rows(rows, inputs))
+    worst = max(error for _, error in itertools.islice(correctness.attention_errors(), _ATTENTION_CASES))
+    torch.cuda.synchronize()
+    bars = Bars()
+    bars.add("attention error", worst, "<=", 1e-2)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
