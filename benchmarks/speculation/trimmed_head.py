@@ -1,10 +1,11 @@
 """Seconds for each token that a draft model proposes, with its whole head and with one trimmed to some rows.
 
-    python -m benchmarks.speculation.trimmed_head --draft FOLDER --text FILE [--rows 8192] [--dtype bfloat16]
+    python -m benchmarks.speculation.trimmed_head [--draft FOLDER] [--text FILE] [--rows 8192] [--dtype bfloat16]
 
-One stream, greedy, always as many drafts as there may be. Two engines, one for each head, take turns on the same
-prompts; what counts is the time of drafting alone, the draft model's reading of prompts and accepted drafts included.
-The folder is copied, its weights are not. With ``--model FOLDER`` the draft model verifies itself, which is quickest.
+Without ``--draft`` the draft model is the model itself, pruned to four layers. One stream, greedy, always as many
+drafts as there may be. Two engines, one for each head, take turns on the same prompts; what counts is the time of
+drafting alone, the draft model's reading of prompts and accepted drafts included. The folder is copied, its weights are
+not. With ``--model FOLDER`` the draft model verifies itself, which is quickest.
 """
 
 import argparse
@@ -17,14 +18,17 @@ from typing import Any
 
 import torch
 
-from benchmarks.bars import model_argument
+from benchmarks.bars import Bars, model_argument
 from benchmarks.speculation.prompts import prompts_of
+from harness.cli.shrinking import built_in_prompts
 from reference_engine.engine.request import SamplingParams
 from reference_engine.offline import LLM, generate
 from reference_engine.speculation.draft_vocabulary import FILE
+from reference_engine.tools.pruning import Pruning, prune
 from reference_engine.tools.vocabulary_trimming import trim
 
 WHOLE, TRIMMED = "whole", "trimmed"
+DRAFT_LAYERS = 4
 
 
 class Stopwatch:
@@ -54,9 +58,9 @@ class Stopwatch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
-    parser.add_argument("--draft", type=Path, required=True, help="checkpoint folder of a draft model")
+    parser.add_argument("--draft", type=Path, help="checkpoint folder of a draft model")
     parser.add_argument("--rows", type=int, default=8192)
-    parser.add_argument("--text", type=Path, required=True, help="UTF-8 file to count tokens of")
+    parser.add_argument("--text", type=Path, help="UTF-8 file to count tokens of; default: the built-in prompts")
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--repeats", type=int, default=7)
@@ -64,15 +68,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="more wait for each other on a busy machine")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        text = options.text or Path(folder, "text")
+        if options.text is None:
+            text.write_text(built_in_prompts(), encoding="utf-8")
+        draft = options.draft or Path(folder, "pruned")
+        if options.draft is None:
+            prune(Path(options.model), draft, Pruning(layers=DRAFT_LAYERS), text=text, device="cpu", say=print)
         drafts = {name: Path(folder) / name for name in (WHOLE, TRIMMED)}
         for copy in drafts.values():
             shutil.copytree(
-                options.draft,
+                draft,
                 copy,
                 copy_function=lambda source, to: Path(to).symlink_to(Path(source).resolve()),
                 ignore=shutil.ignore_patterns(FILE),
             )
-        trim(drafts[TRIMMED], options.rows, text=options.text, say=print)
+        trim(drafts[TRIMMED], options.rows, text=text, say=print)
         llms = {
             name: LLM(
                 options.model,
@@ -97,7 +107,9 @@ def main() -> None:
     for name, several in times.items():
         least, most = min(several[1:]), max(several[1:])
         print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({1e6 * least:.0f} to {1e6 * most:.0f})", flush=True)
-    print(f"whole / trimmed: {medians[WHOLE] / medians[TRIMMED]:.2f}")
+    bars = Bars()
+    bars.add("whole_over_trimmed", medians[WHOLE] / medians[TRIMMED], ">=", 1.5)
+    bars.finish()
 
 
 if __name__ == "__main__":
