@@ -16,6 +16,8 @@ _MEMORY_NEEDED_BYTES = 8 << 30
 # What the suite asks for must not depend on whether there is a GPU: what needs one is measured in benchmarks/gpu.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, which transformers does
+# Read when NumPy is first imported. The suite's matrices are small: further threads of OpenBLAS only wait, and busily.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("PYTEST_ADDOPTS", None)  # said of this session, not of those that tests of the plugin start
 # A sync to a disk costs milliseconds, one to memory nothing, and a run syncs often. What is durable is tested by
 # benchmarks/crash.
