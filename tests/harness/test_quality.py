@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import Experiment, experiment_from
 from harness.quality import asks_logprobs, check_quality
+from harness.quality.scorer import Line, Score, Scores
 from harness.traffic.planner import traffic_planner
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.request import SamplingParams
 from reference_engine.offline import generate, load_engine
+from reference_engine.tools.evaluator import score_lines
 from results.frames import FrameAppender
 from results.quality import QualityRecord
 from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict, Window
@@ -47,6 +49,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary = len(Tokenizer(folder).vocabulary) + 3
     LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, eos_token_id=2, **sizes, **heads)).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is scored, and not of the process that scores: its lines, without its seconds of imports."""
+
+    async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
+        assert limit_s > 0
+        written = score_lines((msgspec.json.encode(line) for line in lines), Path(model), "float32", "auto")
+        scores = [msgspec.json.decode(line, type=Score) for line in written]
+        return Scores({score.id: score for score in scores})
+
+    monkeypatch.setattr("harness.quality.check.scored", scored)
 
 
 class Scene:
@@ -153,6 +168,7 @@ def finished(plan: TrialPlan, traffic: Any) -> TrialRecord:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("_scored_here")
 def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.said(scene.greedy())
@@ -167,6 +183,7 @@ def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path:
     assert not record.summary.differs
 
 
+@pytest.mark.usefixtures("_scored_here")
 def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     answers = scene.greedy()
@@ -188,6 +205,7 @@ def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) 
     assert record.summary.max_regret >= flipped.first.regret
 
 
+@pytest.mark.usefixtures("_scored_here")
 def test_an_engine_with_other_weights_is_called_out(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.said([[5 + i, 90 + i] * (TOKENS // 2) for i in range(REQUESTS)])
@@ -198,6 +216,7 @@ def test_an_engine_with_other_weights_is_called_out(tmp_path: Path, model: Path)
     assert record.summary.differs
 
 
+@pytest.mark.usefixtures("_scored_here")
 def test_text_is_read_by_the_tokenizer_where_no_ids_come(tmp_path: Path, model: Path) -> None:
     tokenizer = Tokenizer(model)
     words = tokenizer.encode(LESSON)
@@ -216,6 +235,7 @@ def test_text_is_read_by_the_tokenizer_where_no_ids_come(tmp_path: Path, model: 
     assert by_text.summary.retokenised == 3
 
 
+@pytest.mark.usefixtures("_scored_here")
 def test_as_many_answers_are_compared_as_are_asked_for_and_the_same_for_every_engine(
     tmp_path: Path, model: Path
 ) -> None:
