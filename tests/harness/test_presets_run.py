@@ -79,11 +79,11 @@ def lengths_are_right(trial: Trial) -> None:
 # With a real engine.
 
 
-def sessions_of_every_preset(file: Path, tokenizer: Path) -> int:
+def sessions_of_every_preset(file: Path, tokenizer: Tokenizer) -> int:
     """Writes down three of each, 20 ms apart, their users' thinking left out; returns how many that are."""
     lines: list[bytes] = []
     for name in preset_names():
-        for planned in plan_closed(workload(name, {"scale": SCALE}), Tokenizer(tokenizer), Seed.of("7"), 3):
+        for planned in plan_closed(workload(name, {"scale": SCALE}), tokenizer, Seed.of("7"), 3):
             turns = tuple(msgspec.structs.replace(turn, think_s=0.0) for turn in planned.session.turns[:3])
             start_s = len(lines) * 0.02
             session = msgspec.structs.replace(planned.session, turns=turns, start_s=start_s)
@@ -97,7 +97,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[s
     """Trials of one reference engine: three states of its cache, and the sessions of every preset."""
     folder = tmp_path_factory.mktemp("real")
     tiny = tiny_model(folder / "tiny", model_folder)
-    count = sessions_of_every_preset(folder / "sessions.jsonl", tiny)
+    count = sessions_of_every_preset(folder / "sessions.jsonl", Tokenizer(tiny))
     asked = {"name": "rag", "options": {"scale": 0.2}}
     changes: dict[str, dict[str, Any]] = {
         cache: {"workload": asked, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
