@@ -9,13 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 from rich.console import Console
 
 from harness.traffic.profile import ShownProfile, print_profile, render_page, write_page
 from harness.traffic.profile.figures import arrival_lines, prefix_lines, session_lines
 from results.errors import NotWritable
 from tests.harness.profile_scenes import Scripted, dialogues, shown_profile, singles
+from tests.results.browsing import launched, listen, only_page
 from tests.results.hostile import XSS
 from workloads.presets import Anchor
 
@@ -174,14 +175,8 @@ class TestTerminal:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not Path("/usr/bin/chromium").exists():
-        pytest.fail("/usr/bin/chromium is missing: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.mark.browser
@@ -191,12 +186,10 @@ def test_quiet_offline_and_never_wider_than_the_window(
     browser: Browser, profile: ShownProfile, tmp_path: Path, theme: str, width: int
 ) -> None:
     write_page(profile, tmp_path / "page.html")
-    context = browser.new_context(viewport={"width": width, "height": 900})
-    page, noise, fetched = context.new_page(), list[str](), list[str]()
-    page.on("console", lambda message: noise.append(message.text))
-    page.on("pageerror", lambda error: noise.append(str(error)))
-    page.on("request", lambda request: fetched.append(request.url))
-    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    page, noise, fetched = only_page(browser, theme=theme, width=width), list[str](), list[str]()
+    listen(page, "console", lambda message: noise.append(message.text))
+    listen(page, "pageerror", lambda error: noise.append(str(error)))
+    listen(page, "request", lambda request: fetched.append(request.url))
     page.goto((tmp_path / "page.html").as_uri())
     assert noise == []
     assert [url for url in fetched if not url.startswith(("file://", "data:"))] == []
@@ -205,4 +198,3 @@ def test_quiet_offline_and_never_wider_than_the_window(
     assert dark == (theme == "dark")
     page.click("#theme")
     assert page.get_attribute("html", "data-theme") == ("light" if theme == "dark" else "dark")
-    context.close()

@@ -1,13 +1,14 @@
 """Debian's Chromium, for the tests that look at pages."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -25,18 +26,55 @@ def launched() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield browser
         browser.close()
+        _listening.clear()
+
+
+_shared: WeakKeyDictionary[Browser, Page] = WeakKeyDictionary()
+"""Of each browser the page that tests have one after another: a renderer for each would cost more than what it draws.
+"""
+_listening: list[tuple[str, Callable[[Any], object]]] = []
+"""To the shared page."""
+_FORGET = "() => { if (location.protocol !== 'about:') localStorage.clear(); }"
 
 
 def only_page(
     browser: Browser, *, theme: str = "light", width: int = 1280, js: bool = True, scale: float = 1.0
 ) -> Page:
-    """An empty page; those of earlier tests are closed, since a live one would go on asking its server."""
-    for earlier in browser.contexts:
-        earlier.close()
+    """An empty page; earlier ones are left, since a live one would go on asking its server."""
     scheme: Literal["light", "dark"] = "dark" if theme == "dark" else "light"
-    size = {"width": width, "height": 900}
-    context = browser.new_context(color_scheme=scheme, viewport=size, java_script_enabled=js, device_scale_factor=scale)
-    return context.new_page()
+    shared, size = _shared.get(browser), ViewportSize(width=width, height=900)
+    for earlier in browser.contexts:
+        if shared is None or earlier is not shared.context:
+            earlier.close()
+    if shared is not None:
+        _empty(shared)
+    if not js or scale != 1.0:
+        context = browser.new_context(
+            color_scheme=scheme, viewport=size, java_script_enabled=js, device_scale_factor=scale
+        )
+        return context.new_page()
+    if shared is None:
+        shared = _shared[browser] = browser.new_context().new_page()
+    shared.set_viewport_size(size)
+    shared.emulate_media(media="null", color_scheme=scheme)
+    return shared
+
+
+def listen(page: Page, event: Any, listener: Callable[[Any], object]) -> None:
+    """Until the page is emptied for the next test."""
+    page.on(event, listener)
+    if page in _shared.values():
+        _listening.append((event, listener))
+
+
+def _empty(shared: Page) -> None:
+    """As a new page is: without listeners, storage and a place of the pointer."""
+    shared.evaluate(_FORGET)
+    shared.goto("about:blank")
+    shared.mouse.move(0, 0)
+    for event, listener in _listening:
+        shared.remove_listener(event, listener)
+    _listening.clear()
 
 
 def serious(page: Page, *, rules: int) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from results.records import RunStatus, TelemetryRecord
 from results.run_log import Source, TrialFinished
 from results.store import RunFolder
 from tests.results.amending import amend, append, begin_trial
-from tests.results.browsing import launched, only_page
+from tests.results.browsing import launched, listen, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
 from tests.results.hostile import XSS
@@ -73,10 +73,10 @@ class Watched:
         self.page = only_page(browser, theme=theme, width=width)
         self.noise: list[str] = []
         self._own = served.address
-        self.page.on("console", lambda message: self.noise.append(message.text))
-        self.page.on("pageerror", lambda error: self.noise.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.noise.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self._asked(request.url))
+        listen(self.page, "console", lambda message: self.noise.append(message.text))
+        listen(self.page, "pageerror", lambda error: self.noise.append(str(error)))
+        listen(self.page, "dialog", lambda dialog: (self.noise.append(dialog.message), dialog.dismiss()))
+        listen(self.page, "request", lambda request: self._asked(request.url))
         self.page.goto(served.address + path)
 
     def _asked(self, url: str) -> None:

@@ -155,7 +155,7 @@ def test_the_page_without_its_data_is_small(page: str) -> None:
 
 
 def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path) -> None:
-    """24 trials × 60 requests × 48 tokens exceed the budgets: of longer answers no more is drawn or given to the script.
+    """24 trials × 60 requests × 48 tokens exceed the budgets: of longer answers no more is drawn or given to a script.
 
     A byte for each of the further chunks would be a tenth of the page.
     """
