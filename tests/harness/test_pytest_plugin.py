@@ -26,13 +26,17 @@ HERE = Path(__file__).parents[2]
 PLUGIN = "harness.pytest_plugin"
 
 
-def session(folder: Path, text: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """A user's test session, in which every warning is an error."""
+def session(
+    folder: Path, text: str, *words: str, path: str = "", others: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """A user's test session, in which every warning is an error; with all ``others`` of the installed plugins or none."""
     (folder / "test_chat.py").write_text(dedent(text), encoding="utf-8")
     quiet = ["-p", "tests.quiet"] if "bakeoff." in text else []
     argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, *quiet, "-p", "no:cacheprovider", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(HERE)])), "COLUMNS": "250"}
     env.pop("PYTEST_XDIST_WORKER", None)
+    if not others:
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer to import than a small session takes
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
@@ -100,7 +104,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (folder / "gone.toml").write_text(dedent(GONE), encoding="utf-8")
     with ExitStack() as stack:
         fast, slow = (stack.enter_context(truth(*pace)) for pace in ((0.02, 0.005), (0.04, 0.01)))
-        done = session(folder, TESTS.format(fast=fast, slow=slow), "--bakeoff-json", "all.json", "-rA")
+        done = session(folder, TESTS.format(fast=fast, slow=slow), "--bakeoff-json", "all.json", "-rA", others=True)
     return SimpleNamespace(folder=folder, done=done, out=done.stdout)
 
 
@@ -237,7 +241,7 @@ def test_it_may_be_loaded_by_its_entry_point_too(tmp_path: Path, words: tuple[st
 
 
 def test_pytest_xdist_workers_are_refused_in_one_line(tmp_path: Path) -> None:
-    done = session(tmp_path, "def test_chat(bakeoff): pass", "-n", "1")
+    done = session(tmp_path, "def test_chat(bakeoff): pass", "-p", "xdist", "-n", "1")
     assert done.returncode == 1
     assert "other pytest workers would disturb the measurement; run this test with -n 0" in done.stdout
     assert "Traceback" not in done.stdout

@@ -32,7 +32,7 @@ def launched() -> Iterator[Browser]:
 _shared: WeakKeyDictionary[Browser, Page] = WeakKeyDictionary()
 """Of each browser the page that tests have one after another: a renderer for each would cost more than what it draws.
 """
-_listening: list[tuple[str, Callable[[Any], object]]] = []
+_listening: list[tuple[str, Callable[[Any], Any]]] = []
 """To the shared page."""
 _FORGET = "() => { if (location.protocol !== 'about:') localStorage.clear(); }"
 
@@ -60,7 +60,7 @@ def only_page(
     return shared
 
 
-def listen(page: Page, event: Any, listener: Callable[[Any], object]) -> None:
+def listen(page: Page, event: Any, listener: Callable[[Any], Any]) -> None:
     """Until the page is emptied for the next test."""
     page.on(event, listener)
     if page in _shared.values():

@@ -165,12 +165,13 @@ def test_a_big_run_is_made_quickly_and_stays_small(tmp_path: Path) -> None:
     )
     assert run.cells
     spent_s: list[float] = []
+    sizes: list[int] = []
     for _ in range(2):
         start = time.process_time()
-        page = render_html(run)
+        sizes.append(len(render_html(run).encode()))
         spent_s.append(time.process_time() - start)
     assert min(spent_s) < 3.0
-    size = len(page.encode())
+    size = max(sizes)
     assert size < 1_250_000
     assert len(render_html(longer).encode()) < 1.04 * size
 
