@@ -29,7 +29,7 @@ PLUGIN = "harness.pytest_plugin"
 def session(
     folder: Path, text: str, *words: str, path: str = "", others: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """A user's test session, in which every warning is an error; with all ``others`` of the installed plugins or none."""
+    """A user's test session, in which every warning is an error; ``others``: all other installed plugins, or none."""
     (folder / "test_chat.py").write_text(dedent(text), encoding="utf-8")
     quiet = ["-p", "tests.quiet"] if "bakeoff." in text else []
     argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, *quiet, "-p", "no:cacheprovider", *words]
