@@ -18,7 +18,7 @@ MODEL := smollm2-135m-instruct
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report in four to six minutes
+demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report in four to seven minutes
 	$(BIN)/bakeoff demo
 
 test: install model browser lint types layers unit ## Set up, then everything that CI runs
