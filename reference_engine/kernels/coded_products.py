@@ -27,7 +27,7 @@ from reference_engine.kernels.early_start import await_inputs, early_start
 from reference_engine.kernels.small_products import add_parts
 
 MAX_ROWS = 64
-"""More rows are multiplied by the plain numbers, which costs little beside so many products."""
+"""More rows are multiplied by the plain numbers."""
 
 _WORDS = 32
 """Of a block; as many neighbouring columns share a slice and, since it divides every group, a scale."""
@@ -161,7 +161,7 @@ def scaled_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as E4M3 codes, and their scales: largest |x| of the row / 448.
 
     Args:
-        rows: [rows, columns], contiguous, in any floating-point dtype.
+        rows: [rows, columns], each contiguous, in any floating-point dtype.
 
     Returns:
         [rows, columns] and float32 [rows, 1].
@@ -171,7 +171,7 @@ def scaled_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scales = torch.empty(count, 1, dtype=torch.float32, device=rows.device)
     padded = triton.next_power_of_2(width)
     _scaled_codes[(count,)](
-        codes, scales, rows, WIDTH=width, PADDED=padded, num_warps=min(16, max(1, padded // 1024)),
+        codes, scales, rows, rows.stride(0), WIDTH=width, PADDED=padded, num_warps=min(16, max(1, padded // 1024)),
         **early_start(rows, count),
     )  # fmt: skip
     return codes, scales
@@ -314,12 +314,12 @@ def _plain(
 
 
 @triton.jit
-def _scaled_codes(codes, scales, rows, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
+def _scaled_codes(codes, scales, rows, stride, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr):
     await_inputs(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, PADDED)
     mask = at < WIDTH
-    numbers = tl.load(rows + row * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
+    numbers = tl.load(rows + row * stride + at, mask=mask, other=0.0).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(numbers), axis=0) / 448.0, 1.1754943508222875e-38)
     # A quotient may round up past the largest code.
     shares = tl.minimum(tl.maximum(numbers / scale, -448.0), 448.0)

@@ -5,7 +5,8 @@ from torch.nn.functional import linear
 
 from reference_engine.kernels.native import has_triton
 
-_WHOLE = 1e-3
+_DIVISION_ERROR = 1e-3
+"""By which zero points may miss whole numbers."""
 
 
 def has_coded_products(device: torch.device, outputs: int, group: int) -> bool:
@@ -43,9 +44,9 @@ class CodedLinear:
     ) -> None:
         from reference_engine.kernels import coded_products  # noqa: PLC0415 (needs Triton)
 
-        zeros = None if offsets is None else -offsets / scales.float()
+        zeros = None if offsets is None else (-offsets / scales.float()).nan_to_num_()  # a scale of 0 has no offset
         # The kernel takes zeros off codes, as whole numbers: an offset would be rounded as scaled numbers are.
-        has_whole_zeros = zeros is None or bool(((zeros - zeros.round()).abs() < _WHOLE).all())
+        has_whole_zeros = zeros is None or bool(((zeros - zeros.round()).abs() < _DIVISION_ERROR).all())
         self._kernels, self._max_rows = coded_products, coded_products.MAX_ROWS if has_whole_zeros else 0
         self._weight = coded_products.Words.of(codes, scales, zeros, bits)
         self._bias, self._dtype, self._order = bias, dtype, order

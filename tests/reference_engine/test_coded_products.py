@@ -50,6 +50,7 @@ def as_if_on_a_gpu(monkeypatch):
 def test_coded_linear_multiplies_few_rows_by_codes_and_many_by_plain_numbers(monkeypatch, ordered, keeps_float32):
     as_if_on_a_gpu(monkeypatch)
     matrix = zero_point(torch.randn(64, 256) / 20, 4, 64).to(CPU, torch.float16)
+    matrix.scales[3, 1] = matrix.offsets[3, 1] = 0
     if ordered:
         matrix = dataclasses.replace(matrix, order=torch.randperm(256))
     product = matrix.linear(torch.arange(64).half() / 9, keeps_float32=keeps_float32)
@@ -64,6 +65,14 @@ def test_coded_linear_multiplies_few_rows_by_codes_and_many_by_plain_numbers(mon
         )
 
 
+def test_an_offset_that_is_no_multiple_of_the_scale_is_kept(monkeypatch):
+    as_if_on_a_gpu(monkeypatch)
+    whole = zero_point(torch.randn(64, 256) / 20, 4, 64).to(CPU, torch.float32)
+    matrix = dataclasses.replace(whole, offsets=whole.offsets + whole.scales / 3)
+    rows = torch.randn(2, 256)
+    torch.testing.assert_close(matrix.linear(None)(rows), rows @ matrix.dequantised().T, atol=1e-5, rtol=1e-5)
+
+
 def test_fp8_products_read_the_weight_once_for_few_rows(monkeypatch):
     monkeypatch.setattr(fp8, "has_fp8_products", lambda device: True)
     monkeypatch.setattr(fp8, "has_triton", lambda device: True)
@@ -71,7 +80,7 @@ def test_fp8_products_read_the_weight_once_for_few_rows(monkeypatch):
     matrix = fp8.quantised(torch.randn(64, 512) / 20, fp8.E4M3)
     product, weight = matrix.linear(torch.ones(64)), matrix.dequantised().double()
     for count in (1, 3, 5):
-        rows = torch.randn(count, 512)
+        rows = torch.randn(count, 600)[:, :512]  # parts of longer rows
         rows[-1, ::2] = 0
         codes, scales = coded_products.scaled_codes(rows)
         coded = fp8.quantised(rows, fp8.E4M3)
