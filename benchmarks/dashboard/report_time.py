@@ -19,7 +19,7 @@ def main() -> None:
             render_html(results.load(folder))  # a run keeps what it has computed
             spent_s.append(time.process_time() - began)
     bars = Bars()
-    bars.add("report_cpu_s", min(spent_s), "<=", 5.0)  # 3.4 on an EPYC with AVX2
+    bars.add("report_cpu_s", min(spent_s), "<=", 3.0)
     bars.finish()
 
 

@@ -162,9 +162,9 @@ def test_the_report_of_a_big_run_stays_small(tmp_path: Path) -> None:
         results.load(build_run(tmp_path / str(tokens), Sheet(requests=60, tokens=tokens, repeats=3)))
         for tokens in (48, 120)
     )
-    size = len(render_html(run).encode())
-    assert size < 1_250_000
-    assert len(render_html(longer).encode()) < 1.04 * size
+    size, longer_size = (len(render_html(each).encode()) for each in (run, longer))
+    assert max(size, longer_size) < 1_250_000
+    assert longer_size < 1.04 * size
 
 
 def test_writing_goes_to_the_run_by_default(tmp_path: Path, one_trial: results.Run) -> None:

@@ -47,10 +47,9 @@ class Subject:
         windows = SafetensorsDirectory(self.directory).config.windows
         return bool(windows) and None not in windows
 
-    def assert_same(self, outputs):
-        """Outputs of any length, of the first prompts or of all."""
-        for tokens, (expected, margins) in zip(outputs, self.truths, strict=False):
-            place = next((i for i, token in enumerate(tokens) if token != expected[i]), None)
+    def assert_same(self, outputs, length=LENGTH):
+        for tokens, (expected, margins) in zip(outputs, self.truths, strict=True):
+            place = next((i for i in range(length) if tokens[i] != expected[i]), None)
             assert place is None or margins[place] <= EXCUSED
 
     @torch.inference_mode()
@@ -125,7 +124,7 @@ def test_greedy_tokens_of_two_ranks_equal_transformers(subject, ranks_as_threads
     engine = load_engine(engine_config(subject.directory, **settings))
     outputs, counts = answers(engine, prompts(), length)
     engine.close()
-    subject.assert_same(outputs)
+    subject.assert_same(outputs, length)
     assert counts["swaps"] > 0
 
 
