@@ -2,11 +2,11 @@
 
 Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel in bf16 against float64, over caches
 that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
-Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of
-680 TFLOP/s for chunks and prefill. Sampling is checked against the sampler on the host and must never wait.
-Batch invariance: tokens of requests alone and in a batch, which must be equal, and the speed of that mode beside the
-default's; this part needs the other packages of the engine, too. ``--sweep`` tries other tile shapes, ``--only`` runs
-one part.
+Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of 680
+TFLOP/s for chunks and prefill. Quantised weights: their products, as the engine chooses them. Sampling is checked
+against the sampler on the host and must never wait. Batch invariance: tokens of requests alone and in a batch, which
+must be equal, and the speed of that mode beside the default's; this part needs the other packages of the engine, too.
+``--sweep`` tries other tile shapes, ``--only`` runs one part.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> None:
         with torch.inference_mode():
             show("quantised weights", "us", coded.times())
             if options.sweep:
-                show("quantised weights with other tiles", "us", coded.sweep())
+                show("quantised weights with other pipelines", "us", coded.sweep())
         torch.cuda.empty_cache()
     if options.only in {None, "sampling"}:
         check(bars, sampling.errors())

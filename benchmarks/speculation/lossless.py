@@ -1,4 +1,4 @@
-"""Bar: answers with drafts are those without, token for token. Float32, real prompts, all kinds of sampling.
+"""Bar: answers with drafts are those without, token for token. Real prompts, all kinds of sampling, float32.
 
     python -m benchmarks.speculation.lossless [--device cuda [--batch-invariant]] [--prompts 200] [--tokens 128]
 

@@ -1,12 +1,11 @@
 """Products of few rows with a weight of 4- or 8-bit codes as Triton kernels, and such a weight as plain numbers.
 
 Bound by reading the codes. A tile of codes is the left operand of a tensor core's product and the rows are the right
-one, as in `small_products`. Codes lie in 32-bit words such that a thread gets neighbours of the operand from each word:
-slice i of a word is of column 32 i plus the word's number, so slices multiply 32 neighbouring columns of the rows.
+one, as in `small_products`. Codes lie in 32-bit words. Slice i of word w holds column 32 i + w of its block, so that
+slice i of a block's 32 words multiplies 32 neighbouring columns of the rows.
 
-Codes become 16-bit numbers without a conversion: below the implied one, the mantissa of 128 in bfloat16 has room for
-7 bits (after Kim et al., arXiv 2211.10017). Import this module only where `has_triton` holds, or under Triton's
-interpreter.
+Codes become 16-bit numbers without a conversion: the mantissa of 128 in bfloat16 has room for 7 bits (after Kim et al.,
+arXiv 2211.10017). Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -24,7 +23,7 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.small_products import add_parts
+from reference_engine.kernels.small_products import add_parts, splits_of
 
 MAX_ROWS = 64
 """More rows are multiplied by the plain numbers."""
@@ -35,8 +34,6 @@ _TILE_OUTPUTS = 64
 _SHAPES = {16: (2, 4), 32: (4, 3), 64: (4, 3)}
 """For up to so many rows: warps and stages of the pipeline. Two warps multiply without waiting for each other."""
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
-_PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
-_SPLITS = 4
 _PLAIN_TILE = 1024
 _CAPABILITY = 9  # has arithmetic on pairs of bfloat16 numbers
 
@@ -109,7 +106,7 @@ def multiply(
     row_tile = max(_MIN_ROWS, triton.next_power_of_2(count))
     warps, stages = next(shape for limit, shape in _SHAPES.items() if row_tile <= limit)
     tiles = outputs // _TILE_OUTPUTS
-    splits = 1 if tiles >= _PROGRAMS else min(_SPLITS, blocks)
+    splits = min(splits_of(tiles), blocks)
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     parts = out if splits == 1 else torch.empty(splits, count, outputs, dtype=torch.float32, device=rows.device)
     early = early_start(rows, count)

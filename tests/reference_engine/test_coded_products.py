@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reference_engine.kernels import coded_products, small_products
-from reference_engine.quantization import coded_linear, fp8
+from reference_engine.quantization import fp8, integer_matrix
 from reference_engine.quantization.integer_matrix import unpack
 from reference_engine.quantization.rounding import absmax, zero_point
 from tests.reference_engine.test_triton_kernels import CPU
@@ -30,14 +30,14 @@ def test_coded_products_equal_float64(monkeypatch, quantise, bits, rows, outputs
     stored = coded_products.Words.of(codes, matrix.scales, zeros, bits)
     exact = x.double() @ matrix.dequantised().double().T + (bias.double() if biased else 0)
     assert coded_products.suits_coded_products(outputs, group)
-    monkeypatch.setattr(coded_products, "_PROGRAMS", programs)  # so that there are enough without splits, or not
+    monkeypatch.setattr(small_products, "_PROGRAMS", programs)  # so that there are enough without splits, or not
     # Scaled numbers, their scales and offsets are rounded to the dtype of the rows.
     torch.testing.assert_close(coded_products.multiply(x, stored, bias).double(), exact, atol=4e-3, rtol=4e-3)
     torch.testing.assert_close(coded_products.plain(stored, torch.float32), matrix.dequantised(), atol=1e-7, rtol=1e-6)
 
 
 def as_if_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(coded_linear, "has_triton", lambda device: True)
+    monkeypatch.setattr(integer_matrix, "has_triton", lambda device: True)
     monkeypatch.setattr(coded_products, "MAX_ROWS", 4)
 
 

@@ -1,4 +1,4 @@
-"""Products with quantised weights on the shapes of Llama 3.1 8B: against float64, then times, then other tiles."""
+"""Products with quantised weights on the shapes of Llama 3.1 8B: against float64, then times, then other pipelines."""
 
 import dataclasses
 import functools
@@ -9,31 +9,16 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.parts.correctness import CUDA, error, random_rows
-from benchmarks.gpu.parts.timing import (
-    CACHE_BYTES,
-    DIM,
-    HEADS,
-    HIDDEN,
-    INNER,
-    KV_HEADS,
-    PEAK_GBS,
-    PEAK_TFLOPS,
-    graph_us,
-    if_it_fits,
-)  # fmt: skip
-from reference_engine.kernels import coded_products
+from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, PEAK_GBS, PEAK_TFLOPS, graph_us, if_it_fits
+from reference_engine.kernels import coded_products, small_products
 from reference_engine.models.linear import make_linear
 from reference_engine.quantization import fp8
 from reference_engine.quantization.matrix import Linear, QuantisedMatrix
 from reference_engine.quantization.methods import METHODS
 
-SHAPES = {
-    "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), "out": (HIDDEN, HEADS * DIM), "gate_up": (2 * INNER, HIDDEN),
-    "down": (HIDDEN, INNER),
-}  # fmt: skip
 NAMES = ("int4", "int4-zp", "int8", "fp8")
 ROWS = (1, 8, 16, 32, 64, 128)
-SHAPES_OF_PROGRAMS = [(warps, stages, splits) for warps in (2, 4) for stages in (2, 3, 4) for splits in (4, 8)]
+PIPELINES = [(warps, stages, splits) for warps in (2, 4) for stages in (2, 3, 4) for splits in (4, 8)]
 
 
 def matrix_of(name: str, outputs: int, inputs: int) -> QuantisedMatrix:
@@ -67,7 +52,7 @@ def errors() -> Iterator[tuple[str, float]]:
 def layer_products(name: str) -> dict[str, tuple[list[Linear], int]]:
     """For each product of a layer linears that do not fit into the L2 cache together, and the bytes of one weight."""
     products: dict[str, tuple[list[Linear], int]] = {}
-    for shape, (outputs, inputs) in SHAPES.items():
+    for shape, (outputs, inputs) in LAYER_PRODUCTS.items():
         matrix = matrix_of(name, outputs, inputs) if name in METHODS else random_rows(outputs, inputs)
         products[shape] = (
             [make_linear(copy_of(matrix)) for _ in range(int(CACHE_BYTES / matrix.nbytes) + 2)], matrix.nbytes,
@@ -86,7 +71,7 @@ def layer_us(name: str, rows: int) -> tuple[float, float]:
     """Microseconds of a layer's four products, and the bytes of their weights."""
     us = weight_bytes = 0.0
     for shape, (linears, nbytes) in layer_products(name).items():
-        x = random_rows(rows, SHAPES[shape][1])
+        x = random_rows(rows, LAYER_PRODUCTS[shape][1])
         us += if_it_fits(functools.partial(graph_us, [functools.partial(linear, x) for linear in linears]))
         weight_bytes += nbytes
     return us, weight_bytes
@@ -94,7 +79,7 @@ def layer_us(name: str, rows: int) -> tuple[float, float]:
 
 def times() -> Iterator[tuple[str, float, float]]:
     """Name, µs of a layer's products, and share of the bandwidth, or of the peak of bf16 products."""
-    flops = 2 * sum(outputs * inputs for outputs, inputs in SHAPES.values())
+    flops = 2 * sum(outputs * inputs for outputs, inputs in LAYER_PRODUCTS.values())
     for name in ("bfloat16", *NAMES):
         for rows in ROWS:
             us, weight_bytes = layer_us(name, rows)
@@ -108,13 +93,15 @@ def sweep(
     names: Sequence[str] = ("int4",), numbers: Sequence[int] = (1, 16, 32, 64)
 ) -> Iterator[tuple[str, float, float]]:
     """The fastest of other warps, stages and splits for each number of rows; infinitely slow where they do not fit."""
-    chosen = {name: getattr(coded_products, name) for name in ("_SHAPES", "_SPLITS")}
+    chosen = {module: dict(vars(module)) for module in (coded_products, small_products)}
     for name, rows in itertools.product(names, numbers):
         measured: list[tuple[float, float, tuple[int, ...]]] = []
-        for warps, stages, splits in SHAPES_OF_PROGRAMS:
-            vars(coded_products).update(_SHAPES={64: (warps, stages)}, _SPLITS=splits)
+        for warps, stages, splits in PIPELINES:
+            vars(coded_products).update(_SHAPES={64: (warps, stages)})
+            vars(small_products).update(_SPLITS=splits)
             us, weight_bytes = layer_us(name, rows)
             measured.append((us, weight_bytes / us / 1e3 / PEAK_GBS, (warps, stages, splits)))
-        for us, share, shape in sorted(measured)[:4]:
-            yield f"a layer's products, {name}, {rows} rows, {'x'.join(map(str, shape))}", us, share
-    vars(coded_products).update(chosen)
+        for us, share, pipeline in sorted(measured)[:4]:
+            yield f"a layer's products, {name}, {rows} rows, {'x'.join(map(str, pipeline))}", us, share
+    for module, values in chosen.items():
+        vars(module).update(values)

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.correctness import error, random_rows
-from benchmarks.gpu.parts.timing import CACHE_BYTES, DIM, HEADS, HIDDEN, INNER, KV_HEADS, PEAK_GBS, graph_us, if_it_fits
+from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, PEAK_GBS, graph_us, if_it_fits
 from reference_engine.engine.request import SamplingParams
 from reference_engine.kernels import invariant_products
 from reference_engine.kernels.invariant_products import multiply_invariantly
@@ -131,11 +131,10 @@ def sweep() -> Iterator[tuple[str, float, float]]:
     """Products of a layer with other tiles, which must be the same for all numbers of rows."""
     names = ("_TILE_ROWS", "_TILE_OUTPUTS", "_TILE_INPUTS", "_STAGES", "_WARPS")
     chosen = {name: getattr(invariant_products, name) for name in names}
-    shapes = [((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), (HIDDEN, HEADS * DIM), (2 * INNER, HIDDEN), (HIDDEN, INNER)]
     for tile, rows in itertools.product(TILES, (1, 64, 4096)):
         vars(invariant_products).update(zip(names, tile, strict=True))
         us = weight_bytes = 0.0
-        for outputs, inputs in shapes:
+        for outputs, inputs in LAYER_PRODUCTS.values():
             x = random_rows(rows, inputs)
             weights = [random_rows(outputs, inputs) for _ in range(int(CACHE_BYTES / (2 * outputs * inputs)) + 2)]
             calls = [functools.partial(multiply_invariantly, x, weight) for weight in weights]

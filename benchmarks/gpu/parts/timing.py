@@ -27,6 +27,11 @@ PEAK_GBS, PEAK_TFLOPS = 4300, 680  # copies; matrix products at the power limit 
 CACHE_BYTES = 200 << 20  # more than the L2 cache: calls in turn read different data
 HEADS, KV_HEADS, DIM = LLAMA_8B.num_attention_heads, LLAMA_8B.num_key_value_heads, LLAMA_8B.head_dim
 HIDDEN, INNER, VOCAB = LLAMA_8B.hidden_size, LLAMA_8B.intermediate_size, LLAMA_8B.vocab_size
+LAYER_PRODUCTS = {
+    "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), "out": (HIDDEN, HEADS * DIM), "gate_up": (2 * INNER, HIDDEN),
+    "down": (HIDDEN, INNER),
+}  # fmt: skip
+"""Outputs and inputs of each."""
 LAYER_WEIGHTS = HIDDEN * (2 * HIDDEN + 2 * KV_HEADS * DIM + 3 * INNER)
 WEIGHT_BYTES = 2 * (LLAMA_8B.num_hidden_layers * LAYER_WEIGHTS + VOCAB * HIDDEN)
 KV_BYTES = 2 * 2 * KV_HEADS * DIM  # of a token in a layer
@@ -97,11 +102,7 @@ def row_kernels() -> Iterator[tuple[str, float, float]]:
 
 def products() -> Iterator[tuple[str, float, float]]:
     """The products of a layer and of the head for few rows, with cuBLAS and with the kernels of this project."""
-    shapes = {
-        "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN), "out": (HIDDEN, HEADS * DIM), "gate_up": (2 * INNER, HIDDEN),
-        "down": (HIDDEN, INNER), "head": (VOCAB, HIDDEN),
-    }  # fmt: skip
-    for name, (outputs, inputs) in shapes.items():
+    for name, (outputs, inputs) in {**LAYER_PRODUCTS, "head": (VOCAB, HIDDEN)}.items():
         weight_bytes = 2 * outputs * inputs
         weights = [
             torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)
