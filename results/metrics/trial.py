@@ -41,7 +41,7 @@ def trial_metrics(
     values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
     values["foreign_cpu_share"] = foreign_cpu_share(telemetry, window)
-    values.update(_energies(values, telemetry, window, _idle_window(trial, requests)))
+    values.update(_energies(values, telemetry, window, _idle_window(trial, requests, telemetry)))
     return values
 
 
@@ -153,9 +153,14 @@ def _tokens_per_chunk(inside: Sequence[RequestRecord]) -> Value:
     return Value(sum(r.total_chunk_tokens for r in inside) / chunks) if chunks else absent("no token arrived")
 
 
-def _idle_window(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Window | None:
-    """From the start of the trial, when the engine is ready, to the first request, warm-up included."""
-    idle = Window(trial.started_ns, min([trial.issue_start_ns, *(request.planned_ns for request in requests)]))
+def _idle_window(
+    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord]
+) -> Window | None:
+    """From the trial's first GPU sample, when the engine is ready, to the first request, warm-up included."""
+    samples = (record.t_ns for record in telemetry if record.source.startswith("gpu"))
+    # Samples of a trial begin a little after the trial does.
+    start_ns = max(trial.started_ns, min(samples, default=trial.started_ns))
+    idle = Window(start_ns, min([trial.issue_start_ns, *(request.planned_ns for request in requests)]))
     return idle if idle.length_s > 0 else None
 
 

@@ -49,7 +49,7 @@ def test_two_gpus_add_up() -> None:
 def test_a_short_window_is_refused() -> None:
     """In 0.05 s the counter may not step at all."""
     found = energy(samples(), Window(60 * S, 60 * S + S // 20))
-    assert found.total_j.reason == "energy needs a window of 30 s, this one has 0.1 s"
+    assert found.total_j.reason == "energy needs a window of 20 s, this one has 0.1 s"
     assert found.above_idle_j.reason == found.total_j.reason
 
 
@@ -121,7 +121,7 @@ def test_idle_baseline_is_absent_with_its_reason() -> None:
     assert energy(samples(), WINDOW).above_idle_j.reason == "no idle baseline was measured"
     short = energy(samples(), WINDOW, idle=Window(45 * S, 46 * S))
     assert short.total_j.value is not None
-    assert short.above_idle_j.reason == "no idle baseline: energy needs a window of 5 s, this one has 1.0 s"
+    assert short.above_idle_j.reason == "no idle baseline: energy needs a window of 4 s, this one has 1.0 s"
 
 
 def test_no_gpu_and_no_counter() -> None:
