@@ -31,7 +31,8 @@ def beginning_of_turn(tokenizer: Tokenizer) -> list[int]:
 def write_prompts(model: Path, count: int, file: Path) -> None:
     """Writes a file of different prompts of one line, sampled from the model."""
     lines: dict[str, None] = {}
-    with LLM(model, max_model_len=1024, enable_prefix_caching=False) as llm:
+    blocks = AT_ONCE * PROMPT_TOKENS // 8  # for twice as many tokens: a prefix and a prompt
+    with LLM(model, max_model_len=2 * PROMPT_TOKENS, max_num_seqs=AT_ONCE, num_blocks=blocks) as llm:
         prefix = beginning_of_turn(llm.tokenizer)
         seed = 0
         while len(lines) < count:

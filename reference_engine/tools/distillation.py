@@ -6,6 +6,7 @@ First the teacher writes answers to prompts (`teacher_text`), then the student l
 
 import dataclasses
 import hashlib
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +20,9 @@ from reference_engine.errors import ConfigError
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.loading.files import read_text
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.offline import LLM
 from reference_engine.speculation.draft_vocabulary import DraftVocabulary
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
-from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, open_teacher, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -104,7 +104,7 @@ def distil(
     folder.begin(settings, _FREE)
     held_out, learned = written_text(
         folder.text,
-        lambda: LLM(teacher, device=place, max_model_len=plan.max_length, enable_prefix_caching=False),
+        lambda: open_teacher(teacher, place, itertools.chain(*prompts), plan),
         prompts,
         plan,
         say,

@@ -7,6 +7,7 @@ of a chain of drafts, fed with its own outputs as when it drafts.
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 import shutil
 import time
@@ -22,12 +23,11 @@ from reference_engine.errors import ConfigError
 from reference_engine.loading.files import read_text
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.eagle import EagleConfig, default_taps
-from reference_engine.offline import LLM
 from reference_engine.speculation.settings import MOST_TOKENS
 from reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
 from reference_engine.tools.head_checkpoint import write_head
 from reference_engine.tools.head_model import TrainableHead
-from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, open_teacher, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -124,7 +124,7 @@ def train_head(
     folder.begin(settings)
     held_out, learned = written_text(
         folder.text,
-        lambda: LLM(model, device=place, max_model_len=plan.max_length, enable_prefix_caching=False),
+        lambda: open_teacher(model, place, itertools.chain(*prompts), plan),
         prompts,
         plan,
         say,

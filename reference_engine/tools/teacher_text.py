@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from reference_engine.engine.request import SamplingParams
@@ -21,6 +21,7 @@ from reference_engine.tools.progress import Progress
 _PROMPT_TOKENS = 128
 _MOST_HELD_OUT = 32  # prompts
 _CHUNK = 64  # prompts; as many as the engine on a CPU runs at a time
+_BLOCK_TOKENS = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +97,20 @@ def _prompt(line: str, tokenizer: Tokenizer) -> list[int]:
         return token_ids[:_PROMPT_TOKENS]
     chat = tokenizer.render_chat([{"role": "user", "content": line}], add_generation_prompt=True)
     return tokenizer.encode(chat, add_special_tokens=False)
+
+
+def open_teacher(model: Path, device: str, prompts: Iterable[Sequence[int]], plan: TextPlan) -> LLM:
+    """The model with room for one chunk of these prompts and their answers, since the training needs the rest."""
+    longest = max(map(len, prompts)) + plan.answer_tokens
+    return LLM(
+        model,
+        device=device,
+        max_model_len=longest,
+        max_num_seqs=_CHUNK,
+        block_size=_BLOCK_TOKENS,
+        num_blocks=_CHUNK * -(-longest // _BLOCK_TOKENS),
+        enable_prefix_caching=False,
+    )
 
 
 def written_text(

@@ -14,6 +14,7 @@ from reference_engine.engine.request import SamplingParams
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.offline import LLM
 from reference_engine.tools import distillation as module
+from reference_engine.tools import teacher_text
 from reference_engine.tools.distillation import Distillation, distil
 from reference_engine.tools.progress import Progress
 from reference_engine.tools.pruning import Pruning, prune
@@ -176,7 +177,7 @@ def test_text_that_was_cut_off_is_written_again(train, uninterrupted, tmp_path, 
     whole = text.read_bytes()
     first = whole.index(b"\n") + 1
     text.write_bytes(whole[: first + 40])
-    monkeypatch.setattr(module, "LLM", lambda *given, **named: opened.append(given) or LLM(*given, **named))
+    monkeypatch.setattr(teacher_text, "LLM", lambda *given, **named: opened.append(given) or LLM(*given, **named))
     train(target)
     assert len(opened) == 1
     assert weights(target) == weights(uninterrupted)
