@@ -16,8 +16,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.memory import share_one_arena
 from reference_engine.engine.request import Watermark
-from reference_engine.errors import ReferenceEngineError, UserMistakeError
-from reference_engine.quantization.names import WrittenName
+from reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
+from reference_engine.quantization.names import GgufName, WrittenName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -136,7 +136,9 @@ def _add_trim(trim: argparse.ArgumentParser) -> None:
 def _add_quantize(quantize: argparse.ArgumentParser) -> None:
     """Fields of `tools.quantisation_methods.Quantising`; `--help` must not import torch."""
     quantize.add_argument("source", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
-    quantize.add_argument("--method", choices=get_args(WrittenName), required=True, help="how codes are chosen")
+    quantize.add_argument(
+        "--method", choices=(*get_args(WrittenName), *get_args(GgufName)), required=True, help="how codes are chosen"
+    )
     quantize.add_argument("--group-size", type=int, help="inputs that share a scale")
     quantize.add_argument("--act-order", action="store_true", help="round columns with large inputs first (gptq)")
     quantize.add_argument("--asymmetric", action="store_true", help="a zero point for each group (gptq)")
@@ -292,6 +294,16 @@ def _quantize(options: dict[str, object]) -> None:
     from reference_engine.tools.quantising import quantise  # noqa: PLC0415
 
     source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
+    if options["method"] in get_args(GgufName):
+        from reference_engine.tools.gguf_export import write_gguf  # noqa: PLC0415
+        from reference_engine.tools.unfinished import flag  # noqa: PLC0415
+
+        method = options.pop("method")
+        for name in ("group_size", "act_order", "asymmetric", "smoothing"):
+            if options[name]:
+                raise ConfigError(f"{flag(name)} means nothing to --method {method}; leave it out")
+        write_gguf(source, target, method, say=_say)  # type: ignore[arg-type]
+        return
     quantising = Quantising(**options)  # type: ignore[arg-type]
     quantise(source, target, quantising, text=text, device=device, say=_say)  # type: ignore[arg-type]
 

@@ -2,7 +2,8 @@
 
 One stream, greedy. Engines with and without drafts take turns on the same prompts; the speed-up is the ratio of their
 medians. The oracle knows the answer, and copies from the best of all earlier places behind the same last token: no
-drafter that copies by context can do better. ``--draft`` adds a draft model.
+drafter that copies by context can do better. ``--draft`` adds a draft model and ``--head`` an EAGLE head, such as
+``benchmarks.speculation.drafts`` makes; behind their speed-ups stands the share of their drafts that was right.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.speculation.prompts import COPYING, FAMILIES, prompts_of
+from reference_engine.engine.outputs import StepReport
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.offline import LLM, generate
 from reference_engine.speculation.draft_lengths import DraftLengths
@@ -19,7 +21,8 @@ from reference_engine.speculation.ngram import NgramDrafter
 from reference_engine.speculation.speculator import Speculator
 
 NUM_TOKENS, MAX_ROWS = 8, 64
-PLAIN, NGRAM, ORACLE, DRAFT = "no drafts", "ngram", "oracle", "draft"
+PLAIN, NGRAM, ORACLE, DRAFT, HEAD = "no drafts", "ngram", "oracle", "draft", "eagle"
+LEARNED = (DRAFT, HEAD)
 
 
 class Oracle(NgramDrafter):
@@ -41,6 +44,26 @@ class Oracle(NgramDrafter):
         """Keeps the answers."""
 
 
+class Counts:
+    """Drafts that an engine verified, and those of them that were right."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._drafted = self._accepted = 0
+        self._step, llm.engine.step = llm.engine.step, self._counted
+
+    def _counted(self) -> StepReport:
+        report = self._step()
+        self._drafted += sum(report.drafted)
+        self._accepted += sum(report.accepted)
+        return report
+
+    def take(self) -> float:
+        """Share that was right since the last call."""
+        share = self._accepted / max(1, self._drafted)
+        self._drafted = self._accepted = 0
+        return share
+
+
 def _right(tokens: Sequence[int], answer: Sequence[int]) -> Sequence[int]:
     """What two sequences begin with in common."""
     pairs = enumerate(zip(tokens, answer, strict=False))
@@ -51,7 +74,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--draft", help="checkpoint folder of a draft model")
-    parser.add_argument("--draft-tokens", type=int, default=4)
+    parser.add_argument("--head", help="folder of an EAGLE head")
+    parser.add_argument("--draft-tokens", type=int, default=3, help="of the draft model and of the head")
     parser.add_argument("--prompts", type=int, default=4, help="of each family")
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--repeats", type=int, default=3)
@@ -61,17 +85,22 @@ def main() -> None:
     settings = {PLAIN: "", NGRAM: f"ngram:{NUM_TOKENS}", ORACLE: f"ngram:{NUM_TOKENS}"}
     if options.draft:
         settings[DRAFT] = f"draft:{options.draft_tokens}:{options.draft}"
+    if options.head:
+        settings[HEAD] = f"eagle:{options.draft_tokens}:{options.head}"
     llms = {
         name: LLM(options.model, dtype=options.dtype, max_num_seqs=8, speculation=text)
         for name, text in settings.items()
     }
     llms[ORACLE].engine.core._speculator = Speculator(DraftLengths(NUM_TOKENS), MAX_ROWS, oracle)  # noqa: SLF001
+    counts = {name: Counts(llms[name]) for name in LEARNED if name in llms}
     params = SamplingParams(max_tokens=options.tokens, temperature=0.0)
     bars = Bars()
     print(
         f"{'family':<14}{'s a prompt':>11}"
         + "".join(f"{name:>9}" for name in settings if name != PLAIN)
         + "  (speed-up)"
+        + "".join(f"{name:>9}" for name in LEARNED if name in settings)
+        + ("  (accepted)" if options.draft or options.head else "")
     )
     for family in FAMILIES:
         prompts = prompts_of(llms[PLAIN].tokenizer, family, options.prompts)
@@ -88,7 +117,9 @@ def main() -> None:
         speed_ups = {name: medians[PLAIN] / median for name, median in medians.items() if name != PLAIN}
         print(
             f"{family:<14}{medians[PLAIN] / len(prompts):>11.2f}"
-            + "".join(f"{ratio:>9.2f}" for ratio in speed_ups.values()),
+            + "".join(f"{ratio:>9.2f}" for ratio in speed_ups.values())
+            + " " * 12
+            + "".join(f"{several.take():>9.0%}" for several in counts.values()),
             flush=True,
         )
         label = family.replace("-", "_")

@@ -21,6 +21,11 @@ _PROMPT_UNITS = 12
 """Of the grammars: 20 to 60 words."""
 _CODE_EVERY = 4
 Device = Literal["auto", "cpu", "cuda"]
+Method = Literal[
+    "int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8",
+    "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4",
+]  # fmt: skip
+"""Of ``quantize``; the reference engine's names."""
 
 
 @models_app.command(name="prune")
@@ -227,9 +232,7 @@ def quantize(
     model: str,
     *,
     out: Annotated[Path, cyclopts.Parameter(name="--out")],
-    method: Literal[
-        "int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8"
-    ],
+    method: Method,
     group_size: int | None = None,
     act_order: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     asymmetric: Annotated[bool, cyclopts.Parameter(negative="")] = False,
@@ -247,7 +250,7 @@ def quantize(
     model
         Known model name (bakeoff models list), or path of a checkpoint folder.
     out
-        Folder of the new checkpoint; until the end it holds the layers that are done.
+        Folder of the new checkpoint; until the end it holds the layers that are done. For gguf-…, a file in .gguf.
     method
         How codes are chosen; gptq, awq and w8a8 measure on a text what each matrix gets as input.
     group_size

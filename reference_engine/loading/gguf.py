@@ -30,7 +30,7 @@ _MAGIC = b"GGUF"
 _MATRIX = 2  # dimensions
 _HEADER_BYTES = 24  # magic, version, tensor count, metadata count
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_ROPE_DIVISORS = "rope_freqs.weight"
+ROPE_DIVISORS = "rope_freqs.weight"
 _DIVISOR_ERROR = 1e-4  # relative; of float32 arithmetic in another order
 _END_ROLES = ("eos", "eot", "eom")  # the ends of a sequence, a turn and a message: each ends an answer
 _ENDS_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")  # as in llama.cpp where no id is named
@@ -100,7 +100,7 @@ class GgufFile:
             known = ", ".join(map(repr, _ARCHITECTURES))
             raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {known}")
         stored = {tensor.name: tensor for tensor in reader.tensors}
-        divisors = stored.pop(_ROPE_DIVISORS, None)
+        divisors = stored.pop(ROPE_DIVISORS, None)
         self._tensors = {_hf_name(name, path): tensor for name, tensor in stored.items()}
         self.config = _read_config(self.metadata, architecture, set(self._tensors), str(path))
         if divisors is not None:
@@ -181,6 +181,17 @@ def open_gguf(path: Path) -> gguf.GGUFReader:
         ) from error
 
 
+def gguf_name(name: str) -> str | None:
+    """GGUF's name of a tensor by its Hugging Face name; None if it has none."""
+    stem, _, kind = name.rpartition(".")
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+    names, wanted = (_BLOCK_TENSOR_NAMES, layer[2]) if layer else (_TENSOR_NAMES, stem)
+    stored = next((own for own, theirs in names.items() if theirs == wanted), None)
+    if stored is None or kind not in ("weight", "bias"):
+        return None
+    return f"blk.{layer[1]}.{stored}.{kind}" if layer else f"{stored}.{kind}"
+
+
 def _hf_name(name: str, path: Path) -> str:
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
     if block and block[2] in _BLOCK_TENSOR_NAMES:
@@ -259,7 +270,7 @@ def _llama3_scaling(divisors: torch.Tensor, config: ModelConfig, path: Path) -> 
         if torch.allclose(divisors, expected, rtol=_DIVISOR_ERROR, atol=0.0):
             return scaling
     raise CheckpointError(
-        f"{path}: tensor {_ROPE_DIVISORS} is not Llama 3's rope scaling of {scaling.original_max_position_embeddings} "
+        f"{path}: tensor {ROPE_DIVISORS} is not Llama 3's rope scaling of {scaling.original_max_position_embeddings} "
         "trained tokens; use the safetensors checkpoint"
     )
 

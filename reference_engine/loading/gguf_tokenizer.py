@@ -12,8 +12,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from reference_engine.errors import CheckpointError
 
 CONTROL_TOKEN = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
-_USER_DEFINED_TOKEN = 4  # LLAMA_TOKEN_TYPE_USER_DEFINED
+USER_DEFINED_TOKEN = 4  # LLAMA_TOKEN_TYPE_USER_DEFINED
 
+PRE_TOKENIZERS = ("smollm", "llama-bpe", "qwen2", "gpt-2")
+"""One name of each set of rules that `build_tokenizer` knows."""
 _LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3"})
 _QWEN2 = frozenset({"qwen2", "deepseek-r1-qwen"})
 _LLAMA3_SPLIT = (
@@ -71,7 +73,7 @@ def _add_special_tokens(
     for token, kind in zip(tokens, types, strict=False):
         if kind == CONTROL_TOKEN:
             tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == _USER_DEFINED_TOKEN:
+        elif kind == USER_DEFINED_TOKEN:
             tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     if metadata.get("tokenizer.ggml.add_bos_token", adds_bos) and bos is not None:

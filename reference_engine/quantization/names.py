@@ -8,3 +8,7 @@ MethodName = Literal[IntegerName, "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", 
 """Those that need nothing but the weight; see `methods`."""
 WrittenName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8"]
 """Those whose matrices a checkpoint can keep; see `tools.quantisation_methods`."""
+GgufName = Literal[
+    "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4"
+]
+"""Types of the matrices of a GGUF file; see `tools.gguf_export`."""

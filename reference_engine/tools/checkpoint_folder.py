@@ -72,9 +72,12 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
 def whole_file(path: Path) -> Generator[Path]:
     """Yields a path to write to; the file there, synced, takes the place of `path` unless the block raises."""
     scratch = path.with_name(f".{path.name}")
-    yield scratch
-    sync(scratch)
-    scratch.replace(path)
+    try:
+        yield scratch
+        sync(scratch)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -1,7 +1,7 @@
 """GPU energy over a window, from NVML's energy counter.
 
 The counter is updated about every 100 ms (observed on an H200), so a window of :data:`MIN_WINDOW_S` bounds the edge
-error by 1 %. The counter is checked against the integral of the power samples; if they differ by more than
+error by 1.3 %. The counter is checked against the integral of the power samples; if they differ by more than
 :data:`MAX_DISAGREEMENT`, no number is given. Host power is not measured.
 """
 
@@ -15,7 +15,7 @@ from results.metrics.values import Value, absent
 from results.records import TelemetryRecord, Window
 from results.units import NS_PER_S
 
-MIN_WINDOW_S = 20.0
+MIN_WINDOW_S = 15.0
 MIN_IDLE_S = 4.0
 """Below the 5 s that ``trial.idle_s`` is set to: the first sample comes a little after the trial's start."""
 MAX_DISAGREEMENT = 0.05

@@ -13,7 +13,7 @@ from harness.cli.guarded import guarded
 from harness.cli.shrinking import built_in_prompts, quantize
 from harness.quality import scorer
 from reference_engine.__main__ import build_parser
-from reference_engine.quantization.names import WrittenName
+from reference_engine.quantization.names import GgufName, WrittenName
 
 
 class Became(Exception):
@@ -90,7 +90,7 @@ def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
 
 
 def test_both_commands_take_the_same_methods():
-    assert get_args(get_type_hints(quantize)["method"]) == get_args(WrittenName)
+    assert get_args(get_type_hints(quantize)["method"]) == (*get_args(WrittenName), *get_args(GgufName))
 
 
 def test_options_of_distil_reach_the_engine(become, folder, tmp_path):

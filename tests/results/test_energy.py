@@ -49,7 +49,7 @@ def test_two_gpus_add_up() -> None:
 def test_a_short_window_is_refused() -> None:
     """In 0.05 s the counter may not step at all."""
     found = energy(samples(), Window(60 * S, 60 * S + S // 20))
-    assert found.total_j.reason == "energy needs a window of 20 s, this one has 0.1 s"
+    assert found.total_j.reason == "energy needs a window of 15 s, this one has 0.1 s"
     assert found.above_idle_j.reason == found.total_j.reason
 
 
