@@ -177,6 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
     options = vars(build_parser().parse_args(arguments))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("gguf").setLevel(logging.WARNING)
     command = _COMMANDS[options.pop("command")]
     try:
         command(options)
