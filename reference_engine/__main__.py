@@ -17,7 +17,7 @@ from reference_engine.engine.config import EngineConfig
 from reference_engine.engine.memory import share_one_arena
 from reference_engine.engine.request import Watermark
 from reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
-from reference_engine.quantization.names import GgufName, WrittenName
+from reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -96,6 +96,10 @@ def _add_distil(distil: argparse.ArgumentParser) -> None:
     distil.add_argument("student", type=Path, metavar="STUDENT", help="another one with the same tokenizer")
     distil.add_argument("--loss", choices=("forward-kl", "reverse-kl"), default="forward-kl", help="%(default)s")
     distil.add_argument("--trim-vocabulary", type=int, help="tokens that the student drafts (default: all)")
+    distil.add_argument(
+        "--rounded-to", choices=get_args(RoundingName), help="round matrices meanwhile, as quantize does"
+    )
+    distil.add_argument("--group-size", type=int, help="of --rounded-to: inputs that share a scale")
     _add_training(distil)
 
 

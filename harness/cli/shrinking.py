@@ -21,6 +21,8 @@ _PROMPT_UNITS = 12
 """Of the grammars: 20 to 60 words."""
 _CODE_EVERY = 4
 Device = Literal["auto", "cpu", "cuda"]
+RoundingMethod = Literal["int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double"]
+"""Those of `Method` that need nothing but the weights."""
 Method = Literal[
     "int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8",
     "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4",
@@ -93,6 +95,8 @@ def distil(
     seed: int = 0,
     save_steps: int = 50,
     trim_vocabulary: int | None = None,
+    rounded_to: RoundingMethod | None = None,
+    group_size: int | None = None,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     device: Device = "auto",
 ) -> None:
@@ -130,6 +134,10 @@ def distil(
         Steps between two saved states, and between two measurements on held-out text.
     trim_vocabulary
         Number of tokens that the student proposes as a draft model: those that the teacher writes most. Default: all.
+    rounded_to
+        Method of quantize by which matrices are rounded meanwhile: quantisation-aware training. Default: none.
+    group_size
+        Inputs that share a scale, as in quantize.
     dtype
         Type to compute in; weights and optimizer are float32. auto is bfloat16 on a GPU and float32 on a CPU.
     device
@@ -139,7 +147,8 @@ def distil(
         "--out": out, "--loss": loss, "--steps": steps, "--batch-tokens": batch_tokens,
         "--learning-rate": learning_rate, "--text": text, "--text-tokens": text_tokens,
         "--answer-tokens": answer_tokens, "--temperature": temperature, "--seed": seed, "--save-steps": save_steps,
-        "--trim-vocabulary": trim_vocabulary, "--dtype": dtype, "--device": device,
+        "--trim-vocabulary": trim_vocabulary, "--rounded-to": rounded_to, "--group-size": group_size, "--dtype": dtype,
+        "--device": device,
     }  # fmt: skip
     _become("distil", [_folder(teacher), _folder(student)], options)
 

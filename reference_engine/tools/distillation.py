@@ -1,4 +1,4 @@
-"""Distils a teacher into a student with the same tokenizer: a draft model for speculative decoding.
+"""Distils a teacher into a student with the same tokenizer, which becomes a draft model or is quantised afterwards.
 
 First the teacher writes answers to prompts (`teacher_text`), then the student learns from their distributions
 (`training`), in a run that can be interrupted (`training_run`).
@@ -20,8 +20,12 @@ from reference_engine.errors import ConfigError
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.loading.files import read_text
 from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.quantization.names import RoundingName
 from reference_engine.speculation.draft_vocabulary import DraftVocabulary
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
+from reference_engine.tools.importance import layer_matrices
+from reference_engine.tools.quantisation_methods import Quantising
+from reference_engine.tools.straight_through import plain_weights, round_matrices
 from reference_engine.tools.teacher_text import Exchange, open_teacher, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
@@ -44,10 +48,21 @@ class Distillation(TrainingSettings):
     Attributes:
         loss: see `training.divergences`.
         trim_vocabulary: rows that the head keeps when the student drafts; None for all.
+        rounded_to: method of `quantise` by which matrices are rounded meanwhile; None for none.
+        group_size: of that method, see `Quantising`.
     """
 
     loss: LossName = "forward-kl"
     trim_vocabulary: int | None = None
+    rounded_to: RoundingName | None = None
+    group_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super(Distillation, self).__post_init__()
+        if self.rounded_to is not None:
+            Quantising(method=self.rounded_to, group_size=self.group_size)
+        elif self.group_size is not None:
+            raise ConfigError("--group-size is for --rounded-to; leave it out")
 
 
 def distil(
@@ -109,7 +124,7 @@ def distil(
         plan,
         say,
     )
-    trainer = _trainer(teacher, student, learned, distillation, torch.device(place))
+    trainer = _trainer(teacher, models[1], learned, distillation, torch.device(place))
     result = TrainingRun(trainer, held_out, folder, distillation, say=say, clock=clock).finish()
     vocabulary = None
     if distillation.trim_vocabulary is not None:
@@ -132,11 +147,16 @@ def _check_pair(teacher: Checkpoint, student: Checkpoint) -> None:
 
 
 def _trainer(
-    teacher: Path, student: Path, learned: list[Exchange], distillation: Distillation, device: torch.device
+    teacher: Path, student: Checkpoint, learned: list[Exchange], distillation: Distillation, device: torch.device
 ) -> Trainer:
     dtype = distillation.dtype_on(device)
+    model = load_model(student.path, device)
+    if distillation.rounded_to is not None:
+        quantising = Quantising(method=distillation.rounded_to, group_size=distillation.group_size)
+        widths = {module.in_features for _, module in layer_matrices(model)}
+        round_matrices(model, quantising.plan(widths).scheme)
     return Trainer(
-        NextTokens(load_model(teacher, device, dtype), load_model(student, device), distillation.loss),
+        NextTokens(load_model(teacher, device, dtype), model, distillation.loss),
         Batches(learned, distillation.batch_tokens, distillation.seed),
         steps=distillation.steps,
         peak=distillation.learning_rate,
@@ -153,7 +173,7 @@ def _write(
     vocabulary: DraftVocabulary | None,
 ) -> None:
     """Puts the checkpoint, in the student's dtypes, in the place of the unfinished run."""
-    source, state = SafetensorsDirectory(student), model.state_dict()
+    source, state = SafetensorsDirectory(student), plain_weights(model)
     with new_checkpoint(folder.target) as scratch:
         write_weights(scratch, {name: state[name].cpu().to(source.get(name).dtype) for name in source.names()})
         copy_tokenizer(student, scratch)

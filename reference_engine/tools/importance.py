@@ -88,7 +88,7 @@ def input_norms(model: Any, pieces: Sequence[Sequence[int]]) -> dict[str, torch.
     """Norms over all tokens of the inputs [in_features] of each layer's matrices, by the name of the weight."""
     squares: dict[str, torch.Tensor] = {}
     with contextlib.ExitStack() as hooks:
-        for name, module in _matrices(model):
+        for name, module in layer_matrices(model):
             squares[name] = torch.zeros(module.in_features, dtype=torch.float64)
             hooks.callback(module.register_forward_pre_hook(_adds_squares(squares[name])).remove)
         _run(model, pieces)
@@ -102,7 +102,8 @@ def _adds_squares(total: torch.Tensor) -> Callable[[Any, Any], None]:
     return on_input
 
 
-def _matrices(model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+def layer_matrices(model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    """Linear layers of all decoder layers, by the names of their weights."""
     for index, layer in enumerate(model.model.layers):
         for name in MATRICES:
             yield f"model.layers.{index}.{name}.weight", layer.get_submodule(name)

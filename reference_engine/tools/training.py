@@ -11,9 +11,11 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch.nn.functional import kl_div
+from torch.nn.utils import parametrize
 
 from reference_engine.tools.checkpoint_folder import whole_file
 from reference_engine.tools.importance import MATRICES
+from reference_engine.tools.straight_through import plain_name
 from reference_engine.tools.teacher_text import Exchange
 
 LossName = Literal["forward-kl", "reverse-kl"]
@@ -216,7 +218,7 @@ class Trainer:
         self.step += 1
         batch = self._batches.take()
         self.student.train()
-        with self._computing():
+        with self._computing(), parametrize.cached():
             loss = self._lesson.loss(batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.student.parameters(), _MOST_GRADIENT)
@@ -233,7 +235,7 @@ class Trainer:
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
         """Measures the student on text that it does not learn from."""
         self.student.eval()
-        with self._computing():
+        with self._computing(), parametrize.cached():
             return self._lesson.evaluate(held_out)
 
     def _computing(self) -> torch.autocast:
@@ -267,5 +269,5 @@ class Trainer:
 def _zeros(student: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:  # noqa: ANN401
     """Matrices of layers that have zeros, and where."""
     names = tuple(f"{matrix}.weight" for matrix in MATRICES)
-    matrices = [weight for name, weight in student.named_parameters() if name.endswith(names)]
+    matrices = [weight for name, weight in student.named_parameters() if plain_name(name).endswith(names)]
     return [(weight, weight == 0) for weight in matrices if bool((weight == 0).any())]

@@ -10,10 +10,10 @@ import pytest
 
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from harness.cli.shrinking import built_in_prompts, quantize
+from harness.cli.shrinking import RoundingMethod, built_in_prompts, quantize
 from harness.quality import scorer
 from reference_engine.__main__ import build_parser
-from reference_engine.quantization.names import GgufName, WrittenName
+from reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 
 class Became(Exception):
@@ -90,6 +90,7 @@ def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
 
 
 def test_both_commands_take_the_same_methods():
+    assert get_args(RoundingMethod) == get_args(RoundingName)
     assert get_args(get_type_hints(quantize)["method"]) == (*get_args(WrittenName), *get_args(GgufName))
 
 
@@ -97,7 +98,7 @@ def test_options_of_distil_reach_the_engine(become, folder, tmp_path):
     options = {
         "--loss": "reverse-kl", "--steps": 7, "--batch-tokens": 64, "--learning-rate": 0.01, "--text": tmp_path / "t",
         "--text-tokens": 65, "--answer-tokens": 8, "--temperature": 0.5, "--seed": 3, "--save-steps": 2,
-        "--trim-vocabulary": 99, "--dtype": "bfloat16", "--device": "cpu",
+        "--trim-vocabulary": 99, "--rounded-to": "int4", "--group-size": 64, "--dtype": "bfloat16", "--device": "cpu",
     }  # fmt: skip
     words = [word for pair in options.items() for word in pair]
     argv, _ = become("distil", folder, folder, "--out", tmp_path / "out", *words)
