@@ -147,6 +147,7 @@ def _add_quantize(quantize: argparse.ArgumentParser) -> None:
     quantize.add_argument("--act-order", action="store_true", help="round columns with large inputs first (gptq)")
     quantize.add_argument("--asymmetric", action="store_true", help="a zero point for each group (gptq)")
     quantize.add_argument("--smoothing", type=float, help="share of difficulty that weights take over (w8a8; 0.5)")
+    quantize.add_argument("--budget-mb", type=float, help="10^6 bytes of weights; layers get 4, 8 or all bits (int4)")
     quantize.add_argument("--calibration-tokens", type=int, default=32_768, help="of the text; %(default)s")
     _add_target(quantize)
 
@@ -304,7 +305,7 @@ def _quantize(options: dict[str, object]) -> None:
         from reference_engine.tools.unfinished import flag  # noqa: PLC0415
 
         method = options.pop("method")
-        for name in ("group_size", "act_order", "asymmetric", "smoothing"):
+        for name in ("group_size", "act_order", "asymmetric", "smoothing", "budget_mb"):
             if options[name]:
                 raise ConfigError(f"{flag(name)} means nothing to --method {method}; leave it out")
         write_gguf(source, target, method, say=_say)  # type: ignore[arg-type]

@@ -246,6 +246,7 @@ def quantize(
     act_order: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     asymmetric: Annotated[bool, cyclopts.Parameter(negative="")] = False,
     smoothing: float | None = None,
+    budget_mb: float | None = None,
     text: Path | None = None,
     calibration_tokens: int = 32_768,
     device: Device = "auto",
@@ -271,6 +272,8 @@ def quantize(
         Give each group a zero point (gptq); awq and the methods in -zp always have one.
     smoothing
         Share of the difficulty that weights take over from activations (w8a8), 0 to 1. Default: 0.5.
+    budget_mb
+        Millions of bytes that the weights may take: layers that matter most get 8 bits or stay plain (int4).
     text
         UTF-8 file to calibrate on. Default: prompts generated from the grammars of the workloads.
     calibration_tokens
@@ -282,6 +285,7 @@ def quantize(
         "--out": out, "--method": method, "--group-size": group_size, "--text": text,
         "--calibration-tokens": calibration_tokens, "--device": device,
         "--act-order": act_order, "--asymmetric": asymmetric, "--smoothing": smoothing,
+        "--budget-mb": budget_mb,
     }  # fmt: skip
     _become("quantize", [_folder(model)], options)
 

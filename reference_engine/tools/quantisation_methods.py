@@ -15,7 +15,7 @@ from reference_engine.tools.layer_quantisers import AwqLayer, GptqLayer, LayerQu
 from reference_engine.tools.unfinished import flag
 
 _GROUPS = (128, 64, 32)
-_Setting = Literal["group_size", "act_order", "asymmetric", "smoothing"]
+_Setting = Literal["group_size", "act_order", "asymmetric", "smoothing", "budget_mb"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Quantising:
         act_order: whether GPTQ rounds columns with large inputs first.
         asymmetric: whether GPTQ has zero points.
         smoothing: see `SmoothedLayer.alpha`; None for 0.5.
+        budget_mb: 10^6 bytes that the weights may take; layers that matter most then get 8 bits or stay plain. None:
+            all are quantised alike.
         calibration_tokens: tokens of the text to use.
 
     Raises:
@@ -40,6 +42,7 @@ class Quantising:
     act_order: bool = False
     asymmetric: bool = False
     smoothing: float | None = None
+    budget_mb: float | None = None
     calibration_tokens: int = 32_768
 
     def __post_init__(self) -> None:
@@ -52,6 +55,7 @@ class Quantising:
             "act_order": self.act_order or None,
             "asymmetric": self.asymmetric or None,
             "smoothing": self.smoothing,
+            "budget_mb": self.budget_mb,
         }
         for setting, value in settings.items():
             if value is not None and setting not in METHODS[self.method].settings:
@@ -62,8 +66,8 @@ class Quantising:
 
     @property
     def needs_text(self) -> bool:
-        """Whether the method looks at what matrices get as inputs."""
-        return METHODS[self.method].needs_text
+        """Whether a text is needed, to see what matrices get as inputs or how much each layer matters."""
+        return METHODS[self.method].needs_text or self.budget_mb is not None
 
     def plan(self, widths: Collection[int]) -> "Plan":
         """What the settings come to for a model.
@@ -161,8 +165,8 @@ def _smoothed(scheme: Int8Scheme) -> WrittenMethod:
 METHODS: Mapping[WrittenName, WrittenMethod] = {
     "int8": _integers(8, symmetric=True),
     "int8-zp": _integers(8, symmetric=False),
-    "int4": _integers(4, symmetric=True),
-    "int4-zp": _integers(4, symmetric=False),
+    "int4": _integers(4, symmetric=True, more=("budget_mb",)),
+    "int4-zp": _integers(4, symmetric=False, more=("budget_mb",)),
     "fp8": _rounded(Fp8Scheme()),
     "llm-int8": _rounded(Int8Scheme(LlmInt8Matrix)),
     "nf4": _rounded(Nf4Scheme()),

@@ -3,14 +3,14 @@
 Methods are in `quantisation_methods`; some look at what the matrices get as inputs on a text. GPTQ's inputs come from
 the layers quantised so far, so that a layer makes up for the errors before it; those of AWQ and SmoothQuant from the
 plain model. Embedding, norms, routers and head stay plain, as do matrices whose width the method's blocks do not
-divide. Each finished layer is a file in the target, and the same command goes on after the last one; config.json, which
-makes the target a checkpoint, comes last.
+divide, and within a budget the layers that `bit_budget` chooses. Each finished layer is a file in the target, and the
+same command goes on after the last one; config.json, which makes the target a checkpoint, comes last.
 """
 
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,8 +25,10 @@ from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.decoder import layer_prefix
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.activations import observed
-from reference_engine.quantization.formats.base import CheckpointFormat, Scheme, stored_modules
+from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme, stored_modules
+from reference_engine.quantization.formats.registry import layered_format
 from reference_engine.quantization.matrix import QuantisedMatrix
+from reference_engine.tools.bit_budget import cheapest, layer_costs
 from reference_engine.tools.checkpoint_folder import copy_tokenizer, whole_file, write_json
 from reference_engine.tools.layer_quantisers import INPUTS, LayerQuantiser, Tensors
 from reference_engine.tools.layer_stream import LayerStream
@@ -68,7 +70,7 @@ def quantise(
     directory, place = SafetensorsDirectory(source), torch.device(resolve_device(device))
     plan = quantising.plan(_widths(directory).values())
     plain = _plain_modules(directory, plan.scheme)
-    encoding = plan.encoding(plain)
+    depth = directory.config.num_hidden_layers
     words = read_text(text) if quantising.needs_text else None
     settings = {
         **dataclasses.asdict(quantising),
@@ -76,12 +78,21 @@ def quantise(
         "text": None if words is None else hashlib.sha256(words.encode()).hexdigest(),
         "device": place.type,
     }
-    layers: _Layers = _PlainLayers(directory, plan.scheme, frozenset(plain), place)
-    if words is not None and plan.layer is not None:
-        pieces = pieces_of(open_directory(source), words, quantising.calibration_tokens)
-        layers = _CalibratedLayers(LayerStream(directory, pieces, place, torch.float32), plan.layer)
+    pieces = None if words is None else pieces_of(open_directory(source), words, quantising.calibration_tokens)
     begin(target / WORK, settings)
-    files = _written_layers(layers, encoding, target, directory.config.num_hidden_layers, say)
+    encoding, chosen = plan.encoding(plain), [plan.scheme] * depth
+    if pieces is not None and quantising.budget_mb is not None:
+        assert isinstance(plan.scheme, IntegerScheme)  # or the settings were refused
+        budget = _Budget(round(quantising.budget_mb * 1e6), plan.scheme, target / WORK / "layers.json")
+        names = budget.names(directory, pieces, plain, place)
+        chosen = [budget.schemes.get(name) for name in names]
+        encoding = layered_format(chosen, plain)
+        settings |= {"layers": names}
+        say(", ".join(f"{names.count(name)} layers {name}" for name in dict.fromkeys(names)))
+    layers: _Layers = _PlainLayers(directory, chosen, frozenset(plain), place)
+    if pieces is not None and plan.layer is not None:
+        layers = _CalibratedLayers(LayerStream(directory, pieces, place, torch.float32), plan.layer)
+    files = _written_layers(layers, encoding, target, depth, say)
     _finish(directory, target, files, {**raw, "quantization_config": encoding.config()}, settings)
     say(f"wrote {target}: {_megabytes(target)} instead of {_megabytes(source)} MB")
 
@@ -109,6 +120,40 @@ def _plain_modules(source: SafetensorsDirectory, scheme: Scheme) -> list[str]:
     return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(_ROUTER)), *unsuited]
 
 
+class _Budget:
+    """How each layer is quantised so that the weights keep within so many bytes.
+
+    Args:
+        nbytes: of all weights.
+        scheme: the smallest one.
+        file: where the choice is kept, once it was measured.
+    """
+
+    def __init__(self, nbytes: int, scheme: IntegerScheme, file: Path) -> None:
+        self._nbytes, self._file = nbytes, file
+        self.schemes = {"int8": IntegerScheme(8, None), "int4": scheme}
+
+    def names(
+        self,
+        source: SafetensorsDirectory,
+        pieces: Sequence[Sequence[int]],
+        plain: Collection[str],
+        device: torch.device,
+    ) -> list[str]:
+        """Of each layer, one of `schemes`, or `bit_budget.PLAIN`."""
+        if not self._file.exists():
+            prefixes = tuple(layer_prefix(index) for index in range(source.config.num_hidden_layers))
+            matrices = [module for module in _widths(source) if module not in plain]
+            within = [
+                [name.removeprefix(prefix) for name in matrices if name.startswith(prefix)] for prefix in prefixes
+            ]
+            rest = sum(source.get(name).nbytes for name in source.names() if not name.startswith(prefixes))
+            names = cheapest(layer_costs(source, pieces, self.schemes, within, device), self._nbytes - rest)
+            with whole_file(self._file) as scratch:
+                write_json(scratch, {"names": names})
+        return list(read_json(self._file)["names"])
+
+
 class _Layers(Protocol):
     """Quantises layers one after the other."""
 
@@ -125,20 +170,24 @@ class _PlainLayers:
     """Layers whose matrices are quantised by their weights alone; `_Layers`."""
 
     def __init__(
-        self, source: SafetensorsDirectory, scheme: Scheme, plain: Collection[str], device: torch.device
+        self,
+        source: SafetensorsDirectory,
+        schemes: Sequence[Scheme | None],
+        plain: Collection[str],
+        device: torch.device,
     ) -> None:
-        self._source, self._scheme, self._plain, self._device = source, scheme, plain, device
+        self._source, self._schemes, self._plain, self._device = source, schemes, plain, device
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """See `_Layers`."""
-        prefix = layer_prefix(index)
+        prefix, scheme = layer_prefix(index), self._schemes[index]
         plain: Tensors = {}
         matrices: dict[str, QuantisedMatrix] = {}
         for name in self._source.names():
             if name.startswith(prefix):
                 tensor, module = self._source.get(name), name.removesuffix(_WEIGHT)
-                if tensor.ndim == 2 and module != name and module not in self._plain:
-                    matrices[module.removeprefix(prefix)] = self._scheme.nearest(tensor.to(self._device))
+                if scheme is not None and tensor.ndim == 2 and module != name and module not in self._plain:
+                    matrices[module.removeprefix(prefix)] = scheme.nearest(tensor.to(self._device))
                 else:
                     plain[name.removeprefix(prefix)] = tensor
         return plain, matrices

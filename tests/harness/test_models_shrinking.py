@@ -83,7 +83,8 @@ def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
     )  # fmt: skip
     assert vars(build_parser().parse_args(argv[2:])) == {
         "command": "quantize", "source": folder, "target": tmp_path / "out", "method": "gptq", "group_size": 64,
-        "act_order": True, "asymmetric": False, "smoothing": None, "text": tmp_path / "t", "calibration_tokens": 99,
+        "act_order": True, "asymmetric": False, "smoothing": None, "budget_mb": None,
+        "text": tmp_path / "t", "calibration_tokens": 99,
         "device": "cpu",
     }  # fmt: skip
     assert text == b""

@@ -83,6 +83,22 @@ def integer_format(name: IntegerFormatName, scheme: IntegerScheme, plain: Sequen
     return CompressedTensors((Group(scheme, name),), (_HEAD, *plain))
 
 
+def layered_format(schemes: Sequence[IntegerScheme | None], plain: Sequence[str] = ()) -> CompressedTensors:
+    """A format with a scheme of its own for each layer.
+
+    Args:
+        schemes: of the linear layers of each decoder layer; None where they stay plain.
+        plain: names of linear layers that stay plain besides, but for lm_head.
+    """
+
+    def layers(scheme: IntegerScheme | None) -> str:
+        numbers = "|".join(str(index) for index, each in enumerate(schemes) if each == scheme)
+        return rf"re:model\.layers\.({numbers})\."
+
+    groups = tuple(Group(scheme, targets=(layers(scheme),)) for scheme in dict.fromkeys(filter(None, schemes)))
+    return CompressedTensors(groups, (_HEAD, *plain, *([layers(None)] if None in schemes else [])))
+
+
 def format_for(scheme: Fp8Scheme | Int8Scheme | Nf4Scheme, plain: Sequence[str] = ()) -> CheckpointFormat:
     """The format to write a checkpoint of another scheme in; see `integer_format`."""
     match scheme:

@@ -23,9 +23,10 @@ def texts(name: str, tokenizer: Tokenizer) -> list[str]:
     return [message.content for one in sessions(name, tokenizer) for message in one.turns[0].messages or ()]
 
 
-def test_the_folder_has_these_families_and_the_experiment_one_of_them() -> None:
+@pytest.mark.parametrize("experiment", ["speculation.toml", "engines.toml"])
+def test_the_folder_has_these_families_and_the_experiment_one_of_them(experiment: str) -> None:
     assert sorted(path.stem for path in (FOLDER / "families").iterdir()) == NAMES
-    named = load_experiment(FOLDER / "speculation.toml").workload.options["path"]
+    named = load_experiment(FOLDER / experiment).workload.options["path"]
     assert (FOLDER.parents[1] / named).is_file()
 
 
