@@ -1,7 +1,7 @@
 """What speculation is worth on this machine's CPU, by task family. Run by ``make bench-speculation``.
 
-One stream, greedy. Engines with and without drafts take turns on the same prompts; the speed-up is the ratio of their
-medians. The oracle knows the answer, and copies from the best of all earlier places behind the same last token: no
+One stream, greedy. Engines with and without drafts take turns at each prompt; the speed-up is the ratio of the sums of
+their medians. The oracle knows the answer, and copies from the best of all earlier places behind the same last token: no
 drafter that copies by context can do better. ``--draft`` adds a draft model and ``--head`` an EAGLE head, such as
 ``benchmarks.speculation.drafts`` makes; behind their speed-ups stands the share of their drafts that was right.
 """
@@ -76,9 +76,10 @@ def main() -> None:
     parser.add_argument("--draft", help="checkpoint folder of a draft model")
     parser.add_argument("--head", help="folder of an EAGLE head")
     parser.add_argument("--draft-tokens", type=int, default=3, help="of the draft model and of the head")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--prompts", type=int, default=4, help="of each family")
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
     oracle = Oracle()
@@ -102,18 +103,18 @@ def main() -> None:
         + "".join(f"{name:>9}" for name in LEARNED if name in settings)
         + ("  (accepted)" if options.draft or options.head else "")
     )
-    for family in FAMILIES:
+    for family in options.families:
         prompts = prompts_of(llms[PLAIN].tokenizer, family, options.prompts)
         for prompt in prompts:
             oracle.answers[tuple(prompt)] = generate(llms[PLAIN].engine, [prompt], [params])[0]
-        times = {name: [] for name in llms}
+        times: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in llms}
         for _ in range(options.repeats):
-            for name, llm in llms.items():
-                began = time.perf_counter()
-                for prompt in prompts:
+            for number, prompt in enumerate(prompts):
+                for name, llm in llms.items():
+                    began = time.perf_counter()
                     generate(llm.engine, [prompt], [params])
-                times[name].append(time.perf_counter() - began)
-        medians = {name: statistics.median(several) for name, several in times.items()}
+                    times[name][number].append(time.perf_counter() - began)
+        medians = {name: sum(map(statistics.median, several)) for name, several in times.items()}
         speed_ups = {name: medians[PLAIN] / median for name, median in medians.items() if name != PLAIN}
         print(
             f"{family:<14}{medians[PLAIN] / len(prompts):>11.2f}"

@@ -5,7 +5,7 @@ prefix cache, and leave a window, behind `Request.num_settled` only.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -115,7 +115,7 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """Forgets a request and its siblings that are not forked off yet, and frees its blocks; or ignores the id."""
         self._scheduler.remove(request_id)
-        self._free_ended()
+        self._let_go()
 
     def fork(self, parent: Request, child: Request) -> None:
         """Adds a request that continues from what another one has computed, and shares its blocks.
@@ -248,13 +248,13 @@ class Engine:
         if next(tokens, None) is not None:
             raise EngineBugError("more tokens were sampled than there are output sequences")
         scheduler.release_unseen()
-        if self._speculator is not None:
-            self._speculator.observe(verified)
-        self._free_ended()
+        self._let_go(verified)
         self._num_steps += 1
         ended_s = self._clock()
         duration_s = ended_s - max(launched.planned_s, self._settled_s)
         self._settled_s = ended_s
+        if self._speculator is not None:
+            self._speculator.observe_step(step.chunks, duration_s)
         return StepReport(
             outputs=outputs,
             duration_s=duration_s,
@@ -279,11 +279,12 @@ class Engine:
             occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
         )
 
-    def _free_ended(self) -> None:
-        """Lets go of what is kept for requests that have ended."""
+    def _let_go(self, verified: Sequence[tuple[Chunk, int]] = ()) -> None:
+        """Frees what is kept for requests that have ended, once it is known what became of their drafts."""
         ended = self._scheduler.take_ended()
         self._sampler.free(ended)
         if self._speculator is not None:
+            self._speculator.observe(verified)
             self._speculator.free(ended)
 
     def check_integrity(self) -> None:

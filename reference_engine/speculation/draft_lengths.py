@@ -2,7 +2,8 @@
 
 A step of more rows takes longer, and the j-th draft of a sequence is right with probability p^j, where p is how often
 its drafts were right of late (Leviathan et al., arXiv 2211.17192, §3.3). The lengths are those with the most expected
-tokens a second; none, where no draft is worth its row.
+tokens a second; none, where no draft is worth its row. Durations are measured when the engine starts, and corrected by
+those of its steps, which include what is done around the models.
 """
 
 from collections import defaultdict
@@ -14,6 +15,9 @@ import numpy as np
 _PRIOR_ACCEPTED, _PRIOR_VERIFIED = 7.0, 10.0
 _OWN_WEIGHT = 2.0  # of what all requests have shown, in drafts, against what a request has
 _KEPT, _KEPT_OF_ALL = 0.9, 0.99  # of the evidence, after each verification
+_FEWEST_STEPS = 8  # of a kind, before it is known how slow they are
+_NEWEST_SHARE = 0.05  # of the latest step in the mean of a kind
+_MOST_SLOWNESS = 1.5  # of one step, against the mean
 _KEPT_IDLE = 0.99  # of the evidence, after each step without drafts, so that drafting is tried again
 
 
@@ -32,6 +36,21 @@ class StepCosts(msgspec.Struct, frozen=True):
         """Seconds of steps with so many rows, int64 [n]: interpolated, and proportional behind the largest."""
         known = np.interp(rows, self.rows, self.seconds)
         return known * np.maximum(1.0, rows / self.rows[-1])
+
+
+class _Slowness:
+    """How much longer steps take than their models alone."""
+
+    __slots__ = ("count", "ratio")
+
+    def __init__(self) -> None:
+        self.count, self.ratio = 0, 1.0
+
+    def add(self, ratio: float) -> None:
+        # A step may have been held up by something else on the machine.
+        limited = min(ratio, _MOST_SLOWNESS * self.ratio) if self.count else ratio
+        self.count += 1
+        self.ratio += (limited - self.ratio) * max(1 / self.count, _NEWEST_SHARE)
 
 
 class _Evidence:
@@ -77,6 +96,7 @@ class DraftLengths:
     def __init__(self, num_tokens: int, costs: StepCosts | None = None, draft_costs: StepCosts | None = None) -> None:
         self.num_tokens = num_tokens
         self._costs, self._draft_costs = costs, draft_costs
+        self._plain, self._drafted = _Slowness(), _Slowness()
         self._all: defaultdict[int, _Evidence] = defaultdict(_Evidence)
         self._own: defaultdict[str, defaultdict[int, _Evidence]] = defaultdict(lambda: defaultdict(_Evidence))
 
@@ -100,14 +120,16 @@ class DraftLengths:
         acceptance = np.array([self.acceptance(offer) for offer in offers])
         places = np.arange(1, longest + 1)
         gains = np.where(places <= limits[:, None], acceptance[:, None] ** places, 0.0)
-        best_rate, best = num_rows / self._costs.of(np.array([num_rows]))[0], np.zeros(len(offers), np.int64)
+        plain, drafted = self._ratios()
+        best_rate = num_rows / (plain * self._costs.of(np.array([num_rows]))[0])
+        best = np.zeros(len(offers), np.int64)
         # Drafting to a length takes as many steps of the draft model for one sequence as for all.
         for length in range(1, longest + 1) if self._draft_costs else [longest]:
             drafting_s = length * self._draft_costs.of(np.array([num_rows]))[0] if self._draft_costs else 0.0
             sorted_gains = np.sort(gains[:, :length], axis=None)[::-1]
             sorted_gains = sorted_gains[sorted_gains > 0]
             tokens = num_rows + np.cumsum(sorted_gains)
-            rates = tokens / (self._costs.of(num_rows + np.arange(1, len(tokens) + 1)) + drafting_s)
+            rates = tokens / (drafted * (self._costs.of(num_rows + np.arange(1, len(tokens) + 1)) + drafting_s))
             count = int(rates.argmax())
             if rates[count] > best_rate:
                 best_rate = rates[count]
@@ -118,6 +140,27 @@ class DraftLengths:
             for offer in offers:
                 self._own[offer.request_id][offer.context].fade()
         return best.tolist()
+
+    def _ratios(self) -> tuple[float, float]:
+        """How much longer than their models steps take without drafts and with them; alike until both are known."""
+        if min(self._plain.count, self._drafted.count) < _FEWEST_STEPS:
+            return 1.0, 1.0
+        return self._plain.ratio, self._drafted.ratio
+
+    def observe_step(self, num_drafts: Sequence[int], seconds: float) -> None:
+        """Learns from the duration of a decode step.
+
+        Args:
+            num_drafts: of each of its sequences.
+            seconds: that the engine spent on it.
+        """
+        if self._costs is None:
+            return
+        longest, num_rows = max(num_drafts), np.array([len(num_drafts)])
+        expected_s = self._costs.of(num_rows + sum(num_drafts))[0]
+        if longest and self._draft_costs is not None:
+            expected_s += longest * self._draft_costs.of(num_rows)[0]
+        (self._drafted if longest else self._plain).add(seconds / expected_s)
 
     def observe(self, offer: Offer, num_accepted: int) -> None:
         """Learns from a verification. Drafts behind the first wrong one say nothing."""

@@ -67,6 +67,11 @@ class Speculator:
             name = chunk.request.request_id
             self._lengths.observe(Offer(name, self._contexts[name], len(chunk.drafts)), num_accepted)
 
+    def observe_step(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Takes in what a step took; where prompts were computed, too, it says nothing about decoding."""
+        if chunks and all(chunk.length == len(chunk.drafts) + 1 for chunk in chunks):
+            self._lengths.observe_step([len(chunk.drafts) for chunk in chunks], seconds)
+
     def free(self, request_ids: Iterable[str]) -> None:
         """Forgets requests that have ended."""
         ended = list(request_ids)

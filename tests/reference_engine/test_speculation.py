@@ -268,6 +268,28 @@ def test_the_draft_models_time_counts():
     assert seen(dear, 4, 0).choose([Offer("a", 0, 4)], 1) == [0]
 
 
+def test_steps_that_take_longer_than_their_models_are_counted_as_such():
+    """Half of all drafts right: a draft costs 0.2 steps by the models alone, and half a step as the engine runs."""
+    lengths = seen(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
+    offer = [Offer("a", 0, 1)]
+    assert lengths.choose(offer, 1) == [1]
+    for _ in range(20):
+        lengths.observe_step([0], 1.1)
+    assert lengths.choose(offer, 1) == [1]  # nothing is known of drafting yet
+    for _ in range(20):
+        lengths.observe_step([1], 1.9)
+    assert lengths.choose(offer, 1) == [0]
+
+
+def test_one_step_that_was_held_up_changes_little():
+    lengths = seen(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
+    for _ in range(20):
+        lengths.observe_step([0], 1.0)
+        lengths.observe_step([1], 1.2)
+    lengths.observe_step([1], 100.0)
+    assert lengths.choose([Offer("a", 0, 1)], 1) == [1]
+
+
 def test_drafting_that_was_not_worth_it_is_tried_again():
     lengths = seen(DraftLengths(4, StepCosts([1, 5], [1.0, 2.0])), 4, 0, times=400)
     waited = next(step for step in range(2000) if lengths.choose([Offer("a", 0, 4)], 1) != [0])
