@@ -117,6 +117,8 @@ class DraftLengths:
         longest = int(limits.max(initial=0))
         if self._costs is None or not longest:
             return limits.tolist()
+        if self._plain.count < _FEWEST_STEPS <= self._drafted.count:
+            return [0] * len(offers)  # to know what a step takes without drafts
         acceptance = np.array([self.acceptance(offer) for offer in offers])
         places = np.arange(1, longest + 1)
         gains = np.where(places <= limits[:, None], acceptance[:, None] ** places, 0.0)
@@ -143,9 +145,8 @@ class DraftLengths:
 
     def _ratios(self) -> tuple[float, float]:
         """How much longer than their models steps take without drafts and with them; alike until both are known."""
-        if min(self._plain.count, self._drafted.count) < _FEWEST_STEPS:
-            return 1.0, 1.0
-        return self._plain.ratio, self._drafted.ratio
+        is_known = min(self._plain.count, self._drafted.count) >= _FEWEST_STEPS
+        return (self._plain.ratio, self._drafted.ratio) if is_known else (1.0, 1.0)
 
     def observe_step(self, num_drafts: Sequence[int], seconds: float) -> None:
         """Learns from the duration of a decode step.

@@ -29,7 +29,7 @@ from reference_engine.loading.gguf_tokenizer import (
     USER_DEFINED_TOKEN,
     build_tokenizer,
 )
-from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.loading.safetensors import SafetensorsDirectory, read_format
 from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.rope import frequency_divisors
@@ -82,6 +82,8 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
     if target.suffix != ".gguf" or target.is_dir():
         raise CheckpointError(f"{target} is no name of a GGUF file; give --out one that ends with .gguf")
     check_directory(source)
+    if read_format(source) is not None:
+        raise CheckpointError(f"{source} is quantised; give the plain checkpoint that it was made of")
     weights, tokenizer = SafetensorsDirectory(source), open_tokenizer(source)
     metadata = {**_model_metadata(weights.config, source), **_tokenizer_metadata(tokenizer, weights.config, source)}
     shapes = weight_shapes(weights.config)
@@ -96,7 +98,7 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
             writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.nbytes)
         kinds = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
         for name, shape in shapes.items():
-            _announce(writer, name, shape, kinds[name], source)
+            _add_tensor_info(writer, name, shape, kinds[name], source)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -119,7 +121,7 @@ def _kind(name: str, shape: Sequence[int], kind: GgufName) -> gguf.GGMLQuantizat
     return gguf.GGMLQuantizationType.F16 if shape[-1] % block_size else chosen
 
 
-def _announce(
+def _add_tensor_info(
     writer: gguf.GGUFWriter, name: str, shape: Sequence[int], kind: gguf.GGMLQuantizationType, source: Path
 ) -> None:
     """Adds a tensor to the file's list."""

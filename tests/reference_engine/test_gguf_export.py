@@ -12,6 +12,8 @@ from reference_engine.errors import CheckpointError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.gguf import GgufFile
 from reference_engine.tools.gguf_export import write_gguf
+from reference_engine.tools.quantisation_methods import Quantising
+from reference_engine.tools.quantising import quantise
 from tests.reference_engine.models.tiny_families import make_family
 
 BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4")
@@ -117,6 +119,13 @@ def test_models_and_tokenizers_that_gguf_does_not_know_are_refused(save_checkpoi
     with pytest.raises(CheckpointError, match="are written for llama, mistral, qwen2, qwen3 without windows"):
         exported(save_checkpoint(tmp_path / "source", make_family("gemma3")), tmp_path)
     assert not (tmp_path / "model.gguf").exists()
+
+
+def test_a_quantised_checkpoint_is_refused(checkpoint_dir, tmp_path):
+    settings = Quantising(method="int8")
+    quantise(checkpoint_dir, tmp_path / "int8", settings, text=None, device="cpu", say=quiet)
+    with pytest.raises(CheckpointError, match="is quantised; give the plain checkpoint that it was made of"):
+        exported(tmp_path / "int8", tmp_path)
 
 
 def test_a_tokenizer_with_other_rules_is_refused(checkpoint_dir, save_checkpoint, hf_model, tmp_path):

@@ -281,6 +281,17 @@ def test_steps_that_take_longer_than_their_models_are_counted_as_such():
     assert lengths.choose(offer, 1) == [0]
 
 
+def test_some_steps_go_without_drafts_to_know_what_they_take():
+    lengths, offer = seen(DraftLengths(1, FLAT, StepCosts([1], [0.01])), 2, 2), [Offer("a", 0, 1)]
+    for _ in range(8):
+        assert lengths.choose(offer, 1) == [1]
+        lengths.observe_step([1], 1.1)
+    for _ in range(8):
+        assert lengths.choose(offer, 1) == [0]
+        lengths.observe_step([0], 1.0)
+    assert lengths.choose(offer, 1) == [1]
+
+
 def test_one_step_that_was_held_up_changes_little():
     lengths = seen(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
     for _ in range(20):
