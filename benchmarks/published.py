@@ -23,13 +23,14 @@ _REQUEST_COLUMNS = [
 FIRST_PAGE_LOAD = "c=8"
 FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")
 OWN_ENGINE = "reference"
+ROOT = Path(__file__).parents[1]
 _BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 
 
 def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
     """Write a run's page and data into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    report = write_html(run).read_text(encoding="utf-8").replace(str(Path.home()), "~")
+    report = write_html(run).read_text(encoding="utf-8").replace(str(Path.home()), "~").replace(str(ROOT), "bakeoff")
     (folder / "report.html").write_text(report, encoding="utf-8")
     shutil.copyfile(experiment, folder / "experiment.toml")
     cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)

@@ -163,15 +163,13 @@ class Run:
     @cached_property
     def declared(self) -> list[str]:
         """Notes for readers of a report: notes of workload and engines, and reused trials."""
-        engines = {
-            f"{trial.record.engine}: {note}": None
-            for trial in self.finished
-            if trial.record.engine_description
-            for note in trial.record.engine_description.notes
-        }
+        engines: dict[str, dict[str, None]] = {}  # that share a note, in their order
+        for trial in self.finished:
+            for note in trial.record.engine_description.notes if trial.record.engine_description else ():
+                engines.setdefault(note, {})[trial.record.engine] = None
         origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
         reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
-        return [*self.manifest.notes, *engines, *reused]
+        return [*self.manifest.notes, *(f"{', '.join(names)}: {note}" for note, names in engines.items()), *reused]
 
     @cached_property
     def cells(self) -> list[Cell]:
