@@ -3,7 +3,7 @@
 One stream, greedy. Engines with and without drafts take turns at each prompt; the speed-up is the ratio of the sums of
 their medians. The oracle knows the answer, and copies from the best of all earlier places behind the same last token:
 no drafter that copies by context can do better. ``--draft`` adds a draft model and ``--head`` an EAGLE head, such as
-``benchmarks.speculation.drafts`` makes; behind their speed-ups stands the share of their drafts that was right.
+``benchmarks.drafts`` makes; behind their speed-ups stands the share of their drafts that was right.
 """
 
 import argparse

@@ -115,7 +115,7 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """Forgets a request and its siblings that are not forked off yet, and frees its blocks; or ignores the id."""
         self._scheduler.remove(request_id)
-        self._let_go()
+        self._free_ended()
 
     def fork(self, parent: Request, child: Request) -> None:
         """Adds a request that continues from what another one has computed, and shares its blocks.
@@ -248,7 +248,7 @@ class Engine:
         if next(tokens, None) is not None:
             raise EngineBugError("more tokens were sampled than there are output sequences")
         scheduler.release_unseen()
-        self._let_go(verified)
+        self._free_ended(verified)
         self._num_steps += 1
         ended_s = self._clock()
         duration_s = ended_s - max(launched.planned_s, self._settled_s)
@@ -279,8 +279,8 @@ class Engine:
             occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
         )
 
-    def _let_go(self, verified: Sequence[tuple[Chunk, int]] = ()) -> None:
-        """Frees what is kept for requests that have ended, once it is known what became of their drafts."""
+    def _free_ended(self, verified: Sequence[tuple[Chunk, int]] = ()) -> None:
+        """Frees what is kept for requests that have ended, after the speculator has seen how their drafts fared."""
         ended = self._scheduler.take_ended()
         self._sampler.free(ended)
         if self._speculator is not None:

@@ -122,8 +122,8 @@ class _Head:
     def divergence(self, expected: torch.Tensor, other: torch.Tensor) -> float:
         """KL(expected ‖ other), mean over the hidden states [tokens, hidden_size] behind the last layer, nats."""
         total = 0.0
-        for one, two in zip(expected.split(_SLAB_TOKENS), other.split(_SLAB_TOKENS), strict=True):
-            p, q = self._log_probs(one), self._log_probs(two)
+        for slabs in zip(expected.split(_SLAB_TOKENS), other.split(_SLAB_TOKENS), strict=True):
+            p, q = map(self._log_probs, slabs)
             total += float(kl_div(q, p, reduction="sum", log_target=True))
         return total / len(expected)
 

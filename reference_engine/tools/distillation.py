@@ -124,7 +124,7 @@ def distil(
         plan,
         say,
     )
-    trainer = _trainer(teacher, models[1], learned, distillation, torch.device(place))
+    trainer = _trainer(teacher, student, learned, distillation, torch.device(place))
     result = TrainingRun(trainer, held_out, folder, distillation, say=say, clock=clock).finish()
     vocabulary = None
     if distillation.trim_vocabulary is not None:
@@ -147,10 +147,10 @@ def _check_pair(teacher: Checkpoint, student: Checkpoint) -> None:
 
 
 def _trainer(
-    teacher: Path, student: Checkpoint, learned: list[Exchange], distillation: Distillation, device: torch.device
+    teacher: Path, student: Path, learned: list[Exchange], distillation: Distillation, device: torch.device
 ) -> Trainer:
     dtype = distillation.dtype_on(device)
-    model = load_model(student.path, device)
+    model = load_model(student, device)
     if distillation.rounded_to is not None:
         quantising = Quantising(method=distillation.rounded_to, group_size=distillation.group_size)
         widths = {module.in_features for _, module in layer_matrices(model)}

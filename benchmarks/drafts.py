@@ -1,6 +1,6 @@
 """Makes a draft model and an EAGLE head for a chat model, best on a GPU: some minutes on an H200.
 
-    python -m benchmarks.speculation.drafts --model FOLDER --out FOLDER
+    python -m benchmarks.drafts --model FOLDER --out FOLDER
 
 The model writes the prompts itself: it goes on behind the words that begin a user's turn (Magpie, Xu et al., arXiv
 2406.08464). ``--out`` gets ``prompts.txt``, ``pruned``, ``draft`` and ``head``. The same command goes on after an
