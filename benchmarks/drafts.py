@@ -58,6 +58,9 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=16_384)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--text-tokens", type=int, default=2_000_000)
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="of the teacher's answers; users mostly sample low"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", choices=("prompts", "draft", "head"), nargs="+", default=["prompts", "draft", "head"])
     options = parser.parse_args()
@@ -68,6 +71,7 @@ def main() -> None:
         "batch_tokens": options.batch_tokens,
         "learning_rate": options.learning_rate,
         "text_tokens": options.text_tokens,
+        "temperature": options.temperature,
         "save_steps": 250,
     }
 

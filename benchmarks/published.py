@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 import results
+from benchmarks.clone import ROOT
 from results.report import write_html
 from results.report.markdown import markdown_table
 from results.text.format import machine_text, moment_text
@@ -23,7 +24,6 @@ _REQUEST_COLUMNS = [
 FIRST_PAGE_LOAD = "c=8"
 FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")
 OWN_ENGINE = "reference"
-ROOT = Path(__file__).parents[1]
 _BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 
 

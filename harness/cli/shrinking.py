@@ -24,8 +24,8 @@ Device = Literal["auto", "cpu", "cuda"]
 RoundingMethod = Literal["int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double"]
 """Those of `Method` that need nothing but the weights."""
 Method = Literal[
-    "int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double", "gptq", "awq", "w8a8",
-    "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4",
+    RoundingMethod, "gptq", "awq", "w8a8", "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0",
+    "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4",
 ]  # fmt: skip
 """Of ``quantize``; the reference engine's names."""
 

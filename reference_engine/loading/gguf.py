@@ -136,10 +136,8 @@ class GgufFile:
             raise CheckpointError(f"{self.path}: tensor {name} is missing; fetch the file again") from None
 
     def _in_order(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        if self.config.model_type != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
-            return rows
-        heads = self.config.num_attention_heads if "q_proj" in name else self.config.num_key_value_heads
-        return _undo_rope_permutation(rows, heads)
+        heads = permuted_heads(name, self.config)
+        return rows if heads is None else _undo_rope_permutation(rows, heads)
 
 
 def dequantised(stored: gguf.ReaderTensor, path: Path) -> torch.Tensor:
@@ -190,6 +188,14 @@ def gguf_name(name: str) -> str | None:
     if stored is None or kind not in ("weight", "bias"):
         return None
     return f"blk.{layer[1]}.{stored}.{kind}" if layer else f"{stored}.{kind}"
+
+
+def permuted_heads(name: str, config: ModelConfig) -> int | None:
+    """How many heads a tensor has if llama.cpp permutes its rows for RoPE, by its Hugging Face name; otherwise None."""
+    if config.model_type not in ("llama", "mistral"):
+        return None
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    return heads.get(name.split(".")[-2])
 
 
 def _hf_name(name: str, path: Path) -> str:

@@ -122,16 +122,16 @@ class DraftLengths:
         acceptance = np.array([self.acceptance(offer) for offer in offers])
         places = np.arange(1, longest + 1)
         gains = np.where(places <= limits[:, None], acceptance[:, None] ** places, 0.0)
-        plain, drafted = self._ratios()
-        best_rate = num_rows / (plain * self._costs.of(np.array([num_rows]))[0])
-        best = np.zeros(len(offers), np.int64)
+        # Until both kinds of steps are known, they are taken to be as much slower than their models.
+        slowdown = self._drafted.ratio / self._plain.ratio if self._drafted.count >= _FEWEST_STEPS else 1.0
+        best_rate, best = num_rows / self._costs.of(np.array([num_rows]))[0], np.zeros(len(offers), np.int64)
         # Drafting to a length takes as many steps of the draft model for one sequence as for all.
         for length in range(1, longest + 1) if self._draft_costs else [longest]:
             drafting_s = length * self._draft_costs.of(np.array([num_rows]))[0] if self._draft_costs else 0.0
             sorted_gains = np.sort(gains[:, :length], axis=None)[::-1]
             sorted_gains = sorted_gains[sorted_gains > 0]
             tokens = num_rows + np.cumsum(sorted_gains)
-            rates = tokens / (drafted * (self._costs.of(num_rows + np.arange(1, len(tokens) + 1)) + drafting_s))
+            rates = tokens / (slowdown * (self._costs.of(num_rows + np.arange(1, len(tokens) + 1)) + drafting_s))
             count = int(rates.argmax())
             if rates[count] > best_rate:
                 best_rate = rates[count]
@@ -142,11 +142,6 @@ class DraftLengths:
             for offer in offers:
                 self._own[offer.request_id][offer.context].fade()
         return best.tolist()
-
-    def _ratios(self) -> tuple[float, float]:
-        """How much longer than their models steps take without drafts and with them; alike until both are known."""
-        is_known = min(self._plain.count, self._drafted.count) >= _FEWEST_STEPS
-        return (self._plain.ratio, self._drafted.ratio) if is_known else (1.0, 1.0)
 
     def observe_step(self, num_drafts: Sequence[int], seconds: float) -> None:
         """Learns from the duration of a decode step.

@@ -6,7 +6,6 @@ several layers are taken to add up.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -56,7 +55,7 @@ def layer_costs(
         device: to compute on.
     """
     stream = LayerStream(source, pieces, device, torch.float32)
-    plain, variants = stream.inputs, dict[tuple[int, str], list[torch.Tensor]]()
+    plain, variants, sizes = stream.inputs, dict[tuple[int, str], list[torch.Tensor]](), dict[tuple[int, str], int]()
     costs: list[dict[str, Cost]] = []
     for index, modules in enumerate(quantised_modules):
         tensors = stream.tensors(index)
@@ -66,12 +65,12 @@ def layer_costs(
         for name, scheme in schemes.items():
             matrices = {module: scheme.nearest(tensors[f"{module}.weight"]) for module in modules}
             variants[index, name] = stream.run(index, stream.layer(index, _rounded(tensors, matrices)), plain)
-            costs[index][name] = Cost(_nbytes(tensors, matrices), math.nan)
+            sizes[index, name] = _nbytes(tensors, matrices)
         plain = stream.run(index, layer, plain)
     expected, head = torch.cat([hidden[0] for hidden in plain]), _Head(source, device)
     for (index, name), hidden in variants.items():
         divergence = head.divergence(expected, torch.cat([piece[0] for piece in hidden]))
-        costs[index][name] = dataclasses.replace(costs[index][name], divergence=divergence)
+        costs[index][name] = Cost(sizes[index, name], divergence)
     return costs
 
 

@@ -6,7 +6,6 @@ First the teacher writes answers to prompts (`teacher_text`), then the student l
 
 import dataclasses
 import hashlib
-import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpo
 from reference_engine.tools.importance import layer_matrices
 from reference_engine.tools.quantisation_methods import Quantising
 from reference_engine.tools.straight_through import plain_weights, round_matrices
-from reference_engine.tools.teacher_text import Exchange, open_teacher, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -117,13 +116,7 @@ def distil(
         "device": place,
     }
     folder.begin(settings, _FREE)
-    held_out, learned = written_text(
-        folder.text,
-        lambda: open_teacher(teacher, place, itertools.chain(*prompts), plan),
-        prompts,
-        plan,
-        say,
-    )
+    held_out, learned = written_text(folder.text, teacher, place, prompts, plan, say=say)
     trainer = _trainer(teacher, student, learned, distillation, torch.device(place))
     result = TrainingRun(trainer, held_out, folder, distillation, say=say, clock=clock).finish()
     vocabulary = None

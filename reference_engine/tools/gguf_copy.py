@@ -6,8 +6,6 @@ bit-identical to those of `convert_gguf` with the same `dtype`.
 """
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.files import check_model_path
 from reference_engine.loading.gguf import dequantised, open_gguf
+from reference_engine.tools.checkpoint_folder import whole_file
 
 _TYPES = {
     "bfloat16": (torch.bfloat16, gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
@@ -49,13 +48,8 @@ def copy_gguf(source: Path, target: Path, *, dtype: str, progress: Callable[[str
     progress(f"reading {source}")
     reader = open_gguf(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    os.close(handle)
-    try:
-        _write(reader, source, Path(scratch), dtype)
-        Path(scratch).rename(target)
-    finally:
-        Path(scratch).unlink(missing_ok=True)
+    with whole_file(target) as scratch:
+        _write(reader, source, scratch, dtype)
     progress(f"wrote {target}")
 
 
@@ -70,9 +64,6 @@ def _write(reader: gguf.GGUFReader, source: Path, path: Path, dtype: str) -> Non
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
-    path.chmod(0o644)
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
 
 
 def _add_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, file_type: int) -> None:

@@ -22,22 +22,21 @@ import numpy.typing as npt
 import torch
 
 from reference_engine.errors import CheckpointError
-from reference_engine.loading.gguf import ROPE_DIVISORS, gguf_name
+from reference_engine.loading.gguf import ROPE_DIVISORS, gguf_name, permuted_heads
 from reference_engine.loading.gguf_tokenizer import (
     CONTROL_TOKEN,
     PRE_TOKENIZERS,
     USER_DEFINED_TOKEN,
     build_tokenizer,
 )
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_format
-from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
+from reference_engine.loading.tokenizer import Tokenizer
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.rope import frequency_divisors
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.names import GgufName
 from reference_engine.tools.checkpoint_folder import whole_file
 from reference_engine.tools.progress import Progress
-from reference_engine.tools.transformers_model import check_directory
+from reference_engine.tools.transformers_model import open_plain
 
 _TYPES: Mapping[GgufName, tuple[gguf.GGMLQuantizationType, gguf.LlamaFileType]] = {
     "gguf-f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
@@ -81,19 +80,17 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
     """
     if target.suffix != ".gguf" or target.is_dir():
         raise CheckpointError(f"{target} is no name of a GGUF file; give --out one that ends with .gguf")
-    check_directory(source)
-    if read_format(source) is not None:
-        raise CheckpointError(f"{source} is quantised; give the plain checkpoint that it was made of")
-    weights, tokenizer = SafetensorsDirectory(source), open_tokenizer(source)
-    metadata = {**_model_metadata(weights.config, source), **_tokenizer_metadata(tokenizer, weights.config, source)}
-    shapes = weight_shapes(weights.config)
+    checkpoint = open_plain(source)
+    config = checkpoint.config
+    metadata = {**_model_metadata(config, source), **_tokenizer_metadata(checkpoint.tokenizer, config, source)}
+    shapes = weight_shapes(config)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
         whole_file(target) as scratch,
-        contextlib.closing(gguf.GGUFWriter(str(scratch), _ARCHITECTURES[weights.config.model_type])) as writer,
+        contextlib.closing(gguf.GGUFWriter(str(scratch), _ARCHITECTURES[config.model_type])) as writer,
     ):
         _add_metadata(writer, {**metadata, "general.name": source.name, "general.file_type": int(_TYPES[kind][1])})
-        extra = _rope_divisors(weights.config)
+        extra = _rope_divisors(config)
         for name, tensor in extra.items():
             writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.nbytes)
         kinds = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
@@ -106,7 +103,7 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
         for tensor in extra.values():
             writer.write_tensor_data(tensor)
         for done, name in enumerate(shapes, start=1):
-            ordered = _in_order(name, weights.get(name), weights.config)
+            ordered = _in_order(name, checkpoint.weights.get(name), config)
             writer.write_tensor_data(gguf.quants.quantize(ordered.float().numpy(), kinds[name]))
             progress.advance(done)
     say(f"wrote {target}: {target.stat().st_size / 1e6:.0f} MB")
@@ -135,9 +132,9 @@ def _add_tensor_info(
 
 def _in_order(name: str, tensor: torch.Tensor, config: ModelConfig) -> torch.Tensor:
     """Rows in llama.cpp's order: for its interleaved RoPE, Llama's q and k alternate between the halves of a head."""
-    if _ARCHITECTURES[config.model_type] != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
+    heads = permuted_heads(name, config)
+    if heads is None:
         return tensor
-    heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
     halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
     return halves.transpose(1, 2).reshape(tensor.shape)
 

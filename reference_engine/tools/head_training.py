@@ -7,7 +7,6 @@ of a chain of drafts, fed with its own outputs as when it drafts.
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import math
 import shutil
 import time
@@ -27,7 +26,7 @@ from reference_engine.speculation.settings import MOST_TOKENS
 from reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
 from reference_engine.tools.head_checkpoint import write_head
 from reference_engine.tools.head_model import TrainableHead
-from reference_engine.tools.teacher_text import Exchange, open_teacher, prompts_of, written_text
+from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
 from reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
 from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
 from reference_engine.tools.transformers_model import load_model, open_directory
@@ -122,13 +121,7 @@ def train_head(
         "device": place,
     }
     folder.begin(settings)
-    held_out, learned = written_text(
-        folder.text,
-        lambda: open_teacher(model, place, itertools.chain(*prompts), plan),
-        prompts,
-        plan,
-        say,
-    )
+    held_out, learned = written_text(folder.text, model, place, prompts, plan, say=say)
     tokens = frequent_tokens(learned, training.draft_vocab, vocab_size)
     config = head_config(checkpoint.config, None if tokens is None else len(tokens))
     dtype = training.dtype_on(torch.device(place))

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: a model computes with the numbers that quantisation will leave, and learns to bear them.
+"""Quantisation-aware training: a model learns while it computes with the weights that quantisation will leave.
 
 Each matrix of a layer is rounded in every forward pass. Its gradient passes as if it were not (straight-through
 estimator; Bengio et al., arXiv 1308.3432; Jacob et al., arXiv 1712.05877).

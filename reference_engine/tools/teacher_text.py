@@ -6,10 +6,11 @@ held out.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reference_engine.engine.request import SamplingParams
@@ -99,9 +100,8 @@ def _prompt(line: str, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode(chat, add_special_tokens=False)
 
 
-def open_teacher(model: Path, device: str, prompts: Iterable[Sequence[int]], plan: TextPlan) -> LLM:
-    """The model with room for one chunk of these prompts and their answers, since the training needs the rest."""
-    longest = max(map(len, prompts)) + plan.answer_tokens
+def _open(model: Path, device: str, longest: int) -> LLM:
+    """The model with a KV cache for one chunk of sequences that long; the training needs the rest of the memory."""
     return LLM(
         model,
         device=device,
@@ -115,16 +115,19 @@ def open_teacher(model: Path, device: str, prompts: Iterable[Sequence[int]], pla
 
 def written_text(
     file: Path,
-    open_teacher: Callable[[], LLM],
+    teacher: Path,
+    device: str,
     prompts: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     plan: TextPlan,
+    *,
     say: Callable[[str], None],
 ) -> tuple[list[Exchange], list[Exchange]]:
     """Has the teacher write until there is enough; prompts are used again, with other draws, when they run out.
 
     Args:
         file: JSON lines, one per chunk; those that are there are not written again.
-        open_teacher: is called if something is missing.
+        teacher: checkpoint directory; it is opened if something is missing.
+        device: ``cpu`` or ``cuda``.
         prompts: those to hold out, and those to learn from.
         plan: how the teacher writes.
         say: is called with lines about the progress.
@@ -137,11 +140,12 @@ def written_text(
     tokens = _count(chunks[1:])
     if not chunks or tokens < plan.text_tokens:
         progress = Progress(say, "teacher's text: token", tokens, plan.text_tokens)
-        with open_teacher() as teacher, file.open("ab") as handle:
+        longest = max(map(len, itertools.chain(*prompts))) + plan.answer_tokens
+        with _open(teacher, device, longest) as llm, file.open("ab") as handle:
             while not chunks or tokens < plan.text_tokens:
                 first = (len(chunks) - 1) * _CHUNK
                 chosen = [learned[number % len(learned)] for number in range(first, first + _CHUNK)]
-                chunk = _written(teacher, chosen if chunks else held_out, len(chunks), plan)
+                chunk = _written(llm, chosen if chunks else held_out, len(chunks), plan)
                 handle.write(json.dumps([dataclasses.asdict(exchange) for exchange in chunk]).encode() + b"\n")
                 handle.flush()
                 os.fsync(handle.fileno())

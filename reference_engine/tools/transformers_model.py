@@ -25,15 +25,25 @@ def open_directory(path: Path) -> Checkpoint:
     """
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError("Transformers is not installed here; run: pip install 'bakeoff[engine,hf]'")
-    check_directory(path)
-    checkpoint = open_checkpoint(path)
-    if isinstance(checkpoint.weights, QuantisedDirectory):
-        raise CheckpointError(f"{path} is quantised; give the plain checkpoint that it was made of")
+    checkpoint = open_plain(path)
     if checkpoint.config.model_type not in FAMILIES or checkpoint.config.cla_factor > 1:
         raise CheckpointError(
             f"{path}: layers of the family {checkpoint.config.model_type!r} with cla_factor "
             f"{checkpoint.config.cla_factor} are not supported, these are: {', '.join(FAMILIES)}, with cla_factor 1"
         )
+    return checkpoint
+
+
+def open_plain(path: Path) -> Checkpoint:
+    """Opens a checkpoint directory of any family.
+
+    Raises:
+        CheckpointError: it is damaged, a .gguf file, or quantised.
+    """
+    check_directory(path)
+    checkpoint = open_checkpoint(path)
+    if isinstance(checkpoint.weights, QuantisedDirectory):
+        raise CheckpointError(f"{path} is quantised; give the plain checkpoint that it was made of")
     return checkpoint
 
 
