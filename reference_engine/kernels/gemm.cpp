@@ -32,12 +32,7 @@ using Element = uint16_t;  // bfloat16
 constexpr int64_t kPanel = 32;            // outputs, and inputs
 constexpr int64_t kTile = 16 * 16 * 2;    // elements
 constexpr int64_t kAhead = 4 * 2 * kTile; // elements that are fetched before they are needed: 8 KiB
-
-inline void fetch(const Element* panel) {
-    const char* ahead = reinterpret_cast<const char*>(panel + kAhead);
-    for (int64_t line = 0; line < 2 * kTile * int64_t(sizeof(Element)); line += 64)
-        _mm_prefetch(ahead + line, _MM_HINT_T0);
-}
+constexpr int64_t kFarAhead = 5 * kAhead;
 
 inline void write_row(Element* out, __m512 sums, const float* bias) {
     if (bias) sums = _mm512_add_ps(sums, _mm512_loadu_ps(bias));
@@ -63,6 +58,12 @@ struct Product {
 };
 
 #if HAS_TILES
+
+inline void fetch(const Element* panel) {
+    const char* ahead = reinterpret_cast<const char*>(panel + kAhead);
+    for (int64_t line = 0; line < 2 * kTile * int64_t(sizeof(Element)); line += 64)
+        _mm_prefetch(ahead + line, _MM_HINT_T0);
+}
 
 // Tiles 0 … 3 hold sums of [rows 0-15, rows 16-31] x [outputs 0-15, 16-31]; 4 and 5 rows of x; 6 and 7 weights.
 void configure(int64_t upper, int64_t lower) {
@@ -143,14 +144,24 @@ void multiply(const Product<Out>& job) {
 
 #else
 
+// Two lines at a time: more at once fill the processor's buffers, and the sums wait. While few rows leave time, a
+// prefetch into the second cache runs further ahead and covers more of the memory's latency.
+template <bool is_far>
+void fetch_pair(const Element* weights) {
+    for (int64_t tile = 0; tile < 2; ++tile, weights += kTile) {
+        _mm_prefetch(reinterpret_cast<const char*>(weights + kAhead), _MM_HINT_T0);
+        if constexpr (is_far) _mm_prefetch(reinterpret_cast<const char*>(weights + kFarAhead), _MM_HINT_T1);
+    }
+}
+
 template <int count, typename Out>
 void multiply_rows(const Product<Out>& job, int64_t row, int64_t p) {
     __m512 sums[count][2];
     for (int r = 0; r < count; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     const Element* weights = job.panel(p);
     for (int64_t i = 0; i < job.k; i += kPanel, weights += 2 * kTile) {
-        if (row == 0) fetch(weights);
         for (int64_t pair = 0; pair < 16; ++pair) {
+            if (row == 0) fetch_pair<count <= 4>(weights + pair * 32);
             const __m512bh left = (__m512bh)_mm512_loadu_si512(weights + pair * 32);
             const __m512bh right = (__m512bh)_mm512_loadu_si512(weights + kTile + pair * 32);
             for (int r = 0; r < count; ++r) {
@@ -169,6 +180,17 @@ void multiply_rows(const Product<Out>& job, int64_t row, int64_t p) {
         }
 }
 
+// The rows behind `row`, `most` at most, at once: a panel is read once for all of them.
+template <int most, typename Out>
+void multiply_rest(const Product<Out>& job, int64_t row, int64_t p) {
+    if constexpr (most > 0) {
+        if (job.rows - row == most)
+            multiply_rows<most>(job, row, p);
+        else
+            multiply_rest<most - 1>(job, row, p);
+    }
+}
+
 template <typename Out>
 void multiply(const Product<Out>& job) {
 #pragma omp parallel
@@ -177,8 +199,7 @@ void multiply(const Product<Out>& job) {
         for (int64_t p = share.first; p < share.stop; ++p) {
             int64_t row = 0;
             for (; row + 8 <= job.rows; row += 8) multiply_rows<8>(job, row, p);
-            for (; row + 4 <= job.rows; row += 4) multiply_rows<4>(job, row, p);
-            for (; row < job.rows; ++row) multiply_rows<1>(job, row, p);
+            multiply_rest<7>(job, row, p);
         }
         _mm_sfence();  // before other threads read what was written past the caches
     }

@@ -1,0 +1,98 @@
+"""The reference engine beside llama.cpp on the same GGUF files, both served, on a CPU.
+
+Run by ``make bench-quantisation``. Before it: ``bakeoff engines install llama-cpp``.
+
+Writes the model as Q4_0, Q4_1 and Q8_0 and runs an experiment with each: 1 and 8 streams, prompts and answers of 64
+tokens. The figures are output tokens/s, the centres of intervals over the repeats.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import results
+from benchmarks.bars import Bars, model_argument
+from benchmarks.experiments import measured
+from reference_engine.quantization.names import GgufName
+from reference_engine.tools.gguf_export import write_gguf
+
+TYPES: Mapping[str, GgufName] = {"q4_0": "gguf-q4_0", "q4_1": "gguf-q4_1", "q8_0": "gguf-q8_0"}
+GOALS = {1: 1.0, 8: 1.5}
+"""By streams: output tokens/s over llama.cpp's, at least."""
+OURS, THEIRS = "reference", "llama.cpp"
+EXPERIMENT = """
+name = "llama-cpp-{type}"
+repeats = {repeats}
+seed = 3
+
+[model]
+name = "smollm2-{type}"
+path = "{file}"
+tokenizer = "{tokenizer}"
+
+[spec]
+max_model_len = 1024
+max_num_seqs = 8
+enable_prefix_caching = false
+
+[[engines]]
+adapter = "reference"
+label = "reference"
+spec = {{ dtype = "bfloat16" }}
+
+[[engines]]
+adapter = "llama_cpp"
+label = "llama.cpp"
+
+[workload]
+name = "random"
+options = {{ input_tokens = 64, output_tokens = 64 }}
+
+[[loads]]
+concurrency = 1
+
+[[loads]]
+concurrency = 8
+
+[trial]
+ramp_s = 2
+duration_s = 8
+min_requests = 6
+
+[quality]
+samples = 0
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_argument(parser)
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    options = parser.parse_args()
+    bars = Bars()
+    print(f"{'weights':<10}{'streams':>8}{OURS:>12}{THEIRS:>12}{'ratio':>8}")
+    for name in options.types:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "model.gguf")
+            write_gguf(Path(options.model), file, TYPES[name], say=lambda _: None)
+            experiment = Path(folder, "experiment.toml")
+            text = EXPERIMENT.format(type=name, repeats=options.repeats, file=file, tokenizer=options.model)
+            experiment.write_text(text, encoding="utf-8")
+            run = results.load(measured(experiment, options.out))
+        for streams, goal in GOALS.items():
+            pace = {
+                cell.engine: cell.intervals["output_tokens_per_s"].centre
+                for cell in run.cells
+                if cell.load == f"c={streams}"
+            }
+            ratio = pace[OURS] / pace[THEIRS]
+            print(f"{name:<10}{streams:>8}{pace[OURS]:>12.1f}{pace[THEIRS]:>12.1f}{ratio:>8.2f}", flush=True)
+            bars.add(f"{name}_{streams}_streams_over_llama_cpp", ratio, ">=", goal)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
