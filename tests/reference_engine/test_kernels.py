@@ -162,6 +162,16 @@ def test_tiled_products_equal_torch(rows, outputs, inputs, biased):
     assert torch.equal(sums.bfloat16(), ours)
 
 
+def test_a_row_of_a_tiled_product_has_the_same_bits_among_any_number_of_rows():
+    weight, x = torch.randn(64, 96).bfloat16(), torch.randn(17, 96).bfloat16()
+    if not can_tile(weight):
+        assert not {"avx512_bf16"} <= processor_flags()
+        return
+    linear = TiledLinear(weight, None, keeps_float32=True)
+    for count in range(1, 18):
+        assert torch.equal(linear(x[:count]), torch.cat([linear(row) for row in x[:count].split(1)]))
+
+
 def test_logits_leave_a_compiled_head_in_float32():
     embedding, x = torch.randn(64, 32).bfloat16(), torch.randn(3, 32).bfloat16()
     logits = Weights(SimpleNamespace(), torch.bfloat16, CPU).head(embedding)(x)
