@@ -1,8 +1,8 @@
 """vLLM, Transformers' server and the reference engine on one H200, each alone on it, measured by ``bakeoff run``.
 
-``h200-bakeoff.toml``: Llama-3.1-8B shapes with random weights, which all three load from one checkpoint; the tokenizer
-is ``--tokenizer``'s, filled up to the model's vocabulary. ``h200-token-match.toml``: answers of ``--smollm2``'s real
-weights, compared with float32.
+``h200-bakeoff.toml``, and with ``--transformers`` then ``h200-transformers.toml``: Llama-3.1-8B shapes with random
+weights, which all three load from one checkpoint; the tokenizer is ``--tokenizer``'s, filled up to the model's
+vocabulary. ``h200-token-match.toml``: answers of ``--smollm2``'s real weights, compared with float32.
 
 A call ends when ``--budget-s`` is over; the same command continues. The pages of both runs are written to ``--publish``
 each time, from the trials that have ended.
@@ -25,7 +25,9 @@ from benchmarks.gpu.served import run, write_model
 from benchmarks.published import publish
 from harness.experiment.config import load_experiment
 
-SPEED, TOKEN_MATCH = (Path(__file__).with_name(f"h200-{name}.toml") for name in ("bakeoff", "token-match"))
+SPEED, TRANSFORMERS, TOKEN_MATCH = (
+    Path(__file__).with_name(f"h200-{name}.toml") for name in ("bakeoff", "transformers", "token-match")
+)
 
 
 def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> None:
@@ -43,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
     parser.add_argument("--smollm2", type=Path, help="checkpoint for token match")
+    parser.add_argument("--transformers", action="store_true", help="measure Transformers' server, too")
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
     parser.add_argument("--publish", type=Path, required=True, help="folder for the published pages")
     return parser.parse_args()
@@ -51,7 +54,7 @@ def parse() -> argparse.Namespace:
 async def main() -> None:
     options = parse()
     deadline_s = asyncio.get_running_loop().time() + options.budget_s
-    files = [SPEED]
+    files = [SPEED, TRANSFORMERS] if options.transformers else [SPEED]
     folder = Path(load_experiment(SPEED).model.path or "")
     if not (folder / "config.json").exists():
         # In a process of its own: what a process has allocated on the GPU, its allocator keeps.

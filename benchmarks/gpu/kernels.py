@@ -87,7 +87,7 @@ def main() -> None:
     if options.only in {None, "sampling"}:
         check(bars, sampling.errors())
         with torch.inference_mode():
-            show(f"sampling, {sampling.ROWS} rows", "us", sampling.times())
+            show("sampling", "us", sampling.times())
     if options.only in {None, "invariance"}:
         check_invariance(bars, options.model, sweep=options.sweep)
     if options.only in {None, "times"}:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from reference_engine.engine.request import SamplingParams
+from reference_engine.kernels.native import has_triton
 from reference_engine.sampling.blocks import BLOCK
 from reference_engine.sampling.places import Place
 from reference_engine.sampling.sampler import argmax, choose_on_host
@@ -37,7 +38,8 @@ class _Kind(enum.IntEnum):
     FEW = enum.auto()  # of at most `_FEW` tokens
     MANY = enum.auto()  # of at most `_MANY` tokens
     SORTED = enum.auto()
-    NUCLEUS = enum.auto()  # sorted, and top-p is a share of the whole distribution
+    MIN_P = enum.auto()  # without top-k, with or without top-p
+    NUCLEUS = enum.auto()  # top-p alone, which is a share of the whole distribution
 
     @classmethod
     def of(cls, sampling: SamplingParams) -> "_Kind":
@@ -45,7 +47,9 @@ class _Kind(enum.IntEnum):
             return cls.WHOLE
         if 0 < sampling.top_k <= _MANY:
             return cls.FEW if sampling.top_k <= _FEW else cls.MANY
-        return cls.SORTED if sampling.top_k or sampling.min_p > 0.0 else cls.NUCLEUS
+        if sampling.top_k:
+            return cls.SORTED
+        return cls.MIN_P if sampling.min_p > 0.0 else cls.NUCLEUS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,6 +189,14 @@ def _draw(kind: _Kind, blocks: _Blocks, rows: _Rows, top_k: int) -> Iterator[tor
         width = min(top_k, blocks.maxima.shape[1]) * BLOCK
         for part in rows.parts(max(1, _MOST_RANKED // width)):
             yield _draw_ranked(blocks, part, _best(blocks, part, top_k))
+    elif kind is not _Kind.SORTED and has_triton(rows.index.device):
+        # Imported here, since Triton is only where there is a GPU.
+        from reference_engine.kernels.nucleus import draw_nucleus  # noqa: PLC0415
+
+        tokens = draw_nucleus(
+            blocks.scores.flatten(1), rows.index, blocks.tops(rows)[:, 0], rows.table[1], rows.table[2], *rows.table[4:]
+        )
+        yield tokens.clamp_(max=blocks.vocab_size - 1)
     else:
         for part in rows.parts(max(1, _MOST_RANKED // blocks.vocab_size)):
             sums = blocks.weights(part).sum(dim=-1, keepdim=True) if kind is _Kind.NUCLEUS else None

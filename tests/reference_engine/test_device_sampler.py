@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reference_engine.engine.request import Request, SamplingParams, Watermark
+from reference_engine.kernels import nucleus
 from reference_engine.sampling import choose_on_device, device_sampler
 from reference_engine.sampling.blocks import BlockedScores
 from reference_engine.sampling.drawing import draw
@@ -118,6 +119,17 @@ def test_for_any_scores_each_kind_of_parameters_draws_the_same(kind, params):
     rows = torch.randn(8, VOCABULARY, generator=torch.Generator().manual_seed(5)) * 2
     logits = torch.stack([ROWS[kind](row) for row in rows])
     requests = [request(temperature=0.8, seed=seed, **params) for seed in range(8)]
+    assert on_device(logits, requests) == on_host(logits, requests)
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_kernel_that_sorts_nothing_draws_the_same(monkeypatch, kind):
+    monkeypatch.setattr(device_sampler, "has_triton", lambda device: True)
+    monkeypatch.setattr(nucleus, "_TILE", 64)
+    row = ROWS[kind](torch.randn(100, generator=torch.Generator().manual_seed(5)) * 2) + 3
+    params = [{"top_p": 0.8}, {"top_p": 0.3, "temperature": 2.0}, {"min_p": 0.1}, {"top_p": 0.5, "min_p": 0.02}]
+    requests = [request(seed=seed, **of_row) for seed, of_row in enumerate(params)]
+    logits = row.expand(len(requests), -1).clone()
     assert on_device(logits, requests) == on_host(logits, requests)
 
 

@@ -26,7 +26,8 @@ MIXED: list[dict[str, Any]] = [
     {"top_p": 0.5, "min_p": 0.01}, {"temperature": 3.0},
 ]  # fmt: skip
 TIMED: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0}, "temperature 1": {}, "top-p 0.95": {"top_p": 0.95}, "top-k 50": {"top_k": 50},
+    "greedy": {"temperature": 0.0}, "temperature 1": {}, "top-k 50": {"top_k": 50}, "top-p 0.95": {"top_p": 0.95},
+    "min-p 0.05": {"min_p": 0.05}, "top-k 2000": {"top_k": 2000},
 }  # fmt: skip
 SLEEP_CYCLES = 40_000_000  # 20 ms, longer than the host takes to queue the calls of a measurement
 
@@ -93,12 +94,12 @@ def waits(call: Callable[[], object]) -> bool:
 
 def times() -> Iterator[tuple[str, float, float]]:
     """Name, µs and share of the time that reading the logits once takes; then the same of the host."""
-    logits = torch.randn(ROWS, VOCAB, device="cuda") * 3
-    for name, params in TIMED.items():
-        requests = requests_for(itertools.repeat(params), ROWS)
+    for (name, params), rows in itertools.product(TIMED.items(), (ROWS, 1)):
+        logits = torch.randn(rows, VOCAB, device="cuda") * 3
+        requests = requests_for(itertools.repeat(params), rows)
         device_us, host_us = call_us(functools.partial(choose_on_device, logits, requests))
-        yield name, device_us, 4 * ROWS * VOCAB / device_us / 1e3 / PEAK_GBS
-        yield f"  its host part, {name}", host_us, 0.0
+        yield f"{name}, {rows} rows", device_us, 4 * rows * VOCAB / device_us / 1e3 / PEAK_GBS
+        yield f"  its host part, {name}, {rows} rows", host_us, 0.0
 
 
 def call_us(call: Callable[[], object], calls: int = 3, repeats: int = 5) -> tuple[float, float]:
