@@ -135,7 +135,7 @@ def _gpu_frontier(run: Path) -> Picture:
         name="h200-frontier",
         url=(run / "report.html").resolve().as_uri(),
         shown="#frontier",
-        alt="Throughput of three servers on a GPU against the speed that each user gets, at one, eight and 64 users",
+        alt="Throughput of two servers on a GPU against the speed that each user gets, at one, eight and 64 users",
         caption=(
             f"Llama-3.1-8B shapes, random weights, bfloat16; {found['machine']}; {found['date']}, commit "
             f"{found['commit']}."

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-_TILE, _WARPS = 2048, 8
+_TILE, _WARPS = 8192, 16
 _LOG2_E = math.log2(math.e)
 _LOWEST, _HIGHEST = tl.constexpr(-1e30), tl.constexpr(1e38)  # finite, so that nothing is infinity minus infinity
 
@@ -106,16 +106,11 @@ def _search(
 
 @triton.jit
 def _is_under(mass, limit, INCLUSIVE: tl.constexpr):
-    if INCLUSIVE:
-        return mass <= limit
-    else:
-        return mass < limit
+    return mass <= limit if INCLUSIVE else mass < limit
 
 
 @triton.jit
-def _draw_nucleus(
-    tokens, scores, rows, tops, uniforms, rates, top_ps, min_ps, WIDTH: tl.constexpr, TILE: tl.constexpr
-):
+def _draw_nucleus(tokens, scores, rows, tops, uniforms, rates, top_ps, min_ps, WIDTH: tl.constexpr, TILE: tl.constexpr):
     place = tl.program_id(0)
     row = scores + tl.load(rows + place) * WIDTH
     top = tl.load(tops + place)

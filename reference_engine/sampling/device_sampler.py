@@ -1,8 +1,9 @@
 """The tokens that `Sampler` draws, drawn where the logits are, without waiting for that device.
 
-The arithmetic is that of `drawing.py` and `truncation.py`, in the same order and the same dtypes. What depends on the
-requests alone (uniform numbers among it) is computed on the host and goes to the device in one copy. How rows are
-truncated is known on the host too, so that no index has to come back from the device.
+The arithmetic is that of `drawing.py` and `truncation.py`, in the same order and the same dtypes, but for the float32
+weights of `nucleus.py`. What depends on the requests alone (uniform numbers among it) is computed on the host and goes
+to the device in one copy. How rows are truncated is known on the host too, so that no index has to come back from the
+device.
 """
 
 import dataclasses
