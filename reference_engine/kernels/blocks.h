@@ -5,6 +5,8 @@
 // float32 or rounded once, as in blocks.py, so that both give the same bits.
 //
 // A format says how many `kElements` and `kBytes` a block has, unpacks its `scales`, and with them any 16 of its weights.
+// Those that integers.cpp multiplies also give any 16 `codes`, which one is zero, and the step and, where `kHasLeast`,
+// the least weight of those 16: weight = (code - kZero) * step + least.
 
 #pragma once
 
@@ -95,11 +97,14 @@ struct Line {  // weight = number * step + least
     float step, least;
 };
 
-struct Q8_0 {
-    static constexpr int kElements = 32, kBytes = 34;
+struct Q8_0 {  // with signed codes
+    static constexpr int kElements = 32, kBytes = 34, kZero = 0;
+    static constexpr bool kHasLeast = false;
     static inline float scales(const uint8_t* block) { return half(block); }
+    static inline float step(float step, int) { return step; }
+    static inline Bytes codes(const uint8_t* block, int sixteenth) { return read<Bytes>(block + 2 + 16 * sixteenth); }
     static inline Piece weights(const uint8_t* block, float step, int sixteenth) {
-        return signed_numbers(read<Bytes>(block + 2 + 16 * sixteenth)) * step;
+        return signed_numbers(codes(block, sixteenth)) * step;
     }
 };
 
@@ -108,16 +113,22 @@ struct Q8_0 {
 template <bool has_least, bool has_fifth>
 struct Small {
     static constexpr int kElements = 32, kMask = has_least ? 4 : 2, kHeader = kMask + 4 * has_fifth;
-    static constexpr int kBytes = kHeader + 16;
+    static constexpr int kBytes = kHeader + 16, kZero = has_least ? 0 : has_fifth ? 16 : 8;
+    static constexpr bool kHasLeast = has_least;
     static inline Line scales(const uint8_t* block) {
         const float step = half(block);
-        return {step, has_least ? half(block + 2) : step * (has_fifth ? -16.0f : -8.0f)};
+        return {step, has_least ? half(block + 2) : step * -kZero};
     }
-    static inline Piece weights(const uint8_t* block, Line line, int sixteenth) {
+    static inline float step(Line line, int) { return line.step; }
+    static inline float least(Line line, int) { return line.least; }
+    static inline Bytes codes(const uint8_t* block, int sixteenth) {
         const Bytes both = read<Bytes>(block + kHeader);
         Bytes four = sixteenth ? both >> 4 : both & 15;
         if (has_fifth) four |= fifth_bits(read<uint16_t>(block + kMask + 2 * sixteenth));
-        return numbers(four) * line.step + line.least;
+        return four;
+    }
+    static inline Piece weights(const uint8_t* block, Line line, int sixteenth) {
+        return numbers(codes(block, sixteenth)) * line.step + line.least;
     }
 };
 
@@ -132,7 +143,8 @@ struct Lines {
 // Q4_K and Q5_K: eight scales and eight minima of six bits, each for 32 weights.
 template <bool has_fifth>
 struct Middle {
-    static constexpr int kElements = 256, kLow = 16 + 32 * has_fifth, kBytes = kLow + 128;
+    static constexpr int kElements = 256, kLow = 16 + 32 * has_fifth, kBytes = kLow + 128, kZero = 0;
+    static constexpr bool kHasLeast = true;
     static inline Steps scales(const uint8_t* block) {
         const uint32_t scales = read<uint32_t>(block + 4), minima = read<uint32_t>(block + 8);
         const uint32_t rest = read<uint32_t>(block + 12);
@@ -148,28 +160,37 @@ struct Middle {
         for (int i = 0; i < 16; ++i) made.steps[i] *= i < 8 ? d : m;
         return made;
     }
-    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+    static inline float step(const Steps& scales, int sixteenth) { return scales.steps[sixteenth / 2]; }
+    static inline float least(const Steps& scales, int sixteenth) { return -scales.steps[8 + sixteenth / 2]; }
+    static inline Bytes codes(const uint8_t* block, int sixteenth) {
         const int part = sixteenth / 2, place = 16 * (sixteenth % 2);
         const Bytes both = read<Bytes>(block + kLow + 32 * (part / 2) + place);
         Bytes four = part % 2 ? both >> 4 : both & 15;
         if (has_fifth) four |= (read<Bytes>(block + 16 + place) >> part & 1) << 4;
-        return numbers(four) * scales.steps[part] - scales.steps[8 + part];
+        return four;
+    }
+    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+        return numbers(codes(block, sixteenth)) * step(scales, sixteenth) + least(scales, sixteenth);
     }
 };
 
 struct Q6_K {
-    static constexpr int kElements = 256, kBytes = 210;
+    static constexpr int kElements = 256, kBytes = 210, kZero = 32;
+    static constexpr bool kHasLeast = false;
     static inline Steps scales(const uint8_t* block) {
         Steps made;
         write(made.steps, signed_numbers(read<Bytes>(block + 192)) * half(block + 208));
         return made;
     }
-    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+    static inline float step(const Steps& scales, int sixteenth) { return scales.steps[sixteenth]; }
+    static inline Bytes codes(const uint8_t* block, int sixteenth) {
         const int side = sixteenth / 8, quarter = sixteenth / 2 % 4, place = 16 * (sixteenth % 2);
         const Bytes low = read<Bytes>(block + 64 * side + 32 * (quarter % 2) + place);
         const Bytes high = read<Bytes>(block + 128 + 32 * side + place) >> (2 * quarter) & 3;
-        const Bytes six = (quarter / 2 ? low >> 4 : low & 15) | high << 4;
-        return (numbers(six) - 32.0f) * scales.steps[sixteenth];
+        return (quarter / 2 ? low >> 4 : low & 15) | high << 4;
+    }
+    static inline Piece weights(const uint8_t* block, const Steps& scales, int sixteenth) {
+        return (numbers(codes(block, sixteenth)) - float(kZero)) * scales.steps[sixteenth];
     }
 };
 

@@ -1,4 +1,5 @@
-// y = x·Wᵀ + b for weights of whole numbers: 4 or 8 bits, with a scale and perhaps an offset for each group of columns.
+// y = x·Wᵀ + b for weights of whole numbers: 4 or 8 bits, with a scale and perhaps an offset for each group of columns,
+// or the blocks of a GGUF file.
 //
 // Every 32 neighbours in a row of x become whole numbers of 8 bits too, with a scale of their own, as in ggml's
 // products with blocks; so products and their sums over a few neighbours are exact, and only sums of those are float32.
@@ -9,9 +10,10 @@
 // of 4-bit codes need no shuffle then, and a register's lower half belongs to A and its upper one to B.
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
-#include "numbers.h"
+#include "blocks.h"
 #include "threads.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -34,14 +36,18 @@ using Wholes = Of<kLanesOfSums>::Wholes;
 constexpr int64_t kBlock = 32, kStep = 2 * kBlock;  // columns
 constexpr int64_t kOutputs = 4, kRows = 4;          // that are computed together, rows at most
 constexpr int64_t kBytesOfRows = 128 << 10;         // of rounded x that should stay in the second cache
+// How many bytes ahead codes are fetched into the first and the second cache: rows of a weight are too short for the
+// processor to see where the next ones lie.
+constexpr int64_t kNear = 3 << 10, kFar = 16 << 10;
 
-// See `IntegerMatrix`; the bytes of a row are those of whole steps.
+// See `IntegerMatrix`; the bytes of a row are those of whole steps. Blocks of a GGUF file have the number of their format,
+// not 0, and groups of 32 columns; their scales and offsets are in the codes.
 struct Weight {
     const uint8_t* codes;
     const float *scales, *offsets;  // [outputs, groups]; offsets may be null
     const float* bias;              // [outputs], or null
     const int64_t* order;           // [columns], or null
-    int64_t outputs, columns, groups, bits;
+    int64_t outputs, columns, groups, bits, format;
 
     int64_t steps() const { return (columns + kStep - 1) / kStep; }
     int64_t group() const { return columns / groups; }
@@ -118,15 +124,45 @@ inline Wholes dot(Wholes start, const Codes& weights, const Codes& x) {
 
 #endif
 
+// Each lane's sum of products of half a step with weights that have signs. AVX2 and VNNI want one factor without: the sign
+// of a weight moves to x.
+#if HAS_AVX2
+inline Wholes signed_dot(__m256i weights, __m256i x) {
+    const __m256i sizes = _mm256_abs_epi8(weights), signs = _mm256_sign_epi8(x, weights);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (Wholes)_mm256_dpbusd_epi32(_mm256_setzero_si256(), sizes, signs);
+#elif HAS_VNNI
+    return (Wholes)_mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), sizes, signs);
+#else
+    return (Wholes)_mm256_madd_epi16(_mm256_maddubs_epi16(sizes, signs), _mm256_set1_epi16(1));
+#endif
+}
+#else
+inline Wholes signed_dot(const int8_t* weights, const int8_t* x) {
+    Wholes sums = {};
+    for (int64_t i = 0; i < kStep / 2; ++i) sums[i / 4] += weights[i] * x[i];
+    return sums;
+}
+#endif
+
 inline Codes ones() {
     Codes codes;
     std::memset(&codes, 1, sizeof codes);
     return codes;
 }
 
+// Each lane's sum of products with weights that lie above `zero`.
+template <int32_t zero>
+inline Wholes sums_above(const Codes& weights, const Step& x) {
+    Wholes start = {};
+    if (zero) std::memcpy(&start, x.start, sizeof start);
+    return dot(start, weights, codes_of(x));
+}
+
 // 4-bit codes; without offsets zero is code 8.
 template <bool has_offsets>
 struct FourBits {
+    static constexpr bool kInBlocks = false, kHasOffsets = has_offsets;
     static constexpr int64_t kBytes = kStep / 2;
     static constexpr int32_t kZero = has_offsets ? 0 : 8;
     static inline Codes read(const uint8_t* from) {
@@ -142,16 +178,14 @@ struct FourBits {
         return codes;
 #endif
     }
-    static inline Wholes sums(const Codes& weights, const Step& x) {
-        Wholes start = {};
-        if (kZero) std::memcpy(&start, x.start, sizeof start);
-        return dot(start, weights, codes_of(x));
-    }
+    static inline Wholes sums(const Codes& weights, const Step& x) { return sums_above<kZero>(weights, x); }
 };
 
 // 8-bit codes with a sign, which VNNI's product wants in x only: they are raised by 128. On AVX2 the sign of a weight
 // moves to x, so that no pair of products is too large for 16 bits: 2 · 128 · 127.
+template <bool has_offsets>
 struct EightBits {
+    static constexpr bool kInBlocks = false, kHasOffsets = has_offsets;
     static constexpr int64_t kBytes = kStep;
     static constexpr int32_t kZero = HAS_VNNI ? 128 : 0;
     static inline Codes read(const uint8_t* from) {
@@ -173,21 +207,9 @@ struct EightBits {
 #endif
     }
     static inline Wholes sums(const Codes& weights, const Step& x) {
-#if HAS_VNNI
-        Wholes start;
-        std::memcpy(&start, x.start, sizeof start);
-        return dot(start, weights, codes_of(x));
-#elif HAS_AVX2
+        if constexpr (kZero) return sums_above<kZero>(weights, x);
         const Codes codes = codes_of(x);
-        const __m256i one = _mm256_set1_epi16(1);
-        const __m256i low =
-            _mm256_maddubs_epi16(_mm256_abs_epi8(weights.low), _mm256_sign_epi8(codes.low, weights.low));
-        const __m256i high =
-            _mm256_maddubs_epi16(_mm256_abs_epi8(weights.high), _mm256_sign_epi8(codes.high, weights.high));
-        return (Wholes)_mm256_madd_epi16(low, one) + (Wholes)_mm256_madd_epi16(high, one);
-#else
-        return dot(Wholes{}, weights, codes_of(x));
-#endif
+        return signed_dot(weights.low, codes.low) + signed_dot(weights.high, codes.high);
     }
 };
 
@@ -196,6 +218,74 @@ inline Floats every(float value) { return Floats{} + value; }
 inline Floats both(float lower, float upper) {
     return Floats{lower, lower, lower, lower, upper, upper, upper, upper};
 }
+
+// A format of blocks.h. A unit is two small blocks, or a large one of four steps.
+template <typename Format>
+struct Blocks {
+    static constexpr bool kInBlocks = true, kHasOffsets = Format::kHasLeast, kIsSmall = Format::kElements == kBlock;
+    static constexpr bool kHasSigns = std::is_same_v<Format, Q8_0>, kHasSixteenths = std::is_same_v<Format, Q6_K>;
+    static constexpr int64_t kBlocks = kIsSmall ? 2 : 1, kBytes = kBlocks * Format::kBytes;
+    static constexpr int64_t kSteps = kBlocks * Format::kElements / kStep;
+    // Q6_K has a scale for every 16 weights, so that its lanes are two sums: of weights with signs. Those of Q8_0 are
+    // raised for VNNI.
+    static constexpr int32_t kZero = kHasSixteenths ? 0 : kHasSigns ? (HAS_VNNI ? 128 : 0) : Format::kZero;
+
+    struct Scales {
+        decltype(Format::scales(nullptr)) of[kBlocks];
+    };
+    static inline Scales scales(const uint8_t* unit) {
+        Scales made;
+        for (int64_t b = 0; b < kBlocks; ++b) made.of[b] = Format::scales(unit + b * Format::kBytes);
+        return made;
+    }
+
+    // Of a step, A0-15, A16-31, B0-15 and B16-31 are quarters 0 to 3.
+    static inline int sixteenth(int step, int quarter) { return kIsSmall ? quarter % 2 : 4 * step + quarter; }
+    static inline int block(int quarter) { return kIsSmall ? quarter / 2 : 0; }
+    static inline Floats both_steps(const Scales& scales, int step, int quarter) {
+        const auto of = [&](int q) { return Format::step(scales.of[block(q)], sixteenth(step, q)); };
+        return both(of(quarter), of(quarter + 2));
+    }
+    static inline Floats offsets(const Scales& scales, int step) {
+        const auto of = [&](int q) { return Format::least(scales.of[block(q)], sixteenth(step, q)); };
+        return both(of(0), of(2));
+    }
+
+    static inline Codes read(const uint8_t* unit, int step) {
+        Bytes quarters[4];
+        for (int q = 0; q < 4; ++q) {
+            quarters[q] = Format::codes(unit + block(q) * Format::kBytes, sixteenth(step, q));
+            if (kHasSixteenths) quarters[q] -= Format::kZero;
+            if (kHasSigns && kZero) quarters[q] ^= uint8_t(kZero);
+        }
+#if HAS_AVX2
+        return {_mm256_set_m128i((__m128i)quarters[2], (__m128i)quarters[0]),
+                _mm256_set_m128i((__m128i)quarters[3], (__m128i)quarters[1])};
+#else
+        Codes codes;
+        std::memcpy(codes.low, quarters, 16);
+        std::memcpy(codes.low + 16, quarters + 2, 16);
+        std::memcpy(codes.high, quarters + 1, 16);
+        std::memcpy(codes.high + 16, quarters + 3, 16);
+        return codes;
+#endif
+    }
+
+    // Each lane's sum of products with weights without offsets, but for the scale of x.
+    static inline Floats sums(const Codes& weights, const Scales& scales, int step, const Step& x) {
+        const Floats lower = both_steps(scales, step, 0);
+        if constexpr (kHasSixteenths) {
+            const Codes codes = codes_of(x);
+            const Floats low = __builtin_convertvector(signed_dot(weights.low, codes.low), Floats);
+            const Floats high = __builtin_convertvector(signed_dot(weights.high, codes.high), Floats);
+            return fused(high, both_steps(scales, step, 1), low * lower);
+        } else if constexpr (kHasSigns) {
+            return __builtin_convertvector(EightBits<false>::sums(weights, x), Floats) * lower;
+        } else {
+            return __builtin_convertvector(sums_above<kZero>(weights, x), Floats) * lower;
+        }
+    }
+};
 
 // Rounds 32 numbers to whole ones times the scale that it returns; infinite or NaN where one of them is.
 inline float round_block(int8_t* lower, int8_t* upper, const float* values) {
@@ -219,8 +309,10 @@ inline float round_block(int8_t* lower, int8_t* upper, const float* values) {
 }
 
 // The row's steps; and for each run of steps the lanes' sums [runs], where there are offsets.
-template <typename T>
-void round_row(const Weight& weight, int32_t zero, Step* steps, Floats* sums, const T* x) {
+template <typename Format, typename T>
+void round_row(const Weight& weight, Step* steps, Floats* sums, const T* x) {
+    constexpr bool has_offsets = Format::kHasOffsets;
+    constexpr int32_t zero = Format::kZero;
     const int64_t per_run = weight.has_whole_steps() ? (weight.steps() + weight.groups - 1) / weight.groups : 1;
     for (int64_t s = 0; s < weight.steps(); ++s) {
         float values[kStep] = {};
@@ -235,10 +327,10 @@ void round_row(const Weight& weight, int32_t zero, Step* steps, Floats* sums, co
         const float b = round_block(step.codes + 16, step.codes + 48, values + kBlock);
         const Floats scales = both(a, b);
         store(step.scales, scales);
-        if (!zero && !weight.offsets) continue;
+        if (!zero && !has_offsets) continue;
         const Wholes wholes = dot(Wholes{}, ones(), codes_of(step)), start = wholes * -zero;
         std::memcpy(step.start, &start, sizeof start);
-        if (!weight.offsets) continue;
+        if (!has_offsets) continue;
         const Floats before = s % per_run ? sums[s / per_run] : Floats{};
         sums[s / per_run] = fused(__builtin_convertvector(wholes, Floats), scales, before);
     }
@@ -284,9 +376,62 @@ inline Product product_of(const Weight& weight, bf16* out, const Step* steps, co
     return {weight, nullptr, out, steps, sums};
 }
 
+inline void fetch(const uint8_t* codes) {
+    __builtin_prefetch(codes + kNear);
+    __builtin_prefetch(codes + kFar, 0, 2);
+}
+
+template <int64_t rows>
+inline void write_tile(const Product& job, int64_t row, int64_t output, const Floats* lanes) {
+    const Weight& weight = job.weight;
+    const int64_t count = std::min(kOutputs, weight.outputs - output);
+    for (int64_t r = 0; r < rows; ++r) {
+        const Four found = four_totals(lanes + r * kOutputs);
+        const int64_t place = (row + r) * weight.outputs + output;
+        for (int64_t o = 0; o < count; ++o)
+            job.write(place + o, weight.bias ? found[o] + weight.bias[output + o] : found[o]);
+    }
+}
+
 // Some rows of x from `row`, and some outputs from `output`; beyond the last output it is computed again and dropped.
-template <typename Format, bool whole_steps, bool has_offsets, int64_t rows>
-inline void multiply_tile(const Product& job, int64_t row, int64_t output) {
+template <typename Format, int64_t rows>
+inline void multiply_blocks(const Product& job, int64_t row, int64_t output) {
+    constexpr int64_t outputs = kOutputs;
+    const int64_t steps = job.weight.steps(), units = steps / Format::kSteps;
+    const uint8_t* codes[outputs];
+    for (int64_t o = 0; o < outputs; ++o)
+        codes[o] = job.weight.codes + std::min(output + o, job.weight.outputs - 1) * units * Format::kBytes;
+    const Step* x = job.steps + row * steps;
+    Floats lanes[rows * outputs] = {};
+    for (int64_t unit = 0; unit < units; ++unit) {
+        typename Format::Scales scales[outputs];
+        for (int64_t o = 0; o < outputs; ++o) scales[o] = Format::scales(codes[o] + unit * Format::kBytes);
+#pragma GCC unroll 4
+        for (int64_t part = 0; part < Format::kSteps; ++part) {
+            const int64_t s = unit * Format::kSteps + part;
+#pragma GCC unroll 4
+            for (int64_t o = 0; o < outputs; ++o) {
+                const uint8_t* from = codes[o] + unit * Format::kBytes;
+                fetch(from + part * Format::kBytes / Format::kSteps);
+                const Codes read = Format::read(from, part);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < rows; ++r) {
+                    const Step& step = x[r * steps + s];
+                    const Floats sums = Format::sums(read, scales[o], part, step);
+                    Floats& sum = lanes[r * outputs + o];
+                    sum = fused(sums, load<Floats>(step.scales), sum);
+                    if constexpr (Format::kHasOffsets)
+                        sum = fused(job.sums[(row + r) * steps + s], Format::offsets(scales[o], part), sum);
+                }
+            }
+        }
+    }
+    write_tile<rows>(job, row, output, lanes);
+}
+
+template <typename Format, bool whole_steps, int64_t rows>
+inline void multiply_groups(const Product& job, int64_t row, int64_t output) {
+    constexpr bool has_offsets = Format::kHasOffsets;
     constexpr int64_t outputs = kOutputs;
     const Weight& weight = job.weight;
     const int64_t steps = weight.steps(), runs = weight.runs(), per_run = (steps + runs - 1) / runs;
@@ -305,6 +450,7 @@ inline void multiply_tile(const Product& job, int64_t row, int64_t output) {
         for (int64_t s = first; s < first + per_run; ++s)
 #pragma GCC unroll 4
             for (int64_t o = 0; o < outputs; ++o) {
+                fetch(codes[o] + s * Format::kBytes);
                 const Codes read = Format::read(codes[o] + s * Format::kBytes);
 #pragma GCC unroll 4
                 for (int64_t r = 0; r < rows; ++r) {
@@ -326,16 +472,18 @@ inline void multiply_tile(const Product& job, int64_t row, int64_t output) {
             }
         }
     }
-    const int64_t count = std::min(outputs, weight.outputs - output);
-    for (int64_t r = 0; r < rows; ++r) {
-        const Four found = four_totals(lanes + r * outputs);
-        const int64_t place = (row + r) * weight.outputs + output;
-        for (int64_t o = 0; o < count; ++o)
-            job.write(place + o, weight.bias ? found[o] + weight.bias[output + o] : found[o]);
-    }
+    write_tile<rows>(job, row, output, lanes);
 }
 
-template <typename Format, bool whole_steps, bool has_offsets>
+template <typename Format, bool whole_steps, int64_t rows>
+inline void multiply_tile(const Product& job, int64_t row, int64_t output) {
+    if constexpr (Format::kInBlocks)
+        multiply_blocks<Format, rows>(job, row, output);
+    else
+        multiply_groups<Format, whole_steps, rows>(job, row, output);
+}
+
+template <typename Format, bool whole_steps>
 void multiply_share(const Product& job, int64_t rows) {
     const Share share((job.weight.outputs + kOutputs - 1) / kOutputs);
     const int64_t row_bytes = job.weight.steps() * int64_t(sizeof(Step));
@@ -344,23 +492,23 @@ void multiply_share(const Product& job, int64_t rows) {
         const int64_t stop = std::min(first + some, rows);
         for (int64_t output = share.first * kOutputs; output < share.stop * kOutputs; output += kOutputs) {
             int64_t row = first;
-            for (; row + 4 <= stop; row += 4) multiply_tile<Format, whole_steps, has_offsets, 4>(job, row, output);
-            for (; row + 2 <= stop; row += 2) multiply_tile<Format, whole_steps, has_offsets, 2>(job, row, output);
-            if (row < stop) multiply_tile<Format, whole_steps, has_offsets, 1>(job, row, output);
+            for (; row + 4 <= stop; row += 4) multiply_tile<Format, whole_steps, 4>(job, row, output);
+            for (; row + 2 <= stop; row += 2) multiply_tile<Format, whole_steps, 2>(job, row, output);
+            if (row < stop) multiply_tile<Format, whole_steps, 1>(job, row, output);
         }
     }
 }
 
-template <typename Format, bool has_offsets, typename T, typename Out>
+template <typename Format, typename T, typename Out>
 void multiply(const Weight& weight, Out* out, const T* x, int64_t x_row, int64_t rows) {
     thread_local std::vector<Vector> scratch;  // aligned to the lines of the cache
-    const int64_t steps = weight.steps(), runs = has_offsets ? weight.runs() : 0;
+    const int64_t steps = weight.steps(), runs = Format::kHasOffsets ? weight.runs() : 0;
     const size_t wanted = size_t(rows) * (size_t(steps) * sizeof(Step) + size_t(runs) * sizeof(Floats));
     if (scratch.size() * sizeof(Vector) < wanted) scratch.resize(wanted / sizeof(Vector) + 1);
     Step* rounded = reinterpret_cast<Step*>(scratch.data());
     Floats* sums = reinterpret_cast<Floats*>(rounded + rows * steps);
     const auto round = [&](int64_t row) {
-        round_row(weight, Format::kZero, rounded + row * steps, sums + row * runs, x + row * x_row);
+        round_row<Format>(weight, rounded + row * steps, sums + row * runs, x + row * x_row);
     };
     if (rows == 1) round(0);
     const Product job = product_of(weight, out, rounded, sums);
@@ -371,18 +519,28 @@ void multiply(const Weight& weight, Out* out, const T* x, int64_t x_row, int64_t
             for (int64_t row = 0; row < rows; ++row) round(row);
         }
         if (weight.has_whole_steps())
-            multiply_share<Format, true, has_offsets>(job, rows);
+            multiply_share<Format, true>(job, rows);
         else
-            multiply_share<Format, false, has_offsets>(job, rows);
+            multiply_share<Format, false>(job, rows);
     }
 }
 
 template <typename T, typename Out>
 void multiply_any(const Weight& weight, Out* out, const T* x, int64_t x_row, int64_t rows) {
-    if (weight.bits == 8 && weight.offsets) return multiply<EightBits, true>(weight, out, x, x_row, rows);
-    if (weight.bits == 8) return multiply<EightBits, false>(weight, out, x, x_row, rows);
-    if (weight.offsets) return multiply<FourBits<true>, true>(weight, out, x, x_row, rows);
-    multiply<FourBits<false>, false>(weight, out, x, x_row, rows);
+    switch (weight.format) {
+        case 2: return multiply<Blocks<Small<false, false>>>(weight, out, x, x_row, rows);
+        case 3: return multiply<Blocks<Small<true, false>>>(weight, out, x, x_row, rows);
+        case 6: return multiply<Blocks<Small<false, true>>>(weight, out, x, x_row, rows);
+        case 7: return multiply<Blocks<Small<true, true>>>(weight, out, x, x_row, rows);
+        case 8: return multiply<Blocks<Q8_0>>(weight, out, x, x_row, rows);
+        case 12: return multiply<Blocks<Middle<false>>>(weight, out, x, x_row, rows);
+        case 13: return multiply<Blocks<Middle<true>>>(weight, out, x, x_row, rows);
+        case 14: return multiply<Blocks<Q6_K>>(weight, out, x, x_row, rows);
+    }
+    if (weight.bits == 8 && weight.offsets) return multiply<EightBits<true>>(weight, out, x, x_row, rows);
+    if (weight.bits == 8) return multiply<EightBits<false>>(weight, out, x, x_row, rows);
+    if (weight.offsets) return multiply<FourBits<true>>(weight, out, x, x_row, rows);
+    multiply<FourBits<false>>(weight, out, x, x_row, rows);
 }
 
 }  // namespace

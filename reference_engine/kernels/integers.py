@@ -6,11 +6,14 @@ import functools
 import torch
 from torch.nn.functional import pad
 
+from reference_engine.kernels.blocks import FORMATS, BlockFormat
 from reference_engine.kernels.cpu import SUFFIXES
 from reference_engine.kernels.native import LONG, POINTER, library
 
-_BLOCK = 32  # columns of a row that are rounded together
+BLOCK = 32
+"""Columns of a row that are rounded together."""
 _STEP = 64  # columns that are multiplied together
+_FORMATS = tuple(FORMATS[name] for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
 
 
 class _Weight(ctypes.Structure):
@@ -18,20 +21,59 @@ class _Weight(ctypes.Structure):
 
     _fields_ = (
         *((name, POINTER) for name in ("codes", "scales", "offsets", "bias", "order")),
-        *((name, LONG) for name in ("outputs", "columns", "groups", "bits")),
+        *((name, LONG) for name in ("outputs", "columns", "groups", "bits", "format")),
     )
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, group: int, columns: int) -> bool:
     """Whether compiled products with activations of this kind are there, for such groups of a row's columns."""
-    suits = group % _BLOCK == 0 or group == columns
+    suits = group % BLOCK == 0 or group == columns
     return suits and device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
-class IntegerLinear:
+def multiplies_blocks(device: torch.device, block_format: BlockFormat, columns: int) -> bool:
+    """Whether `BlockIntegerLinear` is there for matrices of that many columns."""
+    suits = block_format in _FORMATS and columns % _STEP == 0
+    return suits and device.type == "cpu" and _functions() is not None
+
+
+class _Product:
     """y = x·Wᵀ + b, compiled, with x rounded to 8 bits: each 32 neighbours to the 127th part of their largest.
 
     A row's bits do not depend on the other rows, nor on the number of threads.
+
+    Args:
+        tensors: codes, scales, offsets, bias and order; None for those that are not there.
+        numbers: outputs, columns, groups, bits (not of blocks) and format, see the struct in `integers.cpp`.
+        dtype: of the activations.
+        keeps_float32: whether y is float32, as the sums are; in `dtype` otherwise.
+    """
+
+    def __init__(
+        self,
+        tensors: tuple[torch.Tensor | None, ...],
+        numbers: tuple[int, int, int, int, int],
+        dtype: torch.dtype,
+        *,
+        keeps_float32: bool,
+    ) -> None:
+        self._dtype = torch.float32 if keeps_float32 else dtype
+        suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
+        self._multiply = getattr(_compiled(), f"multiply_integers_{suffix}")
+        self._kept, self._outputs = tensors, numbers[0]
+        self._weight = _Weight(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
+        self._pointer = ctypes.addressof(self._weight)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows [num_rows, in_features] in the activations' dtype, each contiguous -> [num_rows, out_features]."""
+        count = rows.shape[0]
+        out = rows.new_empty(count, self._outputs, dtype=self._dtype)
+        self._multiply(self._pointer, out.data_ptr(), rows.data_ptr(), rows.stride(0), count)
+        return out
+
+
+class IntegerLinear(_Product):
+    """The product with an `IntegerMatrix`.
 
     Args:
         codes: see `IntegerMatrix`, as are scales, offsets, bits and order; `has_kernel` said yes to it.
@@ -40,8 +82,7 @@ class IntegerLinear:
         bits: of a code.
         order: [in_features]; None for that of the columns.
         bias: [out_features]; None for none.
-        dtype: of the activations.
-        keeps_float32: whether y is float32, as the sums are; in `dtype` otherwise.
+        dtype: see `_Product`, as is `keeps_float32`.
     """
 
     def __init__(
@@ -56,24 +97,42 @@ class IntegerLinear:
         dtype: torch.dtype,
         keeps_float32: bool = False,
     ) -> None:
-        self._dtype = torch.float32 if keeps_float32 else dtype
-        suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
-        self._multiply = getattr(_compiled(), f"multiply_integers_{suffix}")
-        self._out, columns = codes.shape[0], codes.shape[1] * 8 // bits
+        columns = codes.shape[1] * 8 // bits
         missing = -columns % _STEP * bits // 8
         whole = pad(codes, (0, missing)) if missing else codes.contiguous()  # padding copies, be it with nothing
-        numbers = [None if part is None else part.float().contiguous() for part in (scales, offsets, bias)]
-        self._kept = (whole, *numbers, None if order is None else order.contiguous())
-        pointers = (None if part is None else part.data_ptr() for part in self._kept)
-        self._weight = _Weight(*pointers, self._out, columns, scales.shape[1], bits)
-        self._pointer = ctypes.addressof(self._weight)
+        tensors = (whole, *map(_floats, (scales, offsets, bias)), None if order is None else order.contiguous())
+        numbers = (codes.shape[0], columns, scales.shape[1], bits, 0)
+        super().__init__(tensors, numbers, dtype, keeps_float32=keeps_float32)
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows [num_rows, in_features] in the activations' dtype, each contiguous -> [num_rows, out_features]."""
-        count = rows.shape[0]
-        out = rows.new_empty(count, self._out, dtype=self._dtype)
-        self._multiply(self._pointer, out.data_ptr(), rows.data_ptr(), rows.stride(0), count)
-        return out
+
+class BlockIntegerLinear(_Product):
+    """The product with the blocks of a GGUF file, which are read as they are.
+
+    Args:
+        blocks: uint8 [out_features, bytes of a row], contiguous; `multiplies_blocks` said yes to it.
+        block_format: of every block.
+        shape: of the weight, [out_features, in_features].
+        bias: [out_features]; None for none.
+        dtype: see `_Product`, as is `keeps_float32`.
+    """
+
+    def __init__(
+        self,
+        blocks: torch.Tensor,
+        block_format: BlockFormat,
+        shape: tuple[int, int],
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        *,
+        keeps_float32: bool = False,
+    ) -> None:
+        outputs, columns = shape
+        numbers = (outputs, columns, columns // BLOCK, 0, block_format.number)
+        super().__init__((blocks, None, None, _floats(bias), None), numbers, dtype, keeps_float32=keeps_float32)
+
+
+def _floats(numbers: torch.Tensor | None) -> torch.Tensor | None:
+    return None if numbers is None else numbers.float().contiguous()
 
 
 def _compiled() -> ctypes.CDLL:

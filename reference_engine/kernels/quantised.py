@@ -15,6 +15,11 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
+def is_fast_for_many_rows(dtype: torch.dtype) -> bool:
+    """Whether `BlockLinear` multiplies many rows faster than products of whole numbers do."""
+    return dtype == torch.bfloat16 and bool(_compiled().has_pairs())
+
+
 class BlockLinear:
     """y = x·Wᵀ + b, compiled, of sums in float32.
 
@@ -78,6 +83,7 @@ def _functions() -> ctypes.CDLL | None:
         product = getattr(functions, f"multiply_blocks_{suffix}")
         product.argtypes = (LONG, POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
         product.restype = None
+    functions.has_pairs.argtypes, functions.has_pairs.restype = (), LONG
     for suffix in SUFFIXES.values():
         plain = getattr(functions, f"dequantise_{suffix}")
         plain.argtypes, plain.restype = (LONG, POINTER, POINTER, LONG), None

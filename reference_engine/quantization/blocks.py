@@ -6,9 +6,13 @@ from typing import Self
 
 import torch
 
-from reference_engine.kernels import quantised
+from reference_engine.kernels import integers, quantised
 from reference_engine.kernels.blocks import BlockFormat
 from reference_engine.quantization.matrix import Linear, SlabLinear
+
+_FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
+"""For up to so many rows products of whole numbers are faster than those of pairs in bfloat16, which unpack the blocks
+first; in blocks of 32 and of 256 weights."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -78,9 +82,26 @@ class BlockMatrix:
         return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
-        if quantised.has_kernel(self.blocks.device, self.dtype):
-            return quantised.BlockLinear(
-                self.blocks, self.format, self.shape, bias, self.dtype, keeps_float32=keeps_float32
-            )
-        return SlabLinear(self, bias)
+        """See `QuantisedMatrix`; activations in bfloat16 are rounded to 8 bits for few rows."""
+        device, dtype = self.blocks.device, self.dtype
+        if not quantised.has_kernel(device, dtype):
+            return SlabLinear(self, bias)
+        arguments = self.blocks, self.format, self.shape, bias, dtype
+        many = quantised.BlockLinear(*arguments, keeps_float32=keeps_float32)
+        if dtype != torch.bfloat16 or not integers.multiplies_blocks(device, self.format, self.shape[1]):
+            return many
+        few = integers.BlockIntegerLinear(*arguments, keeps_float32=keeps_float32)
+        if not quantised.is_fast_for_many_rows(dtype):
+            return few
+        return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
+
+
+class FewRowsLinear:
+    """One product for up to `max_rows` rows, another for more."""
+
+    def __init__(self, few: Linear, many: Linear, max_rows: int) -> None:
+        self._few, self._many, self._max_rows = few, many, max_rows
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return (self._few if rows.shape[0] <= self._max_rows else self._many)(rows)

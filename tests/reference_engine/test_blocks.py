@@ -66,12 +66,47 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
         matrix = random_blocks(name, outputs, blocks * FORMATS[name].elements, seed=count).to(CPU, dtype)
         x = torch.randn(count, matrix.shape[1] + 32).to(dtype)[:, 32:]  # parts of longer rows
         bias = torch.randn(outputs)
-        assert isinstance(matrix.linear(None), BlockLinear)
-        assert_is_product(matrix.linear(None)(x), x, matrix)
-        assert_is_product(matrix.linear(bias)(x), x, matrix, bias)
-        sums = matrix.linear(bias, keeps_float32=True)(x)
+        arguments = matrix.blocks, matrix.format, matrix.shape
+        assert_is_product(BlockLinear(*arguments, None, dtype)(x), x, matrix)
+        product = BlockLinear(*arguments, bias, dtype)(x)
+        assert_is_product(product, x, matrix, bias)
+        sums = BlockLinear(*arguments, bias, dtype, keeps_float32=True)(x)
         assert sums.dtype == torch.float32
-        assert torch.equal(sums.to(dtype), matrix.linear(bias)(x))
+        assert torch.equal(sums.to(dtype), product)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"Q2_K", "Q3_K"}))
+@pytest.mark.parametrize("is_fast_for_many_rows", [False, True])
+def test_few_rows_in_bfloat16_are_rounded_to_8_bits(monkeypatch, name, is_fast_for_many_rows):
+    """Whole numbers up to 127, with blocks of different scales, need no rounding."""
+    monkeypatch.setattr(quantised, "is_fast_for_many_rows", lambda dtype: is_fast_for_many_rows)
+    torch.manual_seed(1)
+    unit = max(64, FORMATS[name].elements)
+    most = 8 if unit == 64 else 4
+    for outputs, columns in ((11, unit), (5, 9 * unit)):
+        matrix = random_blocks(name, outputs, columns).to(CPU, torch.bfloat16)
+        multiply = matrix.linear(torch.randn(outputs))
+        whole = torch.randint(-127, 128, (9, columns // 32, 32))
+        whole[:, :, 0] = 127
+        whole = (whole * 2.0 ** torch.randint(-3, 4, (9, columns // 32, 1))).flatten(1).bfloat16()
+        assert_is_product(matrix.linear(None)(whole), whole, matrix)
+        x = torch.randn(9, columns + 32).bfloat16()[:, 32:]  # parts of longer rows
+        few = multiply(x[:most])
+        exact = linear(x.double(), truth(matrix).double())
+        error = (matrix.linear(None, keeps_float32=True)(x[:most]) - exact[:most]).norm() / exact[:most].norm()
+        assert 1e-3 < error < 0.02  # of rounding, which BlockLinear does without
+        for row in range(most):
+            assert torch.equal(multiply(x[row : row + 1])[0], few[row])
+        assert torch.equal(multiply(x)[:most], few) is not is_fast_for_many_rows
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "dtype"),
+    [("Q4_0", 96, torch.bfloat16), ("Q8_0", 64, torch.float32), ("Q3_K", 256, torch.bfloat16)],
+)
+def test_other_blocks_and_activations_are_not_rounded(name, columns, dtype):
+    matrix = random_blocks(name, 5, columns).to(CPU, dtype)
+    assert isinstance(matrix.linear(None), BlockLinear)
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 9, 37])
