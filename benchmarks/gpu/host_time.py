@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(LLAMA_8B), encoding="utf-8")
         engine = load_engine(
-            EngineConfig(model=folder, load_format="dummy", dtype="bfloat16", device="cuda", max_model_len=2048)
+            EngineConfig(model=folder, load_format="dummy", dtype="bfloat16", device="cuda", max_model_len=4096)
         )
     for case, (rows, joining) in enumerate([*((rows, 0) for rows in GOALS_MS), *MIXED], start=1):
         params = SamplingParams(max_tokens=2 * WARM_STEPS + STEPS + 100, temperature=0.0)

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=_METHODS, default=list(_METHODS))
     parser.add_argument("--keep", type=Path, help="folder for checkpoints and evaluations")
     options = parser.parse_args()
-    with _folder(options.keep) as folder:
+    with kept_folder(options.keep) as folder:
         texts = _write_texts(folder)
         rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
     perplexity = rows[options.methods[0]]["reference_perplexity"]["centre"]
@@ -61,7 +61,8 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
+def kept_folder(keep: Path | None) -> Iterator[Path]:
+    """That folder, made if need be; a temporary one for None."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
@@ -83,14 +84,15 @@ def _measured(name: str, options: argparse.Namespace, folder: Path, calibration:
     target, result = folder / name.replace(" ", "-"), folder / f"{name.replace(' ', '-')}.json"
     if not (target / "config.json").exists():
         words = [*_METHODS[name].split(), "--text", calibration, "--calibration-tokens", options.calibration_tokens]
-        _bakeoff(["quantize", options.model, *words, "--out", target])
+        bakeoff_models(["quantize", options.model, *words, "--out", target])
     if not result.exists():
         words = ["eval", target, "--reference", options.model, "--text", held, "--max-tokens", options.tokens]
-        result.write_bytes(_bakeoff([*words, "--dtype", "float32", "--json"]))
+        result.write_bytes(bakeoff_models([*words, "--dtype", "float32", "--json"]))
     return {**json.loads(result.read_bytes()), "megabytes": _megabytes(target)}
 
 
-def _bakeoff(words: Sequence[object]) -> bytes:
+def bakeoff_models(words: Sequence[object]) -> bytes:
+    """What ``bakeoff models`` with these words prints on stdout."""
     argv = [sys.executable, "-m", "bakeoff", "models", *map(str, words)]
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout
 

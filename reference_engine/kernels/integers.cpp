@@ -114,6 +114,17 @@ inline Codes codes_of(const Step& step) {
     return codes;
 }
 
+// Of A0-15, A16-31, B0-15 and B16-31.
+inline Codes codes_of_quarters(const void* quarters) {
+    const auto* from = static_cast<const uint8_t*>(quarters);
+    Codes codes;
+    for (int64_t block = 0; block < 2; ++block) {
+        std::memcpy(codes.low + 16 * block, from + 32 * block, 16);
+        std::memcpy(codes.high + 16 * block, from + 32 * block + 16, 16);
+    }
+    return codes;
+}
+
 // Each lane's sum of products.
 inline Wholes dot(Wholes start, const Codes& weights, const Codes& x) {
     for (int64_t lane = 0; lane < kLanesOfSums; ++lane)
@@ -198,12 +209,7 @@ struct EightBits {
         return {low, high};
 #endif
 #else
-        Codes codes;
-        std::memcpy(codes.low, from, 16);
-        std::memcpy(codes.low + 16, from + 32, 16);
-        std::memcpy(codes.high, from + 16, 16);
-        std::memcpy(codes.high + 16, from + 48, 16);
-        return codes;
+        return codes_of_quarters(from);
 #endif
     }
     static inline Wholes sums(const Codes& weights, const Step& x) {
@@ -262,12 +268,7 @@ struct Blocks {
         return {_mm256_set_m128i((__m128i)quarters[2], (__m128i)quarters[0]),
                 _mm256_set_m128i((__m128i)quarters[3], (__m128i)quarters[1])};
 #else
-        Codes codes;
-        std::memcpy(codes.low, quarters, 16);
-        std::memcpy(codes.low + 16, quarters + 2, 16);
-        std::memcpy(codes.high, quarters + 1, 16);
-        std::memcpy(codes.high + 16, quarters + 3, 16);
-        return codes;
+        return codes_of_quarters(quarters);
 #endif
     }
 
