@@ -1,9 +1,9 @@
 """Draws from what min-p and top-p leave of rows of scores, as a Triton kernel that sorts nothing.
 
-A program draws one row. It searches the score down to which tokens are kept, then the score of the drawn token; each
-pass over the row sums the softmax above three thresholds, which quarters the interval (after the sorting-free sampling
-of FlashInfer, arXiv 2501.01005, which draws and rejects; here the token is that of the uniform number). Tokens of equal
-scores are told apart by their ids. Import this module only where `has_triton` holds, or under Triton's interpreter.
+A program draws from one row. It searches for the lowest score that is kept, then for the score of the drawn token. Each
+pass over the row sums the softmax above three thresholds and so quarters the interval. FlashInfer samples without
+sorting, too (arXiv 2501.01005), but draws and rejects; here the uniform number decides. Ids tell apart tokens of equal
+scores. Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
