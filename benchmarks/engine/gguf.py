@@ -141,9 +141,10 @@ def compare(path: str, options: argparse.Namespace) -> None:
     blocks, plain = (found[f"{kind}, bf16"] for kind in ("in blocks", "dequantised"))
     bars = Bars()
     bars.add("weight_bytes_over_bf16", blocks.weight_bytes / plain.weight_bytes, "<=", 0.65)
-    for dtype in ("bf16", "fp32"):
+    # In bf16 activations are rounded to 8 bits where the processor has no product of bf16 pairs.
+    for dtype, bound in (("bf16", 0.01), ("fp32", 0.001)):
         change = texts[f"in blocks, {dtype}"] / texts["dequantised, fp32"] - 1
-        bars.add(f"perplexity_change_{dtype}", abs(change), "<=", 0.001)
+        bars.add(f"perplexity_change_{dtype}", abs(change), "<=", bound)
     bars.add("greedy_equal_or_excused", equal + excused, "==", options.prompts)
     bars.finish()
 
