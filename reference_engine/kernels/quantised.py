@@ -15,9 +15,9 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
-def is_fast_for_many_rows(dtype: torch.dtype) -> bool:
-    """Whether `BlockLinear` multiplies many rows faster than products of whole numbers do."""
-    return dtype == torch.bfloat16 and bool(_compiled().has_pairs())
+def has_bfloat16_pairs() -> bool:
+    """Whether this processor multiplies pairs of bfloat16: then `BlockLinear` is fast for many rows in that dtype."""
+    return bool(_compiled().has_pairs())
 
 
 class BlockLinear:

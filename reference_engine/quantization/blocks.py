@@ -11,8 +11,8 @@ from reference_engine.kernels.blocks import BlockFormat
 from reference_engine.quantization.matrix import Linear, SlabLinear
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
-"""For up to so many rows products of whole numbers are faster than those of pairs in bfloat16, which unpack the blocks
-first; in blocks of 32 and of 256 weights."""
+"""Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of
+bfloat16 pairs, which unpack the blocks first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ class BlockMatrix:
         return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`; activations in bfloat16 are rounded to 8 bits for few rows."""
+        """See `QuantisedMatrix`; few rows in bfloat16 are rounded to 8 bits, all where there is no faster product."""
         device, dtype = self.blocks.device, self.dtype
         if not quantised.has_kernel(device, dtype):
             return SlabLinear(self, bias)
@@ -91,7 +91,7 @@ class BlockMatrix:
         if dtype != torch.bfloat16 or not integers.multiplies_blocks(device, self.format, self.shape[1]):
             return many
         few = integers.BlockIntegerLinear(*arguments, keeps_float32=keeps_float32)
-        if not quantised.is_fast_for_many_rows(dtype):
+        if not quantised.has_bfloat16_pairs():
             return few
         return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
 

@@ -191,8 +191,7 @@ def _draw(kind: _Kind, blocks: _Blocks, rows: _Rows, top_k: int) -> Iterator[tor
         for part in rows.parts(max(1, _MOST_RANKED // width)):
             yield _draw_ranked(blocks, part, _best(blocks, part, top_k))
     elif kind is not _Kind.SORTED and has_triton(rows.index.device):
-        # Imported here, since Triton is only where there is a GPU.
-        from reference_engine.kernels.nucleus import draw_nucleus  # noqa: PLC0415
+        from reference_engine.kernels.nucleus import draw_nucleus  # noqa: PLC0415 (needs Triton)
 
         tokens = draw_nucleus(
             blocks.scores.flatten(1), rows.index, blocks.tops(rows)[:, 0], rows.table[1], rows.table[2], *rows.table[4:]

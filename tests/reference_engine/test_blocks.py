@@ -67,6 +67,7 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
         x = torch.randn(count, matrix.shape[1] + 32).to(dtype)[:, 32:]  # parts of longer rows
         bias = torch.randn(outputs)
         arguments = matrix.blocks, matrix.format, matrix.shape
+        assert isinstance(matrix.linear(None), BlockLinear) or dtype == torch.bfloat16
         assert_is_product(BlockLinear(*arguments, None, dtype)(x), x, matrix)
         product = BlockLinear(*arguments, bias, dtype)(x)
         assert_is_product(product, x, matrix, bias)
@@ -76,10 +77,10 @@ def test_products_with_blocks_are_exact_but_for_rounding(name, dtype, count):
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"Q2_K", "Q3_K"}))
-@pytest.mark.parametrize("is_fast_for_many_rows", [False, True])
-def test_few_rows_in_bfloat16_are_rounded_to_8_bits(monkeypatch, name, is_fast_for_many_rows):
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_few_rows_in_bfloat16_are_rounded_to_8_bits(monkeypatch, name, has_pairs):
     """Whole numbers up to 127, with blocks of different scales, need no rounding."""
-    monkeypatch.setattr(quantised, "is_fast_for_many_rows", lambda dtype: is_fast_for_many_rows)
+    monkeypatch.setattr(quantised, "has_bfloat16_pairs", lambda: has_pairs)
     torch.manual_seed(1)
     unit = max(64, FORMATS[name].elements)
     most = 8 if unit == 64 else 4
@@ -97,7 +98,7 @@ def test_few_rows_in_bfloat16_are_rounded_to_8_bits(monkeypatch, name, is_fast_f
         assert 1e-3 < error < 0.02  # of rounding, which BlockLinear does without
         for row in range(most):
             assert torch.equal(multiply(x[row : row + 1])[0], few[row])
-        assert torch.equal(multiply(x)[:most], few) is not is_fast_for_many_rows
+        assert torch.equal(multiply(x)[:most], few) is not has_pairs
 
 
 @pytest.mark.parametrize(
