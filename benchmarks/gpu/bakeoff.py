@@ -1,8 +1,9 @@
 """vLLM, Transformers' server and the reference engine on one H200, each alone on it, measured by ``bakeoff run``.
 
-``h200-bakeoff.toml``, and with ``--transformers`` then ``h200-transformers.toml``: Llama-3.1-8B shapes with random
-weights, which all three load from one checkpoint; the tokenizer is ``--tokenizer``'s, filled up to the model's
-vocabulary. ``h200-token-match.toml``: answers of ``--smollm2``'s real weights, compared with float32.
+``--experiments`` are files beside this one. ``h200-bakeoff.toml`` (vLLM and the reference engine) and
+``h200-transformers.toml``: Llama-3.1-8B shapes with random weights, which all three load from one checkpoint; the
+tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. ``h200-token-match.toml``: answers of
+``--smollm2``'s real weights, compared with float32.
 
 A call ends when ``--budget-s`` is over; the same command continues. The runs' pages are written to ``--publish``
 each time, from the trials that have ended.
@@ -27,9 +28,8 @@ from harness.experiment.config import load_experiment
 
 REPORT_S = 60.0
 """Of a call, kept for the report of an interrupted run and for the published page."""
-SPEED, TRANSFORMERS, TOKEN_MATCH = (
-    Path(__file__).with_name(f"h200-{name}.toml") for name in ("bakeoff", "transformers", "token-match")
-)
+SPEED, TOKEN_MATCH = "h200-bakeoff", "h200-token-match"
+EXPERIMENTS = (SPEED, "h200-transformers", TOKEN_MATCH)
 
 
 def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> None:
@@ -46,8 +46,8 @@ def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> Non
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
-    parser.add_argument("--smollm2", type=Path, help="checkpoint for token match")
-    parser.add_argument("--transformers", action="store_true", help="measure Transformers' server, too")
+    parser.add_argument("--smollm2", type=Path, help=f"checkpoint for {TOKEN_MATCH}")
+    parser.add_argument("--experiments", nargs="+", choices=EXPERIMENTS, default=[SPEED])
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
     parser.add_argument("--publish", type=Path, required=True, help="folder for the published pages")
     return parser.parse_args()
@@ -56,24 +56,24 @@ def parse() -> argparse.Namespace:
 async def main() -> None:
     options = parse()
     deadline_s = asyncio.get_running_loop().time() + options.budget_s - REPORT_S
-    files = [SPEED, TRANSFORMERS] if options.transformers else [SPEED]
-    folder = Path(load_experiment(SPEED).model.path or "")
-    if not (folder / "config.json").exists():
-        # In a process of its own: what a process has allocated on the GPU, its allocator keeps.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            pool.submit(write_checkpoint, folder, options.tokenizer).result()
-    if options.smollm2:
-        shutil.copytree(options.smollm2, load_experiment(TOKEN_MATCH).model.path or "", dirs_exist_ok=True)
-        files.insert(0, TOKEN_MATCH)
+    files = {name: Path(__file__).with_name(f"{name}.toml") for name in options.experiments}
+    models = {name: Path(load_experiment(file).model.path or "") for name, file in files.items()}
+    for name, folder in models.items():
+        if name == TOKEN_MATCH:
+            shutil.copytree(options.smollm2, folder, dirs_exist_ok=True)
+        elif not (folder / "config.json").exists():
+            # In a process of its own: what a process has allocated on the GPU, its allocator keeps.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                pool.submit(write_checkpoint, folder, options.tokenizer).result()
     is_finished = True
-    for file in files:
-        out = folder.parent / file.stem
+    for name, file in files.items():
+        out = models[name].parent / name
         if is_finished:
             is_finished = await run(file, out, deadline_s - asyncio.get_running_loop().time())
         if runs := sorted(out.glob("*/run.jsonl")):
             measured = results.load(runs[-1].parent)
-            publish(measured, file, options.publish / file.stem, "python -m benchmarks.gpu.bakeoff --tokenizer FOLDER")
-            print(f"{file.stem}: {len(measured.finished)} of {len(measured.manifest.trials)} trials", flush=True)
+            publish(measured, file, options.publish / name, "python -m benchmarks.gpu.bakeoff --tokenizer FOLDER")
+            print(f"{name}: {len(measured.finished)} of {len(measured.manifest.trials)} trials", flush=True)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

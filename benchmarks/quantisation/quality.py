@@ -1,10 +1,10 @@
 """What each method of quantisation costs in quality: perplexity, KL divergence and token match beside the plain model.
 
-    python -m benchmarks.quantisation.quality [--tokens 20480] [--methods int4 gptq] [--keep FOLDER]
+    python -m benchmarks.quantisation.quality [--tokens 20480] [--methods int4 gptq] [--keep FOLDER] [--trained FOLDER]
 
 The text is Python's own reference (the topics of ``help()``), present wherever Python is: methods are calibrated on
 every second topic, and all are measured on the others. With --keep, checkpoints and evaluations stay, and the next call
-goes on with what is missing.
+goes on with what is missing. --trained is the model after ``bakeoff models distil MODEL MODEL --rounded-to int4``.
 """
 
 import argparse
@@ -31,7 +31,12 @@ _METHODS = {
     "gptq": "--method gptq",
     "gptq act-order": "--method gptq --act-order",
     "awq": "--method awq",
+    "int4 budget": "--method int4",
+    "int4 trained": "--method int4",
 }
+_BUDGET, _TRAINED = list(_METHODS)[-2:]
+_BUDGET_OVER_INT4 = 1.15
+"""Bytes of `_BUDGET`, relative to those of int4."""
 _SMALL_COST = 0.005
 """Of perplexity, relative to the plain model."""
 
@@ -41,20 +46,22 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--tokens", type=int, default=20_480, help="of the text to measure on")
     parser.add_argument("--calibration-tokens", type=int, default=32_768)
-    parser.add_argument("--methods", nargs="+", choices=_METHODS, default=list(_METHODS))
+    parser.add_argument("--methods", nargs="+", choices=_METHODS, help="default: all, the last one with --trained only")
+    parser.add_argument("--trained", type=Path, help="checkpoint that was trained to be rounded to int4")
     parser.add_argument("--keep", type=Path, help="folder for checkpoints and evaluations")
     options = parser.parse_args()
+    options.methods = options.methods or [name for name in _METHODS if name != _TRAINED or options.trained]
     with kept_folder(options.keep) as folder:
         texts = _write_texts(folder)
         rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
     perplexity = rows[options.methods[0]]["reference_perplexity"]["centre"]
-    print(f"\nplain: {_megabytes(Path(options.model))} MB, perplexity {perplexity:.2f}")
+    print(f"\nplain: {_megabytes(Path(options.model)):.1f} MB, perplexity {perplexity:.2f}")
     print(f"{'method':<15}{'MB':>8}{'perplexity':>28}{'KL, nats':>12}{'token match':>13}")
     for name, row in rows.items():
         ratio = row["perplexity_ratio"]
         interval = f"{_percent(ratio['centre'])} [{_percent(ratio['low'])}, {_percent(ratio['high'])}]"
         print(
-            f"{name:<15}{row['megabytes']:>8}{interval:>28}{row['kl_nats_per_token']['centre']:>12.4f}"
+            f"{name:<15}{row['megabytes']:>8.1f}{interval:>28}{row['kl_nats_per_token']['centre']:>12.4f}"
             f"{100 * row['token_match']['centre']:>11.1f} %"
         )
     _judge({name: row["perplexity_ratio"]["centre"] - 1 for name, row in rows.items()})
@@ -84,7 +91,10 @@ def _measured(name: str, options: argparse.Namespace, folder: Path, calibration:
     target, result = folder / name.replace(" ", "-"), folder / f"{name.replace(' ', '-')}.json"
     if not (target / "config.json").exists():
         words = [*_METHODS[name].split(), "--text", calibration, "--calibration-tokens", options.calibration_tokens]
-        bakeoff_models(["quantize", options.model, *words, "--out", target])
+        if name == _BUDGET:
+            words += ["--budget-mb", _BUDGET_OVER_INT4 * _megabytes(folder / "int4")]
+        source = options.trained if name == _TRAINED else options.model
+        bakeoff_models(["quantize", source, *words, "--out", target])
     if not result.exists():
         words = ["eval", target, "--reference", options.model, "--text", held, "--max-tokens", options.tokens]
         result.write_bytes(bakeoff_models([*words, "--dtype", "float32", "--json"]))
@@ -97,8 +107,8 @@ def bakeoff_models(words: Sequence[object]) -> bytes:
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout
 
 
-def _megabytes(folder: Path) -> str:
-    return f"{sum(file.stat().st_size for file in folder.glob('*.safetensors')) / 1e6:.1f}"
+def _megabytes(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6
 
 
 def _percent(ratio: float) -> str:
@@ -112,7 +122,7 @@ def _judge(costs: dict[str, float]) -> None:
         if name in costs:
             bars.add(f"cost_{name}", costs[name], "<=", _SMALL_COST)
     if "int4" in costs:
-        for name, share in (("gptq", 0.5), ("awq", 0.5), ("nf4", 1.0)):
+        for name, share in (("gptq", 0.5), ("awq", 0.5), ("nf4", 1.0), (_BUDGET, 1.0), (_TRAINED, 1.0)):
             if name in costs:
                 bars.add(f"cost_{name}_over_int4", costs[name] / costs["int4"], "<=", share)
     bars.finish()
