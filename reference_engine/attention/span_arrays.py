@@ -3,6 +3,7 @@
 All block tables lie in one flat array, each sequence's behind the one before, so that nothing depends on the longest.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,11 +42,26 @@ class SpanArrays:
         self.rows = self.lengths.cumsum() - self.lengths
         self._block_size = block_size
 
+    @functools.cached_property
+    def _spans(self) -> IntArray:
+        """Number of each new token's span."""
+        return np.arange(len(self.lengths)).repeat(self.lengths)
+
+    @functools.cached_property
+    def num_decodes(self) -> int:
+        """One-token spans before the first longer one."""
+        longer = np.flatnonzero(self.lengths > 1)
+        return int(longer[0]) if len(longer) else len(self.lengths)
+
+    @functools.cached_property
+    def positions(self) -> IntArray:
+        """Of each new token in its sequence: [tokens]."""
+        return np.arange(len(self._spans)) + (self.starts - self.rows)[self._spans]
+
     def slots(self, group: int) -> NDArray[np.int32]:
         """For each new token block · block_size + place in the block: int32 [tokens]."""
-        span = np.arange(len(self.lengths)).repeat(self.lengths)
-        positions = np.arange(len(span)) + (self.starts - self.rows)[span]
-        blocks = self.tables[self._table_starts[group][span] + positions // self._block_size]
+        positions = self.positions
+        blocks = self.tables[self._table_starts[group][self._spans] + positions // self._block_size]
         return (blocks * self._block_size + positions % self._block_size).astype(np.int32)
 
     def blocks(self, group: int, span: int, tokens: int) -> NDArray[np.int32]:
@@ -60,7 +76,7 @@ class SpanArrays:
             int32 [tiles, 4]: first row, tokens, position of the first one, where in `tables` the sequence's blocks are.
         """
         lengths = self.lengths[spans]
-        counts = -(-lengths // tokens)
+        counts = _tile_counts(lengths, tokens)
         span = np.arange(len(lengths)).repeat(counts)
         offsets = (np.arange(len(span)) - (counts.cumsum() - counts)[span]) * tokens
         columns = (
@@ -70,6 +86,15 @@ class SpanArrays:
             self._table_starts[group][spans][span],
         )
         return np.stack(columns, axis=1, dtype=np.int32, casting="same_kind")
+
+
+def num_tiles(lengths: IntArray, tokens: int) -> int:
+    """How many tiles of at most `tokens` tokens spans of these lengths are cut into."""
+    return int(_tile_counts(lengths, tokens).sum())
+
+
+def _tile_counts(lengths: IntArray, tokens: int) -> IntArray:
+    return -(-lengths // tokens)
 
 
 def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ from reference_engine.kv_cache.layout import CacheLayout
 from reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
 from reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
-_LONG = 1024  # tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length
+LONG_CHUNK = 1024
+"""Tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length."""
 _MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
 _LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew
 _SDPA_BACKENDS = [
@@ -87,14 +88,11 @@ class TritonAttention:
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
-        storage = self.storage
-        num_groups = len(storage.layout.groups)
-        arrays = SpanArrays(spans, num_groups, storage.block_size)
-        longer = np.flatnonzero(arrays.lengths > 1)
-        num_decodes = int(longer[0]) if len(longer) else len(spans)
+        storage, arrays = self.storage, self.arrays(spans)
+        num_decodes = arrays.num_decodes
         parts = [
             part
-            for group in range(num_groups)
+            for group in range(len(storage.layout.groups))
             for part in (arrays.slots(group), arrays.tiles(group, slice(num_decodes), 1))
         ]
         tables, *staged = to_device([arrays.tables, *parts], storage.device)
@@ -103,6 +101,10 @@ class TritonAttention:
         if num_decodes < len(spans):
             chunks = Chunks(arrays, num_decodes, storage, may_be_dense=self._may_be_dense)
         return self.step(groups, tables, chunks, factor=self.split_factor(arrays.starts[:num_decodes]))
+
+    def arrays(self, spans: Sequence[Span]) -> SpanArrays:
+        """Spans over this cache as the kernels read them."""
+        return SpanArrays(spans, len(self.storage.layout.groups), self.storage.block_size)
 
     @property
     def split_factors(self) -> Sequence[int]:
@@ -116,7 +118,13 @@ class TritonAttention:
         return split_factor(starts + 1, self.storage.layout.layers[0].num_kv_heads)
 
     def step(
-        self, groups: Sequence[GroupInputs], tables: torch.Tensor, chunks: "Chunks | None" = None, *, factor: int
+        self,
+        groups: Sequence[GroupInputs],
+        tables: torch.Tensor,
+        chunks: "StepChunks | None" = None,
+        *,
+        factor: int,
+        is_padded: bool = False,
     ) -> "TritonStep":
         """A step whose inputs are on the device.
 
@@ -125,8 +133,11 @@ class TritonAttention:
             tables: int32, the block tables that the tiles point into.
             chunks: the spans that are no decodes; None where all are.
             factor: see `split_factor`.
+            is_padded: whether tiles may have no token, and tokens no tile; their results are 0.
         """
-        return TritonStep(self.storage, groups, tables, chunks, factor, batch_invariant=self.batch_invariant)
+        return TritonStep(
+            self.storage, groups, tables, chunks, factor, is_padded=is_padded, batch_invariant=self.batch_invariant
+        )
 
 
 class TritonStep:
@@ -137,15 +148,18 @@ class TritonStep:
         storage: KvStorage,
         groups: Sequence[GroupInputs],
         tables: torch.Tensor,
-        chunks: "Chunks | None",
+        chunks: "StepChunks | None",
         factor: int,
         *,
+        is_padded: bool,
         batch_invariant: bool,
     ) -> None:
         self._storage, self._groups, self._tables, self._chunks = storage, groups, tables, chunks
-        self._batch_invariant = batch_invariant
+        self._is_padded, self._batch_invariant = is_padded, batch_invariant
         self._attend_decodes = (
-            attend_invariantly if batch_invariant else functools.partial(attend_decodes, factor=factor)
+            attend_invariantly
+            if batch_invariant
+            else functools.partial(attend_decodes, factor=factor, has_empty_tiles=is_padded)
         )
         self._attend_chunks = attend_invariantly if batch_invariant else attend_chunks
 
@@ -162,7 +176,7 @@ class TritonStep:
         visible, inputs = storage.layout.groups[group], self._groups[group]
         cache = _cache_of(storage.stores[layer])
         factor: float = query.shape[2] ** -0.5 if scale is None else scale
-        out = query.new_empty(query.shape)
+        out = (query.new_zeros if self._is_padded else query.new_empty)(query.shape)
         if key is not None and value is not None:
             _store(cache, key, value, inputs.slots)
             for dense in self._chunks.dense(group) if self._chunks else ():
@@ -192,6 +206,18 @@ def _store(cache: PagedCache, key: torch.Tensor, value: torch.Tensor, slots: tor
         store_tokens(cache.keys, cache.values, key, value, slots)
     else:
         store_codes((cache.keys, cache.values, cache.key_scales, cache.value_scales), key, value, slots)
+
+
+class StepChunks(Protocol):
+    """The spans of a step that are not decodes, as attention asks for them."""
+
+    def dense(self, group: int) -> "Sequence[DenseChunks]":
+        """See `Chunks.dense`."""
+        ...
+
+    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:
+        """See `Chunks.tiles`."""
+        ...
 
 
 class Chunks:
@@ -238,7 +264,7 @@ class Chunks:
     def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:
         starts, lengths = self._arrays.starts[self._numbers], self._arrays.lengths[self._numbers]
         ends = starts + lengths
-        is_dense = (lengths >= _LONG) & (starts <= _MOST_PAST * ends) & self._may_be_dense
+        is_dense = (lengths >= LONG_CHUNK) & (starts <= _MOST_PAST * ends) & self._may_be_dense
         return is_dense if visible.window is None else is_dense & (ends <= visible.window)
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":

@@ -15,7 +15,7 @@ import torch
 from reference_engine.attention.base import AttentionBackend, Span
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.decoder import Model
+from reference_engine.models.decoder import Hidden, Model
 from reference_engine.models.linear import Matrix
 
 _FEW = 512  # tokens of a step
@@ -116,13 +116,7 @@ class LocalExecutor:
         self._copy_blocks(batch.copies)
         if not batch.spans:
             return None  # a request was swapped out and no other runs
-        rows = batch.wanted_rows
-        token_ids = self._token_ids.tensor(batch.token_ids)
-        hidden = self._model.hidden(
-            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
-            self._positions.tensor(batch.positions),
-            self._attention.begin_step(batch.spans),
-        )
+        rows, hidden = batch.wanted_rows, self._hidden(batch)
         for first in range(0, len(batch.scored_rows), SLAB_ROWS):
             slab = self._wanted_rows.tensor(batch.scored_rows[first : first + SLAB_ROWS])
             logits = self._model.logits(hidden, slab)  # on every rank: its parts are gathered
@@ -130,6 +124,14 @@ class LocalExecutor:
                 read(logits)
         is_all = rows == list(range(len(batch.token_ids)))
         return self._model.logits(hidden, None if is_all else self._wanted_rows.tensor(rows))
+
+    def _hidden(self, batch: Batch) -> Hidden:
+        token_ids = self._token_ids.tensor(batch.token_ids)
+        return self._model.hidden(
+            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
+            self._positions.tensor(batch.positions),
+            self._attention.begin_step(batch.spans),
+        )
 
     def first_layers(self, count: int) -> "LocalExecutor":
         """An executor of the model's first layers over the same cache."""

@@ -1,31 +1,36 @@
-"""Decode steps as CUDA graphs: one call repeats the hundreds of launches of a step.
+"""Steps as CUDA graphs: one call repeats the hundreds of launches of a step.
 
-A graph repeats its kernels at the same addresses and with the same grids. So there is one for each number of rows, up
-to which smaller batches are padded, and each way to split keys; what else differs between steps lies in `StepInputs`.
+A graph repeats its kernels at the same addresses and with the same grids. So there is one for each `GraphShape`, up to
+which smaller steps are padded; what else differs between steps lies in `StepInputs`.
 """
 
 import bisect
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from reference_engine.attention.base import Span
-from reference_engine.attention.span_arrays import SpanArrays
-from reference_engine.attention.triton_backend import GroupInputs, TritonAttention, TritonStep
+from reference_engine.attention.span_arrays import SpanArrays, num_tiles
+from reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
 from reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
 from reference_engine.kernels.cuda import replace_pending
 from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.decoder import Model
+from reference_engine.models.decoder import Hidden, Model
 
-MAX_ROWS = 256
-"""Rows of the largest graph. Above, a step takes longer than its launches."""
-
-_ROW_STEP = 8
+MAX_DECODES = 256
+"""One-token spans of the largest graph."""
+_DECODE_STEP = 8
 _SMALL_SIZES = (1, 2, 4)
+_MIXED_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+"""Tokens of steps with prompts. Larger ones take longer than their launches."""
+_MIXED_DECODES = (0, 16, 64, MAX_DECODES)
+"""Decodes beside prompts: the keys of few are split among more programs."""
+_SPARE_TILES = 16
+"""Each chunk of a prompt may end in a tile that is not full."""
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records what a function launches; returns what launches it again."""
@@ -47,19 +52,34 @@ class CudaCapture:
         return graph.replay
 
 
-class GraphExecutor(LocalExecutor):
-    """Repeats graphs for batches of one-token spans; others run as in `LocalExecutor`.
+class GraphShape(NamedTuple):
+    """What differs between graphs.
 
-    The logits of a graph, where all rows are wanted, and its hidden states where the model is tapped, are valid until
-    the next call of `execute`. Graphs are captured at once, the largest first, which then has room for all others'
-    results.
+    Attributes:
+        tokens: of the step.
+        decodes: one-token spans, the first ones of the step.
+        factor: by which their keys are split, see `TritonAttention.split_factor`.
+    """
+
+    tokens: int
+    decodes: int
+    factor: int
+
+
+class GraphExecutor(LocalExecutor):
+    """Repeats graphs for small steps; others run as in `LocalExecutor`.
+
+    A graph of decodes ends with their logits, one with prompts in front of norm and head, which few tokens need. The
+    logits where all rows are wanted, and the hidden states where the model is tapped, are valid until the next call of
+    `execute`. Graphs are captured at once, the largest first, which then has room for all others' results.
 
     Args:
         model: nothing in its `forward` may wait for the device.
         attention: over the storage.
         host: host memory for swapped-out requests; None without swapping.
-        max_rows: rows of the largest batch that needs a graph, at most `MAX_ROWS`.
+        max_rows: one-token spans of the largest step, of which at most `MAX_DECODES` are captured.
         max_tokens: of the longest sequence.
+        has_prompts: whether to capture steps with prompts; a tapped model's are not.
         capture: None for `CudaCapture`.
     """
 
@@ -71,18 +91,28 @@ class GraphExecutor(LocalExecutor):
         *,
         max_rows: int,
         max_tokens: int,
+        has_prompts: bool = True,
         capture: Capture | None = None,
     ) -> None:
         super().__init__(model, attention, attention.storage, host)
-        self._again = functools.partial(
-            GraphExecutor, attention=attention, host=host, max_rows=max_rows, max_tokens=max_tokens, capture=capture
-        )
-        self._inputs = StepInputs(attention, min(max_rows, MAX_ROWS), max_tokens)
-        self._sizes = [*_SMALL_SIZES, *range(_ROW_STEP, self._inputs.num_rows + 1, _ROW_STEP)]
         capture = capture or CudaCapture()
+        # Early exits draft one token at a time behind prompts that the whole model has computed.
+        self._again = functools.partial(
+            GraphExecutor, attention=attention, host=host, max_rows=max_rows, max_tokens=max_tokens, has_prompts=False,
+            capture=capture,
+        )  # fmt: skip
+        max_decodes = min(max_rows, MAX_DECODES)
+        self._mixed: _PromptGraphs | None = None
+        if has_prompts and model.taps is None:
+            self._mixed = _PromptGraphs(model, attention, capture, max_decodes=max_decodes, max_tokens=max_tokens)
+        max_decodes += -max_decodes % _DECODE_STEP
+        self._inputs = StepInputs(attention, max_decodes, max_decodes=max_decodes, max_tokens=max_tokens)
+        self._padding = Span([block_list([block]) for block in attention.storage.padding_blocks], 0, 1)
+        self._sizes = [*_SMALL_SIZES, *range(_DECODE_STEP, max_decodes + 1, _DECODE_STEP)]
         with torch.inference_mode():
-            factor = self._inputs.fill([], [], self._sizes[-1])
-            logits = self._forward(self._sizes[-1], factor)
+            largest = GraphShape(self._sizes[-1], self._sizes[-1], attention.split_factors[0])
+            self._inputs.fill(attention.arrays([self._padding] * max_decodes), [0] * max_decodes, largest)
+            logits = self._forward(largest)
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         self._taps = model.taps
@@ -90,9 +120,10 @@ class GraphExecutor(LocalExecutor):
         self._states = None if model.taps is None or model.taps.rows is None else torch.empty_like(model.taps.rows)
         with torch.inference_mode():
             self._replays = {
-                (rows, factor): capture(functools.partial(self._run, rows, factor))
+                shape: capture(functools.partial(self._run, shape))
                 for rows in reversed(self._sizes)
                 for factor in attention.split_factors
+                for shape in [GraphShape(rows, rows, factor)]
             }
 
     def first_layers(self, count: int) -> "GraphExecutor":
@@ -107,10 +138,13 @@ class GraphExecutor(LocalExecutor):
             return super().execute(batch, read)
         self._copy_blocks(batch.copies)
         rows = self._sizes[bisect.bisect_left(self._sizes, count)]
-        factor = self._inputs.fill(batch.spans, batch.token_ids, rows)
+        attention, missing = self._inputs.attention, rows - count
+        arrays = attention.arrays([*batch.spans, *[self._padding] * missing])
+        shape = GraphShape(rows, rows, attention.split_factor(arrays.starts[:count]))
+        self._inputs.fill(arrays, [*batch.token_ids, *[0] * missing], shape)
         if batch.previous is not None:
             replace_pending(self._inputs.token_ids[:count], batch.previous)
-        self._replays[rows, factor]()
+        self._replays[shape]()
         if self._taps is not None and self._states is not None:
             self._taps.rows = self._states[:count]
         logits = self._logits[:count]
@@ -118,68 +152,181 @@ class GraphExecutor(LocalExecutor):
             return logits
         return logits.index_select(0, self._wanted_rows.tensor(batch.wanted_rows))
 
-    def _run(self, rows: int, factor: int) -> None:
-        self._logits[:rows].copy_(self._forward(rows, factor))
-        if self._taps is not None and self._taps.rows is not None and self._states is not None:
-            self._states[:rows].copy_(self._taps.rows)
+    def _hidden(self, batch: Batch) -> Hidden:
+        hidden = None if self._mixed is None else self._mixed.hidden(batch)
+        return super()._hidden(batch) if hidden is None else hidden
 
-    def _forward(self, rows: int, factor: int) -> torch.Tensor:
-        inputs = self._inputs
-        return self._model.forward(inputs.token_ids[:rows], inputs.positions[:rows], inputs.step(rows, factor))
+    def _run(self, shape: GraphShape) -> None:
+        self._logits[: shape.tokens].copy_(self._forward(shape))
+        if self._taps is not None and self._taps.rows is not None and self._states is not None:
+            self._states[: shape.tokens].copy_(self._taps.rows)
+
+    def _forward(self, shape: GraphShape) -> torch.Tensor:
+        inputs, count = self._inputs, shape.tokens
+        return self._model.forward(inputs.token_ids[:count], inputs.positions[:count], inputs.step(shape))
+
+
+class _PromptGraphs:
+    """The layers of steps with parts of prompts, with and without decodes; see `GraphExecutor`."""
+
+    def __init__(
+        self, model: Model, attention: TritonAttention, capture: Capture, *, max_decodes: int, max_tokens: int
+    ) -> None:
+        self._model = model
+        self._decodes = [*(count for count in _MIXED_DECODES if count < max_decodes), max_decodes]
+        self._inputs = StepInputs(
+            attention, _MIXED_SIZES[-1], max_decodes=max_decodes, max_tokens=max_tokens, has_chunks=True
+        )
+        # Contexts differ where prompts join: one long row would keep the others waiting.
+        self._factor = attention.split_factors[-1]
+        largest = GraphShape(_MIXED_SIZES[-1], max_decodes, self._factor)
+        with torch.inference_mode():
+            self._inputs.fill(attention.arrays([]), [], largest)
+            residual, added = self._forward(largest)
+        # Graphs share the memory of their results, so these are copied out of it.
+        self._residual, self._added = torch.empty_like(residual), None if added is None else torch.empty_like(added)
+        with torch.inference_mode():
+            self._replays = {shape: capture(functools.partial(self._run, shape)) for shape in self._shapes()}
+
+    def hidden(self, batch: Batch) -> Hidden | None:
+        """The result of `Model.hidden`, valid until the next call; None for a batch that no graph suits."""
+        inputs, count = self._inputs, len(batch.token_ids)
+        if not 0 < count <= _MIXED_SIZES[-1]:
+            return None
+        arrays = inputs.attention.arrays(batch.spans)
+        if arrays.num_decodes > self._decodes[-1] or arrays.lengths.max() >= LONG_CHUNK:
+            return None
+        tokens = _MIXED_SIZES[bisect.bisect_left(_MIXED_SIZES, count)]
+        decodes = self._decodes[bisect.bisect_left(self._decodes, arrays.num_decodes)]
+        shape = GraphShape(tokens, min(decodes, tokens), self._factor)
+        if not inputs.fits(arrays, shape):
+            return None
+        inputs.fill(arrays, batch.token_ids, shape)
+        if batch.previous is not None:
+            replace_pending(inputs.token_ids[:count], batch.previous)
+        self._replays[shape]()
+        return self._residual[:count], None if self._added is None else self._added[:count]
+
+    def _shapes(self) -> Iterator[GraphShape]:
+        for tokens in reversed(_MIXED_SIZES):
+            for decodes in sorted({min(decodes, tokens) for decodes in self._decodes}, reverse=True):
+                yield GraphShape(tokens, decodes, self._factor)
+
+    def _run(self, shape: GraphShape) -> None:
+        residual, added = self._forward(shape)
+        self._residual[: shape.tokens].copy_(residual)
+        if added is not None and self._added is not None:
+            self._added[: shape.tokens].copy_(added)
+
+    def _forward(self, shape: GraphShape) -> Hidden:
+        inputs, count = self._inputs, shape.tokens
+        return self._model.hidden(inputs.token_ids[:count], inputs.positions[:count], inputs.step(shape))
 
 
 class StepInputs:
     """Device memory that graphs read, written by one copy a step.
 
-    It is one int32 buffer: columns of fixed places for all rows, behind them the block tables, as many as there are.
+    It is one int32 buffer: columns of fixed places, behind them the block tables, as many as there are. Tokens that pad
+    a step write to the padding block, and no tile of attention has them.
 
     Args:
         attention: over the cache.
-        max_rows: of a batch.
+        num_tokens: of the largest step.
+        max_decodes: of a step, and most sequences of one.
         max_tokens: of the longest sequence.
+        has_chunks: whether there may be spans of several tokens.
 
     Attributes:
-        num_rows: room for so many.
-        token_ids: int64 [num_rows].
-        positions: int64 [num_rows].
+        attention: the same.
+        num_tokens: the same.
+        token_ids: int64 [num_tokens].
+        positions: int64 [num_tokens].
     """
 
-    def __init__(self, attention: TritonAttention, max_rows: int, max_tokens: int) -> None:
+    def __init__(
+        self,
+        attention: TritonAttention,
+        num_tokens: int,
+        *,
+        max_decodes: int,
+        max_tokens: int,
+        has_chunks: bool = False,
+    ) -> None:
         storage = attention.storage
-        self._attention, self._storage = attention, storage
-        self.num_rows = max_rows + -max_rows % _ROW_STEP
-        self._num_groups = len(storage.layout.groups)
-        self._num_fixed = self.num_rows * (4 + 5 * self._num_groups)
-        most_blocks = self.num_rows * self._num_groups * -(-max_tokens // storage.block_size)
+        self.attention, self.num_tokens = attention, num_tokens
+        self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
+        self._num_tiles = num_tokens + _SPARE_TILES if has_chunks else 0  # of one token each at worst
+        self._num_fixed = 4 * num_tokens + self._num_groups * self._group_size
+        most_blocks = max_decodes * self._num_groups * -(-max_tokens // storage.block_size)
         self._buffer = torch.zeros(self._num_fixed + most_blocks, dtype=torch.int32, device=storage.device)
         self.token_ids, self.positions, self._groups = self._columns(self._buffer, torch.int64)
-        self._padding = Span([block_list([block]) for block in storage.padding_blocks], 0, 1)
+        self._padding_slots = [block * storage.block_size for block in storage.padding_blocks]
+        self._tile_tokens = 1  # until the model's first call
 
-    def fill(self, spans: Sequence[Span], token_ids: Sequence[int], rows: int) -> int:
-        """Writes a step of one-token spans, padded to `rows` rows; returns the factor to split their keys by."""
-        count = len(spans)
-        arrays = SpanArrays([*spans, *[self._padding] * (rows - count)], self._num_groups, self._storage.block_size)
+    def fits(self, arrays: SpanArrays, shape: GraphShape) -> bool:
+        """Whether there is room for a step's block tables and for the tiles of its chunks."""
+        tiles = num_tiles(arrays.lengths[arrays.num_decodes :], self._tile_tokens)
+        return self._num_fixed + len(arrays.tables) <= len(self._buffer) and tiles <= self._most_tiles(shape)
+
+    def fill(self, arrays: SpanArrays, token_ids: Sequence[int], shape: GraphShape) -> None:
+        """Writes a step, padded to a shape that it fits."""
+        count, decodes = len(token_ids), arrays.num_decodes
         size = self._num_fixed + len(arrays.tables)
         # Torch's allocator hands pinned memory out again only after the copies out of it have ended.
-        host = torch.empty(size, dtype=torch.int32, pin_memory=self._storage.device.type == "cuda")
+        host = torch.empty(size, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
         values = host.numpy()
         tokens, positions, groups = self._columns(values, np.int64)
-        tokens[:count], tokens[count:rows] = token_ids, 0
-        positions[:rows] = arrays.starts
-        for group, (slots, tiles) in enumerate(groups):
-            slots[:rows], tiles[:rows] = arrays.slots(group), arrays.tiles(group, slice(None), 1)
+        tokens[:count], tokens[count : shape.tokens] = token_ids, 0
+        positions[:count], positions[count : shape.tokens] = arrays.positions, 0
+        for group, (slots, decode_tiles, chunk_tiles) in enumerate(groups):
+            slots[:count], slots[count : shape.tokens] = arrays.slots(group), self._padding_slots[group]
+            decode_tiles[:decodes] = arrays.tiles(group, slice(decodes), 1)
+            decode_tiles[decodes : shape.decodes] = 0
+            if most_tiles := self._most_tiles(shape):
+                # A chunk's last tile has the most keys; what takes longest starts first.
+                tiles = arrays.tiles(group, slice(decodes, None), self._tile_tokens)[::-1]
+                chunk_tiles[: len(tiles)], chunk_tiles[len(tiles) : most_tiles] = tiles, 0
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
-        return self._attention.split_factor(arrays.starts[:count])
 
-    def step(self, rows: int, factor: int) -> TritonStep:
+    def step(self, shape: GraphShape) -> TritonStep:
         """Attention that reads these inputs."""
-        groups = [GroupInputs(slots[:rows], tiles[:rows]) for slots, tiles in self._groups]
-        return self._attention.step(groups, self._buffer[self._num_fixed :], factor=factor)
+        groups = [GroupInputs(slots[: shape.tokens], decodes[: shape.decodes]) for slots, decodes, _ in self._groups]
+        chunks = _ChunkTiles(self, shape) if self._num_tiles else None
+        tables = self._buffer[self._num_fixed :]
+        return self.attention.step(groups, tables, chunks, factor=shape.factor, is_padded=chunks is not None)
 
-    def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:  # noqa: ANN401
-        """Views of a NumPy array or a tensor: token ids, positions, and for each group slots and tiles."""
-        rows = self.num_rows
-        token_ids, positions = buffer[: 4 * rows].view(int64).reshape(2, rows)
-        groups = buffer[4 * rows : self._num_fixed].reshape(self._num_groups, 5 * rows)
-        return token_ids, positions, [(group[:rows], group[rows:].reshape(rows, 4)) for group in groups]
+    def chunk_tiles(self, group: int, tokens: int, shape: GraphShape) -> torch.Tensor:
+        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those behind the last one have no tokens."""
+        self._tile_tokens = tokens  # the same in all layers: heads of one model are alike
+        return self._groups[group][2][: self._most_tiles(shape)]
+
+    def _most_tiles(self, shape: GraphShape) -> int:
+        return min(self._num_tiles, shape.tokens // self._tile_tokens + _SPARE_TILES)
+
+    @property
+    def _group_size(self) -> int:
+        return self.num_tokens + 4 * (self._num_decodes + self._num_tiles)
+
+    def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[tuple[Any, Any, Any]]]:  # noqa: ANN401
+        """Views of a NumPy array or a tensor: token ids, positions; for each group slots and both kinds of tiles."""
+        token_ids, positions = buffer[: 4 * self.num_tokens].view(int64).reshape(2, self.num_tokens)
+        groups = buffer[4 * self.num_tokens : self._num_fixed].reshape(self._num_groups, self._group_size)
+        first, last = self.num_tokens, self.num_tokens + 4 * self._num_decodes
+        columns = [(group[:first], group[first:last].reshape(-1, 4), group[last:].reshape(-1, 4)) for group in groups]
+        return token_ids, positions, columns
+
+
+class _ChunkTiles(NamedTuple):
+    """A graph's `Chunks`."""
+
+    inputs: StepInputs
+    shape: GraphShape
+
+    def dense(self, group: int) -> Sequence[Any]:  # noqa: ARG002
+        """None: their kernel must be called for each length."""
+        return ()
+
+    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:  # noqa: ARG002
+        """See `Chunks.tiles`."""
+        return self.inputs.chunk_tiles(group, tokens, self.shape)

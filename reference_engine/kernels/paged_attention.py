@@ -12,7 +12,7 @@ spread. Import this module only where `has_triton` holds, or under Triton's inte
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN202, N803, N806, PLR0915, PLR0917
+# ruff: noqa: ANN001, ANN202, N803, N806, PLR0915, PLR0917, SIM102
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -151,10 +151,12 @@ def attend_decodes(
     scale: float,
     visible: Visible,
     factor: int = 1,
+    has_empty_tiles: bool = False,
 ) -> None:
     """The same for the first rows of a step, each the one new token of its sequence; tile i is row i.
 
-    Keys are split into `factor` times `num_splits` parts; see `split_factor`.
+    Keys are split into `factor` times `num_splits` parts; see `split_factor`. With `has_empty_tiles` tiles may have no
+    token: their rows are left alone.
     """
     count, kv_heads = tiles.shape[0], cache.keys.shape[2]
     rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
@@ -167,8 +169,8 @@ def attend_decodes(
     weights = torch.empty(count, heads, splits, dtype=torch.float32, device=query.device)
     _launch(parts, weights, query, cache, tiles, tables, scale, visible, rows=rows, splits=splits)
     _combine[(count, heads)](
-        out, parts, weights, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits, num_warps=2,
-        **early_start(out, count),
+        out, parts, weights, tiles, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits,
+        HAS_EMPTY_TILES=has_empty_tiles, num_warps=2, **early_start(out, count),
     )  # fmt: skip
 
 
@@ -319,10 +321,14 @@ def _attend(
 
 @triton.jit
 def _combine(
-    out, parts, weights,
-    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
+    out, parts, weights, tiles,
+    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr,
+    HAS_EMPTY_TILES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
+    if HAS_EMPTY_TILES:
+        if tl.load(tiles + 4 * tl.program_id(0) + 1) == 0:
+            return
     head = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
     split, dims = tl.arange(0, SPLITS), tl.arange(0, PADDED_DIM)
     weight = tl.load(weights + head * SPLITS + split)

@@ -42,7 +42,8 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(paged_attention, "_INVARIANT_ROWS", 16)
     monkeypatch.setattr(invariant_products, "_TILE_ROWS", 32)
     monkeypatch.setattr(graph_execution, "_SMALL_SIZES", (1,))
-    monkeypatch.setattr(graph_execution, "_ROW_STEP", 2)
+    monkeypatch.setattr(graph_execution, "_DECODE_STEP", 2)
+    monkeypatch.setattr(graph_execution, "_MIXED_SIZES", (2, 16))
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): products are tested in the other dtypes.
 """
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -12,32 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
-import reference_engine.attention as attention_package
 from reference_engine.attention import triton_backend
 from reference_engine.attention.base import Span, slot_mapping
 from reference_engine.attention.span_arrays import SpanArrays
-from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.attention.triton_backend import TritonAttention, suits_triton
-from reference_engine.engine import executors, graph_execution, resolution
-from reference_engine.engine.execution import Batch, LocalExecutor
-from reference_engine.engine.graph_execution import GraphExecutor
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.kernels import cpu, paged_attention, small_products
+from reference_engine.kernels import paged_attention, small_products
 from reference_engine.kernels.cpu import TorchKernels, best_kernels
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
 from reference_engine.kernels.native import has_triton
-from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models import linear
-from reference_engine.models.decoder import Taps
-from reference_engine.models.registry import build_model
-from reference_engine.offline import load_engine
-from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")
@@ -227,7 +212,7 @@ def test_layers_with_windows_and_of_other_layers_equal_float32_attention(visible
 )
 def test_quantised_caches_equal_float32_attention_to_the_same_codes(monkeypatch, kind, dtype, dim):
     """New tokens among them, however long their chunk is."""
-    monkeypatch.setattr(triton_backend, "_LONG", 10)
+    monkeypatch.setattr(triton_backend, "LONG_CHUNK", 10)
     visible = Visible(20, 5)
     layers = (LayerLayout(2, dim, dim, visible), LayerLayout(1, dim, dim), LayerLayout(2, dim, dim, visible, shares=0))
     compare(CacheLayout(layers[::2]), [(90, 1), (4, 1), (0, 12), (31, 7)], 4, dtype, 3, kind=kind)
@@ -254,7 +239,7 @@ def test_tokens_are_stored_as_the_codes_that_torch_makes(kind, dtype):
 
 
 def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
-    monkeypatch.setattr(triton_backend, "_LONG", 30)
+    monkeypatch.setattr(triton_backend, "LONG_CHUNK", 30)
     monkeypatch.setattr(triton_backend, "_LENGTH_STEP", 16)
     lengths = []
     original = triton_backend._attend_dense
@@ -323,79 +308,3 @@ def test_only_what_the_kernels_read_is_given_to_them():
     assert not suits_triton(stored(LayerLayout(2, 12, 12)))
     assert not has_triton(CPU)
     assert not isinstance(best_kernels(CPU, torch.float32), CudaKernels)
-
-
-@pytest.fixture(scope="module")
-def model_and_layout(checkpoint_dir):
-    weights = SafetensorsDirectory(checkpoint_dir)
-    model = build_model(weights.config, weights, max_positions=256, dtype=torch.float32, device=CPU)
-    return model, cache_layout(weights.config)
-
-
-@torch.inference_mode()
-def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
-    """Any number of rows, even and uneven ones, tables that grow and change, tokens that only the device knows."""
-    model, layout = model_and_layout
-    kept, expected = Taps((0, 2, 1)), Taps((0, 2, 1))
-    size, rng = 4, random.Random(3)
-    (ours, _), (theirs, _) = storage_of(layout, size, torch.float32), storage_of(layout, size, torch.float32)
-    captured, replayed = [], set()
-
-    def capture(run):
-        captured.append(run.args)
-        return lambda: replayed.add(run.args) or run()
-
-    graphs = GraphExecutor(model.tapped(kept), TritonAttention(ours), max_rows=8, max_tokens=64, capture=capture)
-    assert captured == [(rows, factor) for rows in (8, 4, 2, 1) for factor in (1, 4)]
-    plain = LocalExecutor(model.tapped(expected), TorchAttention(theirs), theirs)
-    spare = list(range(BLOCKS))
-    rng.shuffle(spare)
-    lengths = [1, 9, 4, 17, 30]
-    tables = [block_list(spare.pop() for _ in range(-(-length // size))) for length in lengths]
-    for table, length in zip(tables, lengths, strict=True):
-        prompt = [rng.randrange(200) for _ in range(length)]
-        batch = Batch(BlockCopies(), [Span([table], 0, length)], prompt, list(range(length)), [length - 1])
-        torch.testing.assert_close(graphs.execute(batch), plain.execute(batch), atol=2e-5, rtol=1e-5)
-    previous = torch.tensor([7, 8, 9, 10, 11])
-    # Rows of sequences, and which of them have logits: those of a draft model's latest token, or twice for siblings.
-    whole = [[0, 1, 2, 3, 4], [2], [4, 3], [1, 2, 3], [3, 0, 4, 1]]
-    parts = [([0, 1, 2, 3, 4], [4]), ([4, 3], [1, 1]), ([1, 2, 3], [0, 2])]
-    for rows, wanted in [*((rows, list(range(len(rows)))) for rows in whole), *parts]:
-        for row in rows:
-            lengths[row] += 1
-            tables[row].extend(spare.pop() for _ in range(-(-lengths[row] // size) - len(tables[row])))
-        spans = [Span([tables[row]], lengths[row] - 1, 1) for row in rows]
-        token_ids = [rng.choice([rng.randrange(200), -1 - row]) for row in rows]
-        positions = [span.start for span in spans]
-        batch = Batch(BlockCopies(), spans, token_ids, positions, wanted, previous=previous)
-        logits = graphs.execute(batch)
-        assert len(logits) == len(wanted)
-        torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
-        torch.testing.assert_close(kept.rows, expected.rows, atol=2e-4, rtol=1e-4)
-        previous = TorchKernels().argmax(logits)
-        previous = previous.repeat(5)[:5]  # as many as rows may name
-    assert {factor for _, factor in replayed} == {1, 4}
-
-
-@pytest.fixture
-def _as_on_a_gpu(monkeypatch):
-    for module in (cpu, attention_package, executors):
-        monkeypatch.setattr(module, "has_triton", lambda device: True)
-    monkeypatch.setattr(graph_execution, "CudaCapture", lambda: lambda run: run)
-
-
-@pytest.mark.usefixtures("_as_on_a_gpu")
-def test_an_engine_that_repeats_its_decode_steps_says_what_transformers_says(checkpoint_dir, hf_model, greedy):
-    engine = load_engine(engine_config(checkpoint_dir, max_num_seqs=2))
-    assert type(engine.core._runner._executor) is GraphExecutor
-    prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]
-    outputs, _ = answers(engine, prompts, 3)
-    assert outputs == [greedy(hf_model, prompt, 3)[0] for prompt in prompts]
-
-
-@pytest.mark.usefixtures("_as_on_a_gpu")
-@pytest.mark.parametrize(("name", "settings"), [("llama", {"cuda_graphs": False}), ("mixtral", {})])
-def test_experts_are_not_captured_and_nothing_is_where_graphs_are_off(name, settings, tmp_path, save_checkpoint):
-    checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name)))
-    config = resolution.resolve_config(engine_config(checkpoint.path, num_blocks=9, **settings), checkpoint.config)
-    assert type(executors.build_executor(config, checkpoint)) is LocalExecutor

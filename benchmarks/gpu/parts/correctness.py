@@ -164,12 +164,14 @@ def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tenso
 def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, float]]:
     """Greedy decoding with graphs, in batches that shrink, grow and change order, against stock torch attention.
 
+    Every third step has a part of a prompt, too.
+
     Yields:
         The deviation of the logits of each step, and how many tokens differ; every second step's tokens reach the
         next one on the device alone.
     """
     model, lengths = random_model(TINY, dtype), [1, 9, 64, 17, 130, 33, 5, 400, 12]
-    tables, blocks = tables_for(len(lengths), max(lengths) + steps), len(lengths) * 40
+    (prompt, *tables), blocks = tables_for(len(lengths) + 1, max(lengths) + steps), (len(lengths) + 1) * 40
     ours, theirs = storage_for(TINY, blocks, dtype), storage_for(TINY, blocks, dtype)
     graphs = GraphExecutor(model, TritonAttention(ours), max_rows=16, max_tokens=TINY.max_position_embeddings)
     plain = LocalExecutor(model, TorchAttention(theirs), theirs)
@@ -179,11 +181,13 @@ def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, flo
     batch = batch_of(tables, [(0, length) for length in lengths], prompts)
     pending: torch.Tensor | None = None
     tokens: dict[int, int] = {}
+    computed = 0  # of the prompt
     for step in range(steps):
         logits, expected = graphs.execute(batch), plain.execute(batch)
         assert logits is not None
         assert expected is not None
         yield f"graph logits {dtype}", error(logits, expected)
+        logits, expected = logits[: len(rows)], expected[: len(rows)]
         chosen, pending = expected.argmax(dim=-1), CudaKernels().argmax(logits)
         # In 16 bits rounding may tip a choice, so that tokens are compared in float32 only.
         yield "graph tokens", float((chosen != pending).sum()) if dtype == torch.float32 else 0.0
@@ -193,4 +197,10 @@ def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, flo
         before, rows = rows, rng.sample(range(len(lengths)), rng.randint(1, len(lengths)))
         is_late = step % 2 and dtype == torch.float32
         ids = [-1 - before.index(row) if is_late and row in before else tokens[row] for row in rows]
-        batch = batch_of([tables[row] for row in rows], [(lengths[row], 1) for row in rows], ids, pending)
+        shape, of_step = [(lengths[row], 1) for row in rows], [tables[row] for row in rows]
+        if step % 3 == 0:
+            length = rng.randint(2, 40)
+            shape, of_step = [*shape, (computed, length)], [*of_step, prompt]
+            ids += [rng.randrange(TINY.vocab_size) for _ in range(length)]
+            computed += length
+        batch = batch_of(of_step, shape, ids, pending)
