@@ -105,7 +105,7 @@ class EngineConfig:
     priority_patience_steps: Annotated[int, "steps by which one level of priority sends a request forward"] = 256
     max_queue: Annotated[int, "requests that may wait; more get HTTP 429"] = 8192
     enable_prefix_caching: Annotated[bool, "compute what prompts have in common at their beginning once"] = True
-    cuda_graphs: Annotated[bool, "on CUDA, decode by repeating captured steps; they are captured at the start"] = True
+    cuda_graphs: Annotated[bool, "on CUDA, repeat small steps, which are captured at the start"] = True
     batch_invariant: Annotated[
         bool,
         "on CUDA, give a request the same tokens alone and in any batch, however prompts are cut and whatever is "

@@ -119,6 +119,14 @@ def test_layers_one_after_the_other_compute_what_the_model_computes(stream, make
         torch.testing.assert_close(model.model.norm(hidden), expected)
 
 
+def test_a_layer_moves_to_the_device_that_computes(stream, monkeypatch):
+    """Quantised layers are read back from files, on the CPU."""
+    layers = stream()
+    tensors = layers.tensors(0)
+    monkeypatch.setattr(layers, "_device", torch.device("meta"))
+    assert {parameter.device.type for parameter in layers.layer(0, tensors).parameters()} == {"meta"}
+
+
 @pytest.mark.parametrize("value_heads", [4, 2])
 def test_awq_scales_neighbours_so_that_the_layer_stays_the_same(stream, value_heads):
     layers = stream(num_key_value_heads=value_heads)
