@@ -206,6 +206,7 @@ def test_an_engine_without_answers_has_a_dash_and_a_footnote(tmp_path: Path) -> 
     assert "– (1)" in text
     assert "(1) match: the model's files are not here; set path in [model]" in text
     assert run.cells[1].quality is None
+    assert not answers_view(run).picture, "one point compares nothing"
     assert "the model&#39;s files are not here" in render_html(run)
 
 
@@ -233,6 +234,15 @@ def test_the_section_shows_where_answers_part_and_the_costliest_token(tmp_path: 
     assert (worst.actual, worst.expected) == ("“The ship sails at dawn.” (11)", "“\\n” (12)")
     page = render_html(run)
     assert "<code>“The ship sails at dawn.” (11)</code> instead of <code>“\\n” (12)</code>" in page
+
+
+def test_two_engines_with_memory_and_answers_are_drawn(tmp_path: Path) -> None:
+    run = only_run(tmp_path, regret=0.02)
+    picture = answers_view(run).picture
+    for engine, differs in (("reference", "0 %"), ("other", "2.78 %")):
+        memory = next(cell for cell in run.cells if cell.engine == engine).intervals["peak_host_bytes"]
+        assert f"{engine}: {memory.centre / (1 << 30):.2f}" in picture
+        assert f"GiB at most, {differs} of the tokens differ" in picture
 
 
 def test_the_bounds_in_the_definitions_are_the_codes_bounds() -> None:

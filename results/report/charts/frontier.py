@@ -1,15 +1,12 @@
-"""Throughput against interactivity.
+"""Engines as lines through points that trade one quantity for another, such as throughput for interactivity."""
 
-x is the rate that one user sees (1 / TPOT p50, tokens/s), y the output tokens/s of all users; up and right is better.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from markupsafe import Markup
 
 from results.metrics import Unit
-from results.report.charts.axes import rates, x_axis, y_axis
+from results.report.charts.axes import tick_text, x_axis, y_axis
 from results.report.charts.labels import Box, Labels, around
 from results.report.charts.scales import Axis, fitted_axis
 from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
@@ -22,8 +19,24 @@ _NAME_SIZE, _LEVEL_SIZE = 14.0, 11.5
 Path = list[tuple[float, float]]
 
 
+class Quantity(msgspec.Struct, frozen=True):
+    """What an axis shows: ``noun`` follows the values in texts, ``title`` stands at the axis."""
+
+    unit: Unit
+    noun: str
+    title: str
+
+
+INTERACTIVITY = Quantity(
+    Unit.COUNT, " tokens/s for each user", "interactivity: tokens/s for each user (1 / TPOT p50) →"
+)
+THROUGHPUT = Quantity(Unit.COUNT, " tokens/s in all", "↑ throughput: output tokens/s, all users")
+MEMORY_GIB = Quantity(Unit.COUNT, " GiB at most", "← peak memory, GiB")
+MISMATCH = Quantity(Unit.SHARE, " of the tokens differ", "↓ tokens that differ from the reference’s")
+
+
 class Point(msgspec.Struct, frozen=True):
-    """One closed-loop level of one engine; both intervals in tokens per second."""
+    """One level of one engine; without a name for the level, the mark has no label."""
 
     level: str
     x: Interval
@@ -31,32 +44,35 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Levels of one engine by ascending concurrency; ``position`` chooses colour and mark."""
+    """Levels of one engine in the order of the line; ``position`` chooses colour and mark."""
 
     engine: str
     position: int
     points: list[Point]
 
 
-def frontier(title: str, series: Sequence[Series]) -> Markup:
-    """Draw the frontier of each workload; empty if no engine has a closed-loop level."""
+def frontier(
+    title: str, series: Sequence[Series], across: Quantity = INTERACTIVITY, up: Quantity = THROUGHPUT
+) -> Markup:
+    """Draw engines by two quantities; empty if no engine has a point."""
     drawn = [each for each in series if each.points]
     if not drawn:
         return Markup("")
     x = fitted_axis(_values(point.x for each in drawn for point in each.points), _LEFT, _RIGHT)
     y = fitted_axis(_values(point.y for each in drawn for point in each.points), _BOTTOM, _TOP)
     parts = [
-        x_axis(x, Unit.COUNT, _TOP, _BOTTOM, "interactivity: tokens/s for each user (1 / TPOT p50) →"),
-        y_axis(y, rates(y), _LEFT, _RIGHT, "↑ throughput: output tokens/s, all users"),
+        x_axis(x, across.unit, _TOP, _BOTTOM, across.title),
+        y_axis(y, [(value, tick_text(up.unit, value, y)) for value in y.ticks()], _LEFT, _RIGHT, up.title),
     ]
     paths = {each.engine: [(x.at(p.x.centre), y.at(p.y.centre)) for p in each.points] for each in drawn}
     labels = Labels(Box(_LEFT, _TOP - 22, WIDTH, _BOTTOM), paths.values())
     names = {each.engine: _name(each, paths[each.engine], labels) for each in drawn}
-    parts += [_draw(each, paths[each.engine], x, y) for each in drawn]
+    texts = {each.engine: [_point_text(point, across, up) for point in each.points] for each in drawn}
+    parts += [_draw(each, paths[each.engine], texts[each.engine], x, y) for each in drawn]
     # Text last, so that no line crosses it. Names are placed before levels.
     parts += names.values()
     parts += [_levels(each, paths[each.engine], labels) for each in drawn]
-    return chart(title, _description(drawn), WIDTH, HEIGHT, *parts, class_="frontier")
+    return chart(title, _description(drawn, texts), WIDTH, HEIGHT, *parts, class_="frontier")
 
 
 def _values(intervals: Iterable[Interval]) -> list[float]:
@@ -68,11 +84,11 @@ def _values(intervals: Iterable[Interval]) -> list[float]:
     return [interval.centre for interval in known] + [min(high, max(low, bound)) for bound in bounds]
 
 
-def _draw(series: Series, path: Path, x: Axis, y: Axis) -> Markup:
+def _draw(series: Series, path: Path, texts: Sequence[str], x: Axis, y: Axis) -> Markup:
     parts = [polyline(path, "curve")]
-    for point, (px, py) in zip(series.points, path, strict=True):
+    for point, text, (px, py) in zip(series.points, texts, path, strict=True):
         parts += _error_bars(point, x, y)
-        parts.append(mark(px, py, series.position, 4.5, f"{series.engine} at {point.level}: {_point_text(point)}"))
+        parts.append(mark(px, py, series.position, 4.5, f"{series.engine}{_at(point)}: {text}"))
     return tag("g", *parts, class_=engine_class(series.position))
 
 
@@ -87,7 +103,7 @@ def _levels(series: Series, path: Path, labels: Labels) -> Markup:
     """The load at each mark with room; tooltips always have it."""
     parts: list[Markup] = []
     for point, (px, py) in zip(series.points, path, strict=True):
-        spot = labels.place(point.level, _LEVEL_SIZE, around(px, py))
+        spot = labels.place(point.level, _LEVEL_SIZE, around(px, py)) if point.level else None
         if spot is not None:
             parts.append(label(spot.x, spot.y, point.level, "level", spot.anchor))
     return tag("g", *parts)
@@ -103,13 +119,24 @@ def _error_bars(point: Point, x: Axis, y: Axis) -> list[Markup]:
     return bars
 
 
-def _point_text(point: Point) -> str:
-    x, y = scale_for(Unit.COUNT, point.x.centre), scale_for(Unit.COUNT, point.y.centre)
-    interactivity = f"{x.number(point.x.centre)} {bounds_text(point.x, x)}".rstrip()
-    throughput = f"{y.number(point.y.centre)} {bounds_text(point.y, y)}".rstrip()
-    return f"{interactivity} tokens/s for each user, {throughput} tokens/s in all"
+def _at(point: Point) -> str:
+    return f" at {point.level}" if point.level else ""
 
 
-def _description(series: Sequence[Series]) -> str:
-    texts = {each.engine: "; ".join(f"{p.level} {_point_text(p)}" for p in each.points) for each in series}
-    return " ".join(f"{engine}: {text}." for engine, text in texts.items())
+def _point_text(point: Point, across: Quantity, up: Quantity) -> str:
+    return f"{_value_text(point.x, across)}, {_value_text(point.y, up)}"
+
+
+def _value_text(interval: Interval, quantity: Quantity) -> str:
+    scale = scale_for(quantity.unit, interval.centre)
+    return f"{scale.number(interval.centre)}{scale.unit} {bounds_text(interval, scale)}".rstrip() + quantity.noun
+
+
+def _description(series: Sequence[Series], texts: Mapping[str, Sequence[str]]) -> str:
+    lines = {
+        each.engine: "; ".join(
+            f"{point.level} {text}".lstrip() for point, text in zip(each.points, texts[each.engine], strict=True)
+        )
+        for each in series
+    }
+    return " ".join(f"{engine}: {line}." for engine, line in lines.items())

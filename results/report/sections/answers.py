@@ -4,17 +4,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
+from markupsafe import Markup
 
 from results.levels import engines_of, levels_of
 from results.quality import EARLY, Difference, QualitySample
+from results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
 from results.report.charts.svg import engine_class
 from results.report.quality import match_of, nats, quality_warnings, unchecked_text
-from results.run import Run, Trial
+from results.run import Cell, Run, Trial
+from results.statistics.interval import Interval
 from results.text.format import ABSENT, plain
 
 RANGES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
 """Ranges of token positions (half-open) in which first divergences are counted."""
 _MAX_CHARACTERS = 40
+_MIN_POINTS = 2
+_GIB = 1 << 30
 
 
 class AnswerRow(msgspec.Struct, frozen=True):
@@ -48,9 +53,10 @@ class Worst(msgspec.Struct, frozen=True):
 
 
 class AnswersView(msgspec.Struct, frozen=True):
-    """The section."""
+    """The section; ``picture`` is empty if fewer than two engines have both of its quantities."""
 
     unchecked: str
+    picture: Markup
     ranges: list[str]
     rows: list[AnswerRow]
     worst: list[Worst]
@@ -64,6 +70,7 @@ def answers_view(run: Run) -> AnswersView:
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
     return AnswersView(
         unchecked=unchecked_text(run),
+        picture=_quality_against_memory(run),
         ranges=[
             f"before {end}" if not start else f"{start}–{end - 1}" if end else f"from {start}" for start, end in RANGES
         ],
@@ -72,6 +79,28 @@ def answers_view(run: Run) -> AnswersView:
         warnings=quality_warnings(run),
         left_out=_left_out(run),
     )
+
+
+def _quality_against_memory(run: Run) -> Markup:
+    """Each engine at the last load at which it has both: what fewer bits save, and what they cost."""
+    series: list[Series] = []
+    for position, engine in enumerate(engines_of(run)):
+        cells = [cell for level in levels_of(run) for cell in level.cells if cell.engine == engine]
+        points = [point for cell in cells if (point := _point(cell))]
+        series.append(Series(engine, position, points[-1:]))
+    if sum(len(each.points) for each in series) < _MIN_POINTS:
+        return Markup("")
+    return frontier("Token match against peak memory", series, MEMORY_GIB, MISMATCH)
+
+
+def _point(cell: Cell) -> Point | None:
+    """Memory of the GPU if the engine uses one."""
+    memory = cell.intervals.get("peak_gpu_bytes") or cell.intervals.get("peak_host_bytes")
+    if cell.quality is None or memory is None:
+        return None
+    low, high = (None if bound is None else bound / _GIB for bound in (memory.low, memory.high))
+    mismatch = Interval(1 - cell.quality.agreement, None, None, cell.quality.answers)
+    return Point("", Interval(memory.centre / _GIB, low, high, memory.n), mismatch)
 
 
 def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
