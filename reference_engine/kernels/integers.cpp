@@ -544,7 +544,42 @@ void multiply_any(const Weight& weight, Out* out, const T* x, int64_t x_row, int
     multiply<FourBits<false>>(weight, out, x, x_row, rows);
 }
 
+// Plain numbers of one output from its codes, which are not filled up here.
+template <bool kIsSmall, typename T>
+void dequantise_row(const Weight& weight, T* out, int64_t output) {
+    const int64_t group = weight.group();
+    const uint8_t* codes = weight.codes + output * (kIsSmall ? weight.columns / 2 : weight.columns);
+    for (int64_t g = 0; g < weight.groups; ++g, out += group, codes += kIsSmall ? group / 2 : group) {
+        const float scale = weight.scales[output * weight.groups + g];
+        const float offset = weight.offsets ? weight.offsets[output * weight.groups + g] : 0.0f;
+        if constexpr (kIsSmall) {
+            const int middle = weight.offsets ? 0 : 8;
+            for (int64_t unit = 0; unit < group; unit += kBlock) {
+                for (int64_t j = 0; j < kBlock / 2; ++j) {
+                    const int code = codes[unit / 2 + j];
+                    out[unit + j] = float((code & 15) - middle) * scale + offset;
+                    out[unit + kBlock / 2 + j] = float((code >> 4) - middle) * scale + offset;
+                }
+            }
+        } else {
+            for (int64_t i = 0; i < group; ++i) out[i] = float(int8_t(codes[i])) * scale + offset;
+        }
+    }
+}
+
+template <typename T>
+void dequantise(const Weight& weight, T* out) {
+#pragma omp parallel for schedule(static)
+    for (int64_t output = 0; output < weight.outputs; ++output) {
+        T* row = out + output * weight.columns;
+        weight.bits == 4 ? dequantise_row<true>(weight, row, output) : dequantise_row<false>(weight, row, output);
+    }
+}
+
 }  // namespace
+
+extern "C" void dequantise_integers_f32(const Weight* weight, float* out) { dequantise(*weight, out); }
+extern "C" void dequantise_integers_bf16(const Weight* weight, bf16* out) { dequantise(*weight, out); }
 
 #define EXPORT(T, OUT, SUFFIX)                                                                                        \
     extern "C" void multiply_integers_##SUFFIX(const Weight* weight, OUT* out, const T* x, int64_t x_row,             \

@@ -61,7 +61,7 @@ class _Product:
         suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
         self._multiply = getattr(_compiled(), f"multiply_integers_{suffix}")
         self._kept, self._outputs = tensors, numbers[0]
-        self._weight = _Weight(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), *numbers)
+        self._weight = _Weight(*map(_address, tensors), *numbers)
         self._pointer = ctypes.addressof(self._weight)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -105,6 +105,18 @@ class IntegerLinear(_Product):
         super().__init__(tensors, numbers, dtype, keeps_float32=keeps_float32)
 
 
+def dequantise(
+    codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, bits: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Plain numbers [out_features, in_features] in `dtype`, columns as in `codes`; `has_kernel` said yes to it."""
+    outputs, columns = codes.shape[0], codes.shape[1] * 8 // bits
+    tensors = (codes.contiguous(), *map(_floats, (scales, offsets)), None, None)
+    weight = _Weight(*map(_address, tensors), outputs, columns, scales.shape[1], bits, 0)
+    out = torch.empty(outputs, columns, dtype=dtype)
+    getattr(_compiled(), f"dequantise_integers_{SUFFIXES[dtype]}")(ctypes.addressof(weight), out.data_ptr())
+    return out
+
+
 class BlockIntegerLinear(_Product):
     """The product with the blocks of a GGUF file, which are read as they are.
 
@@ -131,6 +143,10 @@ class BlockIntegerLinear(_Product):
         super().__init__((blocks, None, None, _floats(bias), None), numbers, dtype, keeps_float32=keeps_float32)
 
 
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 def _floats(numbers: torch.Tensor | None) -> torch.Tensor | None:
     return None if numbers is None else numbers.float().contiguous()
 
@@ -150,4 +166,7 @@ def _functions() -> ctypes.CDLL | None:
     for suffix in (*SUFFIXES.values(), "bf16_to_f32"):
         product = getattr(functions, f"multiply_integers_{suffix}")
         product.argtypes, product.restype = (POINTER, POINTER, POINTER, LONG, LONG), None
+    for suffix in SUFFIXES.values():
+        plain = getattr(functions, f"dequantise_integers_{suffix}")
+        plain.argtypes, plain.restype = (POINTER, POINTER), None
     return functions

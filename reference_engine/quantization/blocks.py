@@ -8,7 +8,7 @@ import torch
 
 from reference_engine.kernels import integers, quantised
 from reference_engine.kernels.blocks import BlockFormat
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
 """Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of
@@ -94,14 +94,3 @@ class BlockMatrix:
         if not quantised.has_bfloat16_pairs():
             return few
         return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
-
-
-class FewRowsLinear:
-    """One product for up to `max_rows` rows, another for more."""
-
-    def __init__(self, few: Linear, many: Linear, max_rows: int) -> None:
-        self._few, self._many, self._max_rows = few, many, max_rows
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        return (self._few if rows.shape[0] <= self._max_rows else self._many)(rows)

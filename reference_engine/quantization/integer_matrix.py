@@ -13,8 +13,11 @@ from torch.nn.functional import linear
 
 from reference_engine.kernels import integers
 from reference_engine.kernels.native import has_triton
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.kernels.quantised import has_bfloat16_pairs
+from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
 
+_FEW_ROWS = 32
+"""On a processor that multiplies pairs of bfloat16, more rows are multiplied faster by plain numbers."""
 _DIVISION_ERROR = 1e-3
 """By which zero points may miss whole numbers."""
 UNIT = 32
@@ -142,26 +145,34 @@ class IntegerMatrix:
         )
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; computed in float32 and rounded once."""
+        """See `QuantisedMatrix`; computed in float32 and rounded once, compiled where that is there."""
+        if integers.has_kernel(self.codes.device, self.dtype, self.group, self.shape[1]):
+            plain = integers.dequantise(self.codes, self.scales, self.offsets, self.bits, self.dtype)
+            return self._in_order(plain)
         codes = self.codes.float() if self.bits == 8 else unpack(self.codes).float()
         if self.bits == 4 and self.offsets is None:
             codes -= MIDDLE
         grouped = codes.unflatten(1, (-1, self.group)) * self.scales.float()[..., None]
         if self.offsets is not None:
             grouped += self.offsets[..., None]
-        plain = grouped.flatten(1).to(self.dtype)
+        return self._in_order(grouped.flatten(1).to(self.dtype))
+
+    def _in_order(self, plain: torch.Tensor) -> torch.Tensor:
         return plain if self.order is None else torch.empty_like(plain).index_copy_(1, self.order, plain)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
         if self._has_coded_products(self.codes.device):
             return CodedLinear(self, bias, torch.float32 if keeps_float32 else self.dtype)
-        if self.has_kernel(self.codes.device, self.dtype):
-            return integers.IntegerLinear(
-                self.codes, self.scales, self.offsets,
-                bits=self.bits, order=self.order, bias=bias, dtype=self.dtype, keeps_float32=keeps_float32,
-            )  # fmt: skip
-        return SlabLinear(self, bias)
+        plain = SlabLinear(self, bias)
+        if not self.has_kernel(self.codes.device, self.dtype):
+            return plain
+        rounded = integers.IntegerLinear(
+            self.codes, self.scales, self.offsets,
+            bits=self.bits, order=self.order, bias=bias, dtype=self.dtype, keeps_float32=keeps_float32,
+        )  # fmt: skip
+        is_plain_faster = self.dtype == torch.bfloat16 and has_bfloat16_pairs() and not keeps_float32
+        return FewRowsLinear(rounded, plain, _FEW_ROWS) if is_plain_faster else rounded
 
 
 class CodedLinear:

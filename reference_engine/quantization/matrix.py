@@ -98,9 +98,23 @@ class SlabLinear:
         """See `Linear`."""
         width, depth = self._weight.shape
         step = max(1, _SLAB_ELEMENTS // depth)
-        slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
-        sums = torch.cat([linear(rows, slab.dequantised()) for slab in slabs], dim=1)
-        return sums if self._bias is None else sums.add_(self._bias)
+        slabs = [slice(first, first + step) for first in range(0, width, step)]
+        parts = [
+            linear(rows, self._weight.rows(slab).dequantised(), None if self._bias is None else self._bias[slab])
+            for slab in slabs
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class FewRowsLinear:
+    """One product for up to `max_rows` rows, another for more."""
+
+    def __init__(self, few: Linear, many: Linear, max_rows: int) -> None:
+        self._few, self._many, self._max_rows = few, many, max_rows
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return (self._few if rows.shape[0] <= self._max_rows else self._many)(rows)
 
 
 def stacked(parts: Sequence[_Matrix]) -> _Matrix:

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 from reference_engine.kernels.integers import IntegerLinear
+from reference_engine.quantization import integer_matrix
 from reference_engine.quantization.integer_matrix import IntegerMatrix, pack
 from reference_engine.quantization.matrix import SlabLinear
 
@@ -24,6 +25,12 @@ EVERY_SHAPE = pytest.mark.parametrize(
 EVERY_KIND = pytest.mark.parametrize("has_order", [False, True])
 EVERY_ZERO = pytest.mark.parametrize("has_offsets", [False, True])
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@pytest.fixture(autouse=True)
+def _all_rows_are_rounded(monkeypatch):
+    """As on processors that do not multiply pairs of bfloat16."""
+    monkeypatch.setattr(integer_matrix, "has_bfloat16_pairs", lambda: False)
 
 
 def matrix_of(bits, columns, group, *, has_offsets=False, has_order=False, dtype=torch.float32):
@@ -80,6 +87,31 @@ def test_rows_that_need_no_rounding_give_the_exact_product(bits, columns, group,
         assert torch.equal(multiply(rows[:number].to(dtype)), found[:number])
     for number in range(9):
         assert torch.equal(multiply(rows[number : number + 1].to(dtype))[0], found[number])
+
+
+@EVERY_SHAPE
+@EVERY_ZERO
+@EVERY_KIND
+@EVERY_DTYPE
+def test_plain_numbers_are_those_of_the_definition(bits, columns, group, has_offsets, has_order, dtype, monkeypatch):
+    matrix = matrix_of(bits, columns, group, has_offsets=has_offsets, has_order=has_order, dtype=dtype)
+    compiled = matrix.dequantised()
+    monkeypatch.setattr(integer_matrix.integers, "has_kernel", lambda *_: False)
+    torch.testing.assert_close(compiled, matrix.dequantised(), atol=1e-6, rtol=2**-8 if dtype == torch.bfloat16 else 0)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("keeps_float32", [False, True])
+def test_many_rows_in_bfloat16_are_not_rounded_where_plain_numbers_are_faster(monkeypatch, bits, keeps_float32):
+    monkeypatch.setattr(integer_matrix, "_FEW_ROWS", 4)
+    matrix = matrix_of(bits, 192, 64, dtype=torch.bfloat16)
+    rows, bias = torch.randn(5, 192).bfloat16(), torch.randn(OUTPUTS).bfloat16()
+    rounded = matrix.linear(bias, keeps_float32=keeps_float32)(rows)
+    monkeypatch.setattr(integer_matrix, "has_bfloat16_pairs", lambda: True)
+    multiply = matrix.linear(bias, keeps_float32=keeps_float32)
+    assert torch.equal(multiply(rows[:4]), rounded[:4])
+    plain = linear(rows, matrix.dequantised(), bias)
+    assert torch.equal(multiply(rows), rounded if keeps_float32 else plain)
 
 
 @EVERY_SHAPE
