@@ -62,8 +62,10 @@ def multiply(
     """
     count, outputs = rows.shape[0], weight.words.shape[0]
     blocks = weight.words.shape[1] // weight.block_words
-    largest = max(SHAPES) if rows.dtype.itemsize == _HALF_BYTES else _FEW_ROWS  # whose shared memory is large enough
-    row_tile = min(max(_MIN_ROWS, triton.next_power_of_2(count)), largest)
+    in_pairs = _in_pairs(weight, rows.dtype)
+    # Shared memory has no room for larger tiles of float32, nor beside entries that are loaded from a table.
+    is_large = rows.dtype.itemsize != _HALF_BYTES or (weight.table is not None and not in_pairs)
+    row_tile = min(max(_MIN_ROWS, triton.next_power_of_2(count)), _FEW_ROWS if is_large else max(SHAPES))
     tile_outputs, warps, stages = SHAPES[row_tile]
     if outputs % tile_outputs:
         tile_outputs, warps = _TILE_OUTPUTS, 4
@@ -72,7 +74,6 @@ def multiply(
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     parts = out if splits == 1 else torch.empty(splits, count, outputs, dtype=torch.float32, device=rows.device)
     early = early_start(rows, count)
-    in_pairs = _in_pairs(weight, rows.dtype)
     _multiply[(row_tiles, tiles, splits)](
         parts, rows, *_pointers(weight), weight.scales if bias is None else bias, count, rows.stride(0),
         OUTPUTS=outputs, INPUTS=weight.columns, BLOCKS=blocks, GROUP=weight.group, BITS=weight.bits,

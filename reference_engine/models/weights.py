@@ -32,8 +32,8 @@ class Weights:
         norm_offset: added to the weights of norms (Gemma stores them minus 1).
         ranks: this rank and its collectives; only this rank's shards are copied.
         quantization: see `EngineConfig.quantization`.
-        batch_invariant: whether a token's bits must not depend on the batch; only of matrices that are not quantised,
-            where `has_triton` holds.
+        batch_invariant: whether a token's bits must not depend on the batch, where `has_triton` holds; matrices that
+            `quantization` may keep become plain for it.
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
@@ -181,7 +181,8 @@ class Weights:
             return stored
         # On a GPU there is no kernel for some rows of blocks, and a head may share them with the embedding.
         is_looked_up = is_outer and isinstance(stored, BlockMatrix) and self.device.type != "cpu"
-        return stored if stored.has_kernel(self.device, self.dtype) and not is_looked_up else None
+        is_plain = self._batch_invariant or is_looked_up or not stored.has_kernel(self.device, self.dtype)
+        return None if is_plain else stored
 
     def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
         self.quantised_bytes += matrix.placed_nbytes(self.device, self.dtype)

@@ -173,8 +173,14 @@ class OneBlockMatrix:
 def test_embeddings_in_blocks_are_plain_on_a_gpu_and_layers_are_not(quantization, is_kept):
     weights = Weights(OneBlockMatrix(), torch.float32, torch.device("meta"), quantization=quantization)
     assert isinstance(weights.matrix("model.embed_tokens.weight"), BlockMatrix) == is_kept
-    kept = weights._stored("model.layers.0.mlp.down_proj.weight")
-    assert isinstance(kept, BlockMatrix)
+    assert isinstance(weights._stored("model.layers.0.mlp.down_proj.weight"), BlockMatrix)
+
+
+def test_blocks_become_plain_where_results_must_not_depend_on_the_batch():
+    for invariant in (False, True):
+        weights = Weights(OneBlockMatrix(), torch.float32, CPU, quantization="auto", batch_invariant=invariant)
+        weights.rows("model.layers.0.mlp.", "down_proj")
+        assert (weights.quantised_bytes == 0) == invariant
 
 
 def test_a_table_of_another_kind_works_without_pairs():

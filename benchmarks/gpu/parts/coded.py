@@ -35,11 +35,8 @@ OVER_BFLOAT16 = {"int4": 0.55, "int4-zp": 0.6, "nf4": 0.8, "mxfp4": 0.8, "Q4_0":
 """Goals for one row: time over that of bfloat16."""
 OVER_BEST = 1.05
 """Goal for what the engine chooses."""
-SHAPES = [
-    (tile, outputs, warps, stages)
-    for tile, outputs, warps in ((128, 64, 4), (128, 128, 8), (256, 64, 4), (256, 128, 8))
-    for stages in (2, 3)
-]
+SHAPES = [(128, 64, 4, 2), (128, 64, 4, 3), (128, 128, 8, 2), (128, 128, 8, 3), (256, 128, 8, 2)]
+"""For many rows: rows and outputs of a tile, warps and stages; the last one is for codes of 8 bits."""
 PIPELINES = [(warps, stages, splits) for warps in (2, 4) for stages in (2, 3, 4) for splits in (4, 8)]
 _HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q2_K": (80, 82), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
 """Where blocks have float16 numbers; the others have two at the beginning."""
@@ -198,7 +195,7 @@ def goals(found: Times) -> Iterator[tuple[str, float, float]]:
 
 
 def sweep(
-    names: Sequence[str] = ("int4", "nf4", "Q4_K"), numbers: Sequence[int] = (1, 16, 32, 64)
+    names: Sequence[str] = ("int4", "nf4", "Q4_K", "int8"), numbers: Sequence[int] = (1, 16, 32, 64)
 ) -> Iterator[tuple[str, float, float]]:
     """The fastest other pipelines for some rows; infinitely slow where they do not fit into shared memory."""
     shapes, splits_of_few = coded_products.SHAPES, vars(small_products)["_SPLITS"]
