@@ -23,6 +23,7 @@ BOUNDS = {
     "argmax": 0, "replace_pending": 0, "graph tokens": 0, "float32 logits": 1e-4, "graph logits torch.float32": 1e-3,
     "graph logits torch.bfloat16": 0.1,  # each layer adds roundings
     "sampled tokens": 0, "sampling waits": 0,
+    **{f"{name} products, largest": 3e-2 for name in coded.NAMES},  # of millions of elements of rounded weights
 }  # fmt: skip
 STEP_GOALS_MS = {"decode step 1 x 256": 4.7, "decode step 64 x 1152": 7.3, "decode step 256 x 1088": 16.0}
 SHARE_GOALS = {"decode 64 x 1024": 0.85, "decode 64 x 8192": 0.9, "chunk 2048 behind 8192": 0.4}

@@ -27,7 +27,7 @@ SHAPES = {16: (64, 2, 4), 32: (64, 4, 3), 64: (64, 4, 3), 128: (128, 8, 2)}
 """For up to so many rows of a tile: its outputs, warps and stages of the pipeline. Two warps multiply without waiting
 for each other."""
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
-_MAX_ROWS_SCALED_AFTER = 16
+MAX_ROWS_SCALED_AFTER = 16
 """Tiles of more rows have more sums than numbers to scale."""
 _FEW_ROWS = 64
 _HALF_BYTES = 2  # of numbers that tensor cores multiply without rounding
@@ -107,7 +107,7 @@ def _scales_after(weight: Words, dtype: torch.dtype, row_tile: int) -> bool:
     """Whether scales are applied to the sums of their groups, in float32, rather than to each number."""
     # Numbers that are not scaled yet may be too large for float16.
     is_large = weight.zeros is not None and dtype is torch.float16
-    return row_tile <= _MAX_ROWS_SCALED_AFTER and weight.table is None and _scales_of_block(weight) > 0 and not is_large
+    return row_tile <= MAX_ROWS_SCALED_AFTER and weight.table is None and _scales_of_block(weight) > 0 and not is_large
 
 
 def _kind_of_zeros(weight: Words) -> int:

@@ -4,18 +4,20 @@ Each layout is timed as the engine multiplies it, and beside that by codes and b
 time for cuBLAS: where one overtakes the other is `coded_products.MAX_ROWS`.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu.parts.correctness import CUDA, error, random_rows
 from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, LAYER_WEIGHTS, PEAK_GBS, graph_us, if_it_fits
-from reference_engine.kernels import coded_products, row_codes, small_products
+from reference_engine.kernels import coded_products, row_codes
 from reference_engine.kernels.blocks import FORMATS
 from reference_engine.models.linear import make_linear
 from reference_engine.quantization import fp8
@@ -24,9 +26,9 @@ from reference_engine.quantization.coded_linear import CodedLinear
 from reference_engine.quantization.matrix import Linear, QuantisedMatrix, SlabLinear
 from reference_engine.quantization.methods import METHODS
 
-NAMES = ("int4", "int4-zp", "int8", "fp8", "nf4", "nf4-double", "mxfp4", *FORMATS)
 TIMED = ("int4", "int4-zp", "int8", "fp8", "nf4", "mxfp4", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 """Without layouts that are like others to the kernels."""
+NAMES = tuple(dict.fromkeys((*TIMED, "nf4-double", *FORMATS)))
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 2048, 8192)
 MANY_ROWS = tuple(rows for rows in (*ROWS, 1024) if rows > 64)
 CODES, PLAIN, MAKING, STOCK = " by codes", " by plain numbers", ", making plain numbers", " with stock torch"
@@ -35,9 +37,16 @@ OVER_BFLOAT16 = {"int4": 0.55, "int4-zp": 0.6, "nf4": 0.8, "mxfp4": 0.8, "Q4_0":
 """Goals for one row: time over that of bfloat16."""
 OVER_BEST = 1.05
 """Goal for what the engine chooses."""
-SHAPES = [(128, 64, 4, 2), (128, 64, 4, 3), (128, 128, 8, 2), (128, 128, 8, 3), (256, 128, 8, 2)]
-"""For many rows: rows and outputs of a tile, warps and stages; the last one is for codes of 8 bits."""
-PIPELINES = [(warps, stages, splits) for warps in (2, 4) for stages in (2, 3, 4) for splits in (4, 8)]
+SWEPT = {
+    16: [(64, 2, 3), (64, 2, 4), (64, 2, 5), (64, 4, 4), (128, 4, 3)],
+    32: [(64, 4, 3), (64, 4, 4), (64, 2, 3), (128, 8, 3)],
+    64: [(64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3), (128, 4, 3)],
+    128: [(64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3)],
+}
+"""Candidates for `coded_products.SHAPES`."""
+SWEPT_ROWS = {1: 16, 16: 16, 32: 32, 64: 64, 128: 128, 512: 128}
+"""Rows that they are measured with, and the tile of so many."""
+SWEPT_NAMES = ("int4", "nf4", "Q4_K", "int8")
 _HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q2_K": (80, 82), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
 """Where blocks have float16 numbers; the others have two at the beginning."""
 
@@ -57,7 +66,12 @@ def matrix_of(name: str, outputs: int, inputs: int) -> QuantisedMatrix:
     return BlockMatrix(blocks.flatten(1), layout, torch.bfloat16)
 
 
-def errors(processes: int = 12) -> Iterator[tuple[str, float]]:
+def odd_inputs(name: str) -> int:
+    """So many that the words of a row are not filled, where blocks are small enough for that."""
+    return 768 if name.endswith("_K") else 576
+
+
+def errors(processes: int = 16) -> Iterator[tuple[str, float]]:
     """Of the linears that the engine chooses; several processes, because compiling takes longest."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for found in pool.imap_unordered(check, NAMES):
@@ -70,6 +84,11 @@ def errors(processes: int = 12) -> Iterator[tuple[str, float]]:
         yield "fp8 scales", float((scales - expected.scales).abs().max() / expected.scales.max())
 
 
+def relative_error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    """Root mean square of the deviations over that of the elements."""
+    return float((ours.double() - exact).norm() / exact.norm())
+
+
 @torch.inference_mode()
 def check(name: str) -> list[tuple[str, float]]:
     """Errors of one layout for few and many rows; compiles what is timed, too.
@@ -77,7 +96,7 @@ def check(name: str) -> list[tuple[str, float]]:
     FP8 is compared with activations that are rounded likewise.
     """
     found: list[tuple[str, float]] = []
-    for biased, (outputs, inputs) in itertools.product((False, True), ((4096, 1024), (192, 768))):
+    for outputs, inputs, biased in ((4096, 1024, False), (192, odd_inputs(name), True)):
         matrix, bias = matrix_of(name, outputs, inputs), random_rows(outputs) if biased else None
         # In float32, so that rounding the weight counts as an error.
         weight = matrix.to(CUDA, torch.float32).dequantised().double()
@@ -89,9 +108,15 @@ def check(name: str) -> list[tuple[str, float]]:
                 codes, scales = row_codes.scaled_codes(x)
                 wide = codes.double() * scales.double()
             exact = wide @ weight.T + (0.0 if bias is None else bias.double())
-            found.append((f"{name} products", error(product(x), exact)))
+            ours = product(x)
+            found += [
+                (f"{name} products", relative_error(ours, exact)),
+                (f"{name} products, largest", error(ours, exact)),
+            ]
         if isinstance(product, CodedLinear):
-            found.append((f"{name} plain", error(coded_products.plain(product.weight, torch.bfloat16), weight)))
+            found.append(
+                (f"{name} plain", relative_error(coded_products.plain(product.weight, torch.bfloat16), weight))
+            )
     for outputs, inputs in LAYER_PRODUCTS.values() if name in TIMED else ():
         product = matrix_of(name, outputs, inputs).linear(None)
         for rows in (*ROWS[:-1], 1024):
@@ -99,7 +124,7 @@ def check(name: str) -> list[tuple[str, float]]:
     return found
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def layer_products(name: str) -> dict[str, tuple[list[Linear], int]]:
     """For each product of a layer linears that do not fit into the L2 cache together, and the bytes of one weight."""
     products: dict[str, tuple[list[Linear], int]] = {}
@@ -194,30 +219,34 @@ def goals(found: Times) -> Iterator[tuple[str, float, float]]:
         yield f"{name} over its better path above 64 rows", worst, OVER_BEST
 
 
-def sweep(
-    names: Sequence[str] = ("int4", "nf4", "Q4_K", "int8"), numbers: Sequence[int] = (1, 16, 32, 64)
-) -> Iterator[tuple[str, float, float]]:
-    """The fastest other pipelines for some rows; infinitely slow where they do not fit into shared memory."""
-    shapes, splits_of_few = coded_products.SHAPES, vars(small_products)["_SPLITS"]
-    for name in names:
-        for rows in numbers:
-            measured: list[tuple[float, tuple[int, ...]]] = []
-            for warps, stages, splits in PIPELINES:
-                coded_products.SHAPES = {**shapes, max(16, rows): (64, warps, stages)}
-                vars(small_products).update(_SPLITS=splits)
-                measured.append((layer_us(name, rows), (warps, stages, splits)))
-            yield from _best(name, rows, measured)
-        vars(small_products).update(_SPLITS=splits_of_few)
-        for rows in (128, 512):
-            measured = []
-            for tile, outputs, warps, stages in SHAPES:
-                coded_products.SHAPES = {**shapes, tile: (outputs, warps, stages)}
-                measured.append((layer_us(name, rows, by_codes), (tile, outputs, warps, stages)))
-            yield from _best(name, rows, measured)
-        coded_products.SHAPES = shapes
-        layer_products.cache_clear()
+def sweep(processes: int = 16) -> Iterator[tuple[str, float, float]]:
+    """Other tiles and pipelines; infinitely slow where they do not fit into shared memory."""
+    chosen = coded_products.SHAPES, coded_products.MAX_ROWS_SCALED_AFTER
+    candidates = [
+        (name, rows, shape, most)
+        for name, (rows, tile) in itertools.product(SWEPT_NAMES, SWEPT_ROWS.items())
+        for shape in SWEPT[tile]
+        for most in ((0, tile) if tile <= 32 and name not in {"nf4", "int8"} else (chosen[1],))
+    ]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(compile_candidate, candidates)
+    for name, rows, shape, most in candidates:
+        use(rows, shape, most)
+        us = layer_us(name, rows, by_codes)
+        yield f"{name}, {rows} rows, {'x'.join(map(str, shape))}, scaled after up to {most} rows", us, 0.0
+    coded_products.SHAPES, coded_products.MAX_ROWS_SCALED_AFTER = chosen
 
 
-def _best(name: str, rows: int, measured: list[tuple[float, tuple[int, ...]]]) -> Iterator[tuple[str, float, float]]:
-    for us, pipeline in sorted(measured)[:3]:
-        yield f"a layer's products, {name}, {rows} rows, {'x'.join(map(str, pipeline))}", us, 0.0
+def use(rows: int, shape: tuple[int, int, int], most: int) -> None:
+    coded_products.SHAPES = {**coded_products.SHAPES, SWEPT_ROWS[rows]: shape}
+    coded_products.MAX_ROWS_SCALED_AFTER = most
+
+
+@torch.inference_mode()
+def compile_candidate(candidate: tuple[str, int, tuple[int, int, int], int]) -> None:
+    name, rows, shape, most = candidate
+    use(rows, shape, most)
+    for outputs, inputs in LAYER_PRODUCTS.values():
+        product = matrix_of(name, outputs, inputs).linear(None)
+        with contextlib.suppress(OutOfResources):
+            by_codes(product, random_rows(rows, inputs))
