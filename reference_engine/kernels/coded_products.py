@@ -22,7 +22,7 @@ from reference_engine.kernels.small_products import add_parts, splits_of
 MAX_ROWS = {4: 512, 8: 512}
 """By bits of a code; more rows are faster with plain numbers, which are made each time, and cuBLAS."""
 
-_TILE_OUTPUTS = 64
+_TILE_OUTPUTS, _WARPS_OF_TILE = 64, 4  # where larger tiles do not fit
 SHAPES = {16: (64, 2, 4), 32: (64, 4, 3), 64: (64, 4, 3), 128: (128, 8, 2)}
 """For up to so many rows of a tile: its outputs, warps and stages of the pipeline. Two warps multiply without waiting
 for each other."""
@@ -63,12 +63,7 @@ def multiply(
     count, outputs = rows.shape[0], weight.words.shape[0]
     blocks = weight.words.shape[1] // weight.block_words
     in_pairs = _in_pairs(weight, rows.dtype)
-    # Shared memory has no room for larger tiles of float32, nor beside entries that are loaded from a table.
-    is_large = rows.dtype.itemsize != _HALF_BYTES or (weight.table is not None and not in_pairs)
-    row_tile = min(max(_MIN_ROWS, triton.next_power_of_2(count)), _FEW_ROWS if is_large else max(SHAPES))
-    tile_outputs, warps, stages = SHAPES[row_tile]
-    if outputs % tile_outputs:
-        tile_outputs, warps = _TILE_OUTPUTS, 4
+    row_tile, tile_outputs, warps, stages = _tile_of(weight, count, rows.dtype)
     row_tiles, tiles = triton.cdiv(count, row_tile), outputs // tile_outputs
     splits = min(splits_of(tiles) if count <= _FEW_ROWS else _splits_of_many(row_tiles * tiles), blocks)
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
@@ -86,6 +81,17 @@ def multiply(
     if splits > 1:
         add_parts(out, parts, bias, early)
     return out
+
+
+def _tile_of(weight: Words, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Rows, outputs, warps and stages of a tile."""
+    # Shared memory has no room for larger tiles of float32, nor beside entries that are loaded from a table.
+    is_wide = dtype.itemsize != _HALF_BYTES or (weight.table is not None and not _in_pairs(weight, dtype))
+    rows = min(max(_MIN_ROWS, 1 << (count - 1).bit_length()), _FEW_ROWS if is_wide else max(SHAPES))
+    outputs, warps, stages = SHAPES[rows]
+    if weight.words.shape[0] % outputs:
+        return rows, _TILE_OUTPUTS, _WARPS_OF_TILE, stages
+    return rows, outputs, warps, stages
 
 
 def _splits_of_many(programs: int) -> int:
@@ -106,8 +112,8 @@ def _in_pairs(weight: Words, dtype: torch.dtype) -> bool:
 def _scales_after(weight: Words, dtype: torch.dtype, row_tile: int) -> bool:
     """Whether scales are applied to the sums of their groups, in float32, rather than to each number."""
     # Numbers that are not scaled yet may be too large for float16.
-    is_large = weight.zeros is not None and dtype is torch.float16
-    return row_tile <= MAX_ROWS_SCALED_AFTER and weight.table is None and _scales_of_block(weight) > 0 and not is_large
+    is_unsafe = weight.zeros is not None and dtype is torch.float16
+    return row_tile <= MAX_ROWS_SCALED_AFTER and weight.table is None and _scales_of_block(weight) > 0 and not is_unsafe
 
 
 def _kind_of_zeros(weight: Words) -> int:
