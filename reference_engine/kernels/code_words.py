@@ -278,15 +278,13 @@ def less_zero(numbers, zero, ZEROS: tl.constexpr, IMPLIED: tl.constexpr):
         numbers -= (zero + IMPLIED)[:, None]
     if ZEROS > 0 and numbers.dtype != tl.float32:  # in two pieces: one would be off by up to a half of a code's step
         zero += IMPLIED
-        whole = (zero + _ROUNDS) - _ROUNDS if ZEROS == 2 else zero
-        whole = (whole.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
-        numbers -= _top_half(whole)[:, None]
+        whole = zero
+        if ZEROS == 2 and IMPLIED == 0:
+            whole = (zero + _ROUNDS) - _ROUNDS
+        whole = whole.to(tl.uint32, bitcast=True) >> 16  # of numbers from 128 on bfloat16 has no more than the whole
+        numbers -= whole.to(tl.uint16).to(tl.bfloat16, bitcast=True)[:, None]
         if ZEROS == 2:
-            numbers -= _top_half(zero - whole)[:, None]
+            rest = (zero - (whole << 16).to(tl.float32, bitcast=True)).to(tl.uint32, bitcast=True)
+            # Rounded half up; a conversion takes several times as long.
+            numbers -= ((rest + 0x8000) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)[:, None]
     return numbers
-
-
-@triton.jit
-def _top_half(numbers):
-    """Float32 numbers as bfloat16, rounded half up; a conversion takes several times as long."""
-    return ((numbers.to(tl.uint32, bitcast=True) + 0x8000) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
