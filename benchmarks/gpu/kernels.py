@@ -23,6 +23,7 @@ BOUNDS = {
     "argmax": 0, "replace_pending": 0, "graph tokens": 0, "float32 logits": 1e-4, "graph logits torch.float32": 1e-3,
     "graph logits torch.bfloat16": 0.1,  # each layer adds roundings
     "sampled tokens": 0, "sampling waits": 0,
+    **{f"{name} products, largest": 3e-2 for name in coded.NAMES},  # of millions of elements of rounded weights
 }  # fmt: skip
 STEP_GOALS_MS = {"decode step 1 x 256": 4.7, "decode step 64 x 1152": 7.3, "decode step 256 x 1088": 16.0}
 SHARE_GOALS = {"decode 64 x 1024": 0.85, "decode 64 x 8192": 0.9, "chunk 2048 behind 8192": 0.4}
@@ -61,6 +62,17 @@ def check_invariance(bars: Bars, model: Path | None, *, sweep: bool) -> None:
     show("8 layers of Llama 3.1 8B, batch-invariant", "tok/s", invariance.costs())
 
 
+@torch.inference_mode()
+def check_coded_times(bars: Bars, *, sweep: bool) -> None:
+    found = coded.times()
+    print("", *coded.table(found), sep="\n", flush=True)
+    for name, value, bound in coded.goals(found):
+        bars.add(name, value, "<=", bound)
+    if sweep:
+        show("quantised weights with other pipelines", "us", coded.sweep())
+    torch.cuda.empty_cache()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other pipeline depths and tiles")
@@ -79,11 +91,7 @@ def main() -> None:
         )
     if options.only in {None, "coded"}:
         check(bars, coded.errors())
-        with torch.inference_mode():
-            show("quantised weights", "us", coded.times())
-            if options.sweep:
-                show("quantised weights with other pipelines", "us", coded.sweep())
-        torch.cuda.empty_cache()
+        check_coded_times(bars, sweep=options.sweep)
     if options.only in {None, "sampling"}:
         check(bars, sampling.errors())
         with torch.inference_mode():

@@ -11,9 +11,11 @@ import torch
 
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts import coded, correctness
-from reference_engine.kernels import coded_products, invariant_products, small_products
+from reference_engine.kernels import invariant_products, row_codes, small_products
 from reference_engine.kernels.cuda import CudaKernels
 
+CODED = ("int4", "int4-zp", "int8", "fp8", "nf4", "Q4_K", "Q6_K")
+"""Layouts that differ to the kernels."""
 _ATTENTION_CASES = 6
 
 
@@ -25,14 +27,16 @@ def main() -> None:
         kernels.add_rms_norm(residual, x, weight, 1e-5)
         kernels.silu_mul(correctness.random_rows(rows, 2 * dim))
         kernels.argmax(torch.randn(rows, dim, device="cuda"))
-        coded_products.scaled_codes(x)
+        row_codes.scaled_codes(x)
     for rows in (1, 7):
         x, weight = correctness.random_rows(rows, 1024), correctness.random_rows(128, 1024)
         small_products.multiply(x, weight)
         invariant_products.multiply_invariantly(x, weight)
-        for name, (outputs, inputs) in itertools.product(coded.NAMES, ((128, 1024), (64, 576))):
-            matrix = coded.matrix_of(name, outputs, inputs)
-            matrix.linear(correctness.random_rows(outputs))(correctness.random_rows(rows, inputs))
+    for name in CODED:
+        inputs = coded.odd_inputs(name)
+        product = coded.matrix_of(name, 128, inputs).linear(correctness.random_rows(128))
+        for rows in (1, 7, 70, 600):
+            product(correctness.random_rows(rows, inputs))
     worst = max(error for _, error in itertools.islice(correctness.attention_errors(), _ATTENTION_CASES))
     torch.cuda.synchronize()
     bars = Bars()

@@ -17,6 +17,7 @@ from reference_engine.models.linear import (
     make_linear,
 )
 from reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
+from reference_engine.quantization.blocks import BlockMatrix
 from reference_engine.quantization.matrix import Linear, QuantisedMatrix
 from reference_engine.quantization.methods import METHODS
 
@@ -31,8 +32,8 @@ class Weights:
         norm_offset: added to the weights of norms (Gemma stores them minus 1).
         ranks: this rank and its collectives; only this rank's shards are copied.
         quantization: see `EngineConfig.quantization`.
-        batch_invariant: whether a token's bits must not depend on the batch; only of matrices that are not quantised,
-            where `has_triton` holds.
+        batch_invariant: whether a token's bits must not depend on the batch, where `has_triton` holds; matrices that
+            `quantization` may keep become plain for it.
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
@@ -70,7 +71,7 @@ class Weights:
 
     def matrix(self, name: str) -> Matrix:
         """One matrix; quantised if it is stored so and may stay so."""
-        stored = self._stored(name)
+        stored = self._stored(name, is_outer=True)
         return self.tensor(name) if stored is None else self._placed(stored)
 
     def norm(self, prefix: str) -> torch.Tensor:
@@ -123,7 +124,7 @@ class Weights:
         """This rank's shard of the output matrix: of `embedding` if tied, else (None) of lm_head."""
         weight = embedding
         if weight is None:
-            stored = self._stored("lm_head.weight")
+            stored = self._stored("lm_head.weight", is_outer=True)
             weight = self._get("lm_head.weight") if stored is None else self._placed(stored)
         if isinstance(weight, torch.Tensor):
             mine = vocabulary_share(weight, self.ranks)
@@ -173,15 +174,18 @@ class Weights:
             )
         return method.make(self._get(name).to(self.device).to(self.dtype))
 
-    def _stored(self, name: str) -> QuantisedMatrix | None:
-        """The matrix as it is stored, if it is quantised and may stay so."""
+    def _stored(self, name: str, *, is_outer: bool = False) -> QuantisedMatrix | None:
+        """The matrix, which may be the embedding or the head, as it is stored, if it is quantised and may stay so."""
         stored = None if self._quantization == "none" else self._source.get_quantised(name)
-        if stored is None or (self._quantization == "auto" and not stored.has_kernel(self.device, self.dtype)):
-            return None
-        return stored
+        if stored is None or self._quantization != "auto":
+            return stored
+        # On a GPU there is no kernel for some rows of blocks, and a head may share them with the embedding.
+        is_looked_up = is_outer and isinstance(stored, BlockMatrix) and self.device.type != "cpu"
+        is_plain = self._batch_invariant or is_looked_up or not stored.has_kernel(self.device, self.dtype)
+        return None if is_plain else stored
 
     def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
-        self.quantised_bytes += matrix.nbytes
+        self.quantised_bytes += matrix.placed_nbytes(self.device, self.dtype)
         self.may_capture = self.may_capture and matrix.may_capture
         return matrix.to(self.device, self.dtype)
 

@@ -8,6 +8,8 @@ import torch
 
 from reference_engine.kernels import integers, quantised
 from reference_engine.kernels.blocks import BlockFormat
+from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
+from reference_engine.quantization.integer_matrix import MIDDLE
 from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
@@ -51,7 +53,17 @@ class BlockMatrix:
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
         """See `QuantisedMatrix`."""
-        return quantised.has_kernel(device, dtype)
+        return quantised.has_kernel(device, dtype) or self._has_coded_products(device)
+
+    def _has_coded_products(self, device: torch.device) -> bool:
+        return has_coded_products(device, self.shape[0], self.format.group)
+
+    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
+        """See `QuantisedMatrix`; the kernels for a GPU take whole bytes or halves, and scales in float32."""
+        if not self._has_coded_products(device):
+            return self.nbytes
+        layout = self.format
+        return coded_nbytes(self.shape, layout.bits, layout.group, has_offsets=layout.has_offsets)
 
     @property
     def may_capture(self) -> bool:
@@ -84,6 +96,8 @@ class BlockMatrix:
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`; few rows in bfloat16 are rounded to 8 bits, all where there is no faster product."""
         device, dtype = self.blocks.device, self.dtype
+        if self._has_coded_products(device):
+            return CodedLinear(self._coded(), bias, torch.float32 if keeps_float32 else dtype)
         if not quantised.has_kernel(device, dtype):
             return SlabLinear(self, bias)
         arguments = self.blocks, self.format, self.shape, bias, dtype
@@ -94,3 +108,14 @@ class BlockMatrix:
         if not quantised.has_bfloat16_pairs():
             return few
         return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
+
+    def _coded(self) -> CodedWeight:
+        """The same numbers: codes of 5 and 6 bits take bytes, scales that are numbers themselves are multiplied."""
+        parts = self.format.parts(self.blocks.reshape(-1, self.format.bytes))
+        if self.format.bits == 8:
+            codes = parts.numbers.view(torch.int8)
+        else:
+            codes = parts.numbers if self.format.has_offsets else (parts.numbers + MIDDLE).view(torch.uint8)
+        rows = self.shape[0]
+        offsets = None if parts.offsets is None else parts.offsets.view(rows, -1)
+        return CodedWeight(codes.reshape(self.shape), parts.scales.view(rows, -1), offsets, self.format.bits)

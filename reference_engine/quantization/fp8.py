@@ -85,9 +85,9 @@ class Fp8Linear:
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
         if has_triton(device):
-            from reference_engine.kernels import coded_products, small_products  # noqa: PLC0415 (needs Triton)
+            from reference_engine.kernels import row_codes, small_products  # noqa: PLC0415 (needs Triton)
 
-            self._encode = coded_products.scaled_codes
+            self._encode = row_codes.scaled_codes
             if small_products.suits_small_products(weight.codes):
                 self._multiply_few, self._max_few = small_products.multiply, small_products.MAX_ROWS_OF_CODES
 
@@ -107,6 +107,6 @@ class Fp8Linear:
 
 
 def _row_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `coded_products.scaled_codes`."""
+    """See `row_codes.scaled_codes`."""
     numbers = rows.float()
     return _coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3)

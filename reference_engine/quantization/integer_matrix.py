@@ -9,17 +9,14 @@ from collections.abc import Hashable, Sequence
 from typing import Literal, Self
 
 import torch
-from torch.nn.functional import linear
 
 from reference_engine.kernels import integers
-from reference_engine.kernels.native import has_triton
 from reference_engine.kernels.quantised import has_bfloat16_pairs
+from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
 from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
 
 _FEW_ROWS = 32
 """On a processor that multiplies pairs of bfloat16, more rows are multiplied faster by plain numbers."""
-_DIVISION_ERROR = 1e-3
-"""By which zero points may miss whole numbers."""
 UNIT = 32
 """Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high one, so
 that both halves of a register are neighbours."""
@@ -97,11 +94,14 @@ class IntegerMatrix:
         return integers.has_kernel(device, dtype, self.group, self.shape[1]) or self._has_coded_products(device)
 
     def _has_coded_products(self, device: torch.device) -> bool:
-        if not has_triton(device):
-            return False
-        from reference_engine.kernels.coded_products import suits_coded_products  # noqa: PLC0415 (needs Triton)
+        return has_coded_products(device, self.shape[0], self.group)
 
-        return suits_coded_products(self.shape[0], self.group)
+    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
+        """See `QuantisedMatrix`."""
+        if not self._has_coded_products(device):
+            return self.nbytes
+        order = 0 if self.order is None else self.order.nbytes
+        return order + coded_nbytes(self.shape, self.bits, self.group, has_offsets=self.offsets is not None)
 
     @property
     def may_capture(self) -> bool:
@@ -163,7 +163,9 @@ class IntegerMatrix:
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
         if self._has_coded_products(self.codes.device):
-            return CodedLinear(self, bias, torch.float32 if keeps_float32 else self.dtype)
+            codes = self.codes if self.bits == 8 else unpack(self.codes)
+            dtype = torch.float32 if keeps_float32 else self.dtype
+            return CodedLinear(CodedWeight(codes, self.scales, self.offsets, self.bits), bias, dtype, self.order)
         plain = SlabLinear(self, bias)
         if not self.has_kernel(self.codes.device, self.dtype):
             return plain
@@ -173,34 +175,3 @@ class IntegerMatrix:
         )  # fmt: skip
         is_plain_faster = self.dtype == torch.bfloat16 and has_bfloat16_pairs() and not keeps_float32
         return FewRowsLinear(rounded, plain, _FEW_ROWS) if is_plain_faster else rounded
-
-
-class CodedLinear:
-    """Few rows on a GPU with Triton kernels, which read the codes once; for more the weight becomes plain each time.
-
-    Args:
-        weight: the kernels run on its device and suit it.
-        bias: [out_features]; None for none.
-        dtype: of the result.
-    """
-
-    def __init__(self, weight: IntegerMatrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
-        from reference_engine.kernels import coded_products  # noqa: PLC0415 (needs Triton)
-
-        zeros = None
-        if weight.offsets is not None:
-            zeros = (-weight.offsets / weight.scales.float()).nan_to_num_()  # a scale of 0 has no offset
-        # The kernel takes zeros off codes, as whole numbers: an offset would be rounded as scaled numbers are.
-        has_whole_zeros = zeros is None or bool(((zeros - zeros.round()).abs() < _DIVISION_ERROR).all())
-        self._kernels, self._max_rows = coded_products, coded_products.MAX_ROWS if has_whole_zeros else 0
-        codes = weight.codes if weight.bits == 8 else unpack(weight.codes)
-        self._weight = coded_products.Words.of(codes, weight.scales, zeros, weight.bits)
-        self._bias, self._dtype, self._order = bias, dtype, weight.order
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        if self._order is not None:
-            rows = rows.index_select(1, self._order)
-        if 0 < rows.shape[0] <= self._max_rows:
-            return self._kernels.multiply(rows, self._weight, self._bias, self._dtype)
-        return linear(rows, self._kernels.plain(self._weight, rows.dtype), self._bias).to(self._dtype)

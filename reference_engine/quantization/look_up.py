@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 from reference_engine.quantization.block_scales import BlockScales
+from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
 from reference_engine.quantization.integer_matrix import UNIT, pack, unpack
 from reference_engine.quantization.matrix import Linear, SlabLinear
 
@@ -78,9 +79,15 @@ class LookUpMatrix:
         """See `QuantisedMatrix`."""
         return True
 
-    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (none is there yet)
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
         """See `QuantisedMatrix`."""
-        return False
+        return has_coded_products(device, self.shape[0], self.block)
+
+    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`; the kernels take scales in float32."""
+        if not self.has_kernel(device, dtype):
+            return self.nbytes
+        return self.table.nbytes + coded_nbytes(self.shape, 4, self.block, has_offsets=False)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""
@@ -111,6 +118,9 @@ class LookUpMatrix:
         scales = self.scales.values()
         return (numbers.view(*scales.shape, self.block) * scales[..., None]).flatten(1).to(self.dtype)
 
-    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:  # noqa: ARG002
+    def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
-        return SlabLinear(self, bias)
+        if not self.has_kernel(self.codes.device, self.dtype):
+            return SlabLinear(self, bias)
+        codes = CodedWeight(unpack(self.codes), self.scales.values(), None, 4, self.table)
+        return CodedLinear(codes, bias, torch.float32 if keeps_float32 else self.dtype)

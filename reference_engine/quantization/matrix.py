@@ -50,6 +50,10 @@ class QuantisedMatrix(Protocol):
         """Whether `linear` would multiply by the codes there, rather than dequantise them each time."""
         ...
 
+    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """Bytes that its product keeps there, which a kernel may want arranged otherwise than they are stored."""
+        ...
+
     @property
     def may_capture(self) -> bool:
         """Whether its product never waits for the device, so that a CUDA graph can repeat it."""

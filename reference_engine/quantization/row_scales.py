@@ -56,6 +56,10 @@ class RowScaledMatrix:
         """See `QuantisedMatrix`."""
         return False
 
+    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same everywhere)
+        """See `QuantisedMatrix`."""
+        return self.nbytes
+
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""
         return dataclasses.replace(self, codes=self.codes.to(device), scales=self.scales.to(device), dtype=dtype)

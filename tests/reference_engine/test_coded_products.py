@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from reference_engine.kernels import coded_products, small_products
-from reference_engine.quantization import fp8, integer_matrix
+from reference_engine.kernels import coded_products, row_codes, small_products
+from reference_engine.kernels.code_words import Words
+from reference_engine.quantization import coded_linear, fp8
 from reference_engine.quantization.integer_matrix import unpack
 from reference_engine.quantization.rounding import absmax, zero_point
 from tests.reference_engine.test_triton_kernels import CPU
@@ -18,7 +19,8 @@ from tests.reference_engine.test_triton_kernels import CPU
     ("rows", "outputs", "inputs", "group", "biased", "programs"),
     [
         (1, 64, 512, 128, True, 1), (3, 64, 288, 96, False, 100), (17, 64, 96, 32, True, 1),
-        (5, 64, 320, 320, True, 100),
+        (5, 64, 320, 320, True, 100), (2, 64, 320, 160, False, 1),
+        (67, 192, 544, 32, True, 100), (140, 128, 128, 32, False, 1),
     ],
 )  # fmt: skip
 def test_coded_products_equal_float64(monkeypatch, quantise, bits, rows, outputs, inputs, group, biased, programs):
@@ -27,7 +29,7 @@ def test_coded_products_equal_float64(monkeypatch, quantise, bits, rows, outputs
     bias = torch.randn(outputs).half() if biased else None
     codes = matrix.codes if bits == 8 else unpack(matrix.codes)
     zeros = None if matrix.offsets is None else (-matrix.offsets / matrix.scales).round()
-    stored = coded_products.Words.of(codes, matrix.scales, zeros, bits)
+    stored = Words.of(codes, matrix.scales, zeros, bits)
     exact = x.double() @ matrix.dequantised().double().T + (bias.double() if biased else 0)
     assert coded_products.suits_coded_products(outputs, group)
     monkeypatch.setattr(small_products, "_PROGRAMS", programs)  # so that there are enough without splits, or not
@@ -37,8 +39,8 @@ def test_coded_products_equal_float64(monkeypatch, quantise, bits, rows, outputs
 
 
 def as_if_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(integer_matrix, "has_triton", lambda device: True)
-    monkeypatch.setattr(coded_products, "MAX_ROWS", 4)
+    monkeypatch.setattr(coded_linear, "has_triton", lambda device: True)
+    monkeypatch.setattr(coded_products, "MAX_ROWS", {4: 4, 8: 4})
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -78,7 +80,7 @@ def test_fp8_products_read_the_weight_once_for_few_rows(monkeypatch):
     for count in (1, 3, 5):
         rows = torch.randn(count, 600)[:, :512]  # parts of longer rows
         rows[-1, ::2] = 0
-        codes, scales = coded_products.scaled_codes(rows)
+        codes, scales = row_codes.scaled_codes(rows)
         coded = fp8.quantised(rows, fp8.E4M3)
         assert torch.equal(scales, coded.scales)
         # The interpreter converts to E4M3 by cutting off, and some numbers wrongly; benchmarks/gpu checks all on a GPU.

@@ -1,62 +1,145 @@
-"""Products with quantised weights on the shapes of Llama 3.1 8B: against float64, then times, then other pipelines."""
+"""Products with quantised weights on the shapes of Llama 3.1 8B: against float64, then times, then other pipelines.
 
+Each layout is timed as the engine multiplies it, and beside that by codes and by plain numbers, which are made each
+time for cuBLAS: where one overtakes the other is `coded_products.MAX_ROWS`.
+"""
+
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from triton.errors import TritonError
+from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu.parts.correctness import CUDA, error, random_rows
-from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, PEAK_GBS, PEAK_TFLOPS, graph_us, if_it_fits
-from reference_engine.kernels import coded_products, small_products
+from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, LAYER_WEIGHTS, PEAK_GBS, graph_us, if_it_fits
+from reference_engine.kernels import coded_products, row_codes
+from reference_engine.kernels.blocks import FORMATS
 from reference_engine.models.linear import make_linear
 from reference_engine.quantization import fp8
-from reference_engine.quantization.matrix import Linear, QuantisedMatrix
+from reference_engine.quantization.blocks import BlockMatrix
+from reference_engine.quantization.coded_linear import CodedLinear
+from reference_engine.quantization.matrix import Linear, QuantisedMatrix, SlabLinear
 from reference_engine.quantization.methods import METHODS
 
-NAMES = ("int4", "int4-zp", "int8", "fp8")
-ROWS = (1, 8, 16, 32, 64, 128)
-PIPELINES = [(warps, stages, splits) for warps in (2, 4) for stages in (2, 3, 4) for splits in (4, 8)]
+TIMED = ("int4", "int4-zp", "int8", "fp8", "nf4", "mxfp4", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+"""Without layouts that are like others to the kernels."""
+NAMES = tuple(dict.fromkeys((*TIMED, "nf4-double", *FORMATS)))
+ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 2048, 8192)
+MANY_ROWS = tuple(rows for rows in (*ROWS, 1024) if rows > 64)
+CODES, PLAIN, MAKING, STOCK = " by codes", " by plain numbers", ", making plain numbers", " with stock torch"
+"""Kinds of products: both that the engine chooses from, what the second begins with, what there is without a kernel."""
+OVER_BFLOAT16 = {"int4": 0.55, "int4-zp": 0.6, "nf4": 0.8, "mxfp4": 0.8, "Q4_0": 0.65, "Q4_K": 0.8, "int8": 0.75}
+"""Goals for one row: time over that of bfloat16."""
+OVER_BEST = 1.05
+"""Goal for what the engine chooses."""
+SWEPT = {
+    16: [(64, 2, 3), (64, 2, 4), (64, 2, 5), (64, 4, 4), (128, 4, 3)],
+    32: [(64, 4, 3), (64, 4, 4), (64, 2, 3), (128, 8, 3)],
+    64: [(64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3), (128, 4, 3)],
+    128: [(64, 4, 2), (64, 4, 3), (128, 8, 2), (128, 8, 3)],
+}
+"""Candidates for `coded_products.SHAPES`."""
+SWEPT_ROWS = {1: 16, 16: 16, 32: 32, 64: 64, 128: 128, 512: 128}
+"""Rows that they are measured with, and the tile of so many."""
+SWEPT_NAMES = ("int4", "nf4", "Q4_K", "int8")
+_HALVES = {"Q6_K": (208,), "Q3_K": (108,), "Q2_K": (80, 82), "Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,)}
+"""Where blocks have float16 numbers; the others have two at the beginning."""
 
 
 def matrix_of(name: str, outputs: int, inputs: int) -> QuantisedMatrix:
-    matrix = METHODS[name].make(random_rows(outputs, inputs) / 20)
-    assert matrix is not None
-    return matrix.to(CUDA, torch.bfloat16)
+    """Random weights of about 0.05; of blocks all bits but those of scales are random."""
+    if name not in FORMATS:
+        matrix = METHODS[name].make(random_rows(outputs, inputs) / 20)
+        assert matrix is not None
+        return matrix.to(CUDA, torch.bfloat16)
+    layout = FORMATS[name]
+    shape = (outputs, inputs // layout.elements, layout.bytes)
+    blocks = torch.randint(0, 256, shape, dtype=torch.uint8, device=CUDA)
+    for place in _HALVES.get(name, (0, 2)):
+        scales = torch.randn(*shape[:2], 1, device=CUDA) / (20 << layout.bits) / (32 if name.endswith("_K") else 1)
+        blocks[..., place : place + 2] = scales.half().view(torch.uint8)
+    return BlockMatrix(blocks.flatten(1), layout, torch.bfloat16)
 
 
-def errors() -> Iterator[tuple[str, float]]:
-    """Of the linears that the engine chooses, for few and many rows; FP8 by activations that are rounded likewise."""
-    for name, (outputs, inputs), biased in itertools.product(NAMES, ((4096, 1024), (192, 576)), (False, True)):
-        matrix, bias = matrix_of(name, outputs, inputs), random_rows(outputs) if biased else None
-        weight = matrix.dequantised().double()
-        for rows, keeps_float32 in itertools.product((1, 7, 16, 33, 64, 65, 300), (False, True)):
-            x = random_rows(rows, inputs)
-            wide = x.double()
-            if name == "fp8":
-                codes, scales = coded_products.scaled_codes(x)
-                wide = codes.double() * scales.double()
-            exact = wide @ weight.T + (0.0 if bias is None else bias.double())
-            yield f"{name} products", error(matrix.linear(bias, keeps_float32=keeps_float32)(x), exact)
+def odd_inputs(name: str) -> int:
+    """So many that the words of a row are not filled, where blocks are small enough for that."""
+    return 768 if name.endswith("_K") else 576
+
+
+def errors(processes: int = 16) -> Iterator[tuple[str, float]]:
+    """Of the linears that the engine chooses; several processes, because compiling takes longest."""
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        for found in pool.imap_unordered(check, NAMES):
+            yield from found
     for columns in (4096, 14_336, 576):
         x = random_rows(5, columns)
-        codes, scales = coded_products.scaled_codes(x)
+        codes, scales = row_codes.scaled_codes(x)
         expected = fp8.quantised(x, fp8.E4M3)
         yield "fp8 codes", float((codes.float() != expected.codes.float()).float().mean())
         yield "fp8 scales", float((scales - expected.scales).abs().max() / expected.scales.max())
 
 
-@functools.cache
+def relative_error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    """Root mean square of the deviations over that of the elements."""
+    return float((ours.double() - exact).norm() / exact.norm())
+
+
+@torch.inference_mode()
+def check(name: str) -> list[tuple[str, float]]:
+    """Errors of one layout for few and many rows; compiles what is timed, too.
+
+    FP8 is compared with activations that are rounded likewise.
+    """
+    found: list[tuple[str, float]] = []
+    try:
+        found += shape_errors(name, 4096, 1024, biased=False)
+        found += shape_errors(name, 192, odd_inputs(name), biased=True)
+        for outputs, inputs in LAYER_PRODUCTS.values() if name in TIMED else ():
+            product = matrix_of(name, outputs, inputs).linear(None)
+            for rows in (*ROWS[:-1], 1024):
+                by_codes(product, random_rows(rows, inputs))
+        torch.cuda.synchronize()
+    except (TritonError, RuntimeError) as problem:  # that the other layouts may be measured
+        print(f"{name}: {problem}", flush=True)
+        found.append((f"{name} products", float("inf")))
+    return found
+
+
+def shape_errors(name: str, outputs: int, inputs: int, *, biased: bool) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    matrix, bias = matrix_of(name, outputs, inputs), random_rows(outputs) if biased else None
+    # In float32, so that rounding the weight counts as an error.
+    weight = matrix.to(CUDA, torch.float32).dequantised().double()
+    product = matrix.linear(bias, keeps_float32=biased)
+    for rows in (1, 7, 16, 33, 64, 65, 300, 1100):
+        x = random_rows(rows, inputs)
+        wide = x.double()
+        if name == "fp8":
+            codes, scales = row_codes.scaled_codes(x)
+            wide = codes.double() * scales.double()
+        exact = wide @ weight.T + (0.0 if bias is None else bias.double())
+        ours = product(x)
+        found += [(f"{name} products", relative_error(ours, exact)), (f"{name} products, largest", error(ours, exact))]
+    if isinstance(product, CodedLinear):
+        plain = coded_products.plain(product.weight, torch.bfloat16)
+        found.append((f"{name} plain", relative_error(plain, weight)))
+    return found
+
+
+@functools.lru_cache(maxsize=1)
 def layer_products(name: str) -> dict[str, tuple[list[Linear], int]]:
     """For each product of a layer linears that do not fit into the L2 cache together, and the bytes of one weight."""
     products: dict[str, tuple[list[Linear], int]] = {}
     for shape, (outputs, inputs) in LAYER_PRODUCTS.items():
-        matrix = matrix_of(name, outputs, inputs) if name in METHODS else random_rows(outputs, inputs)
-        products[shape] = (
-            [make_linear(copy_of(matrix)) for _ in range(int(CACHE_BYTES / matrix.nbytes) + 2)], matrix.nbytes,
-        )  # fmt: skip
+        matrix: Any = matrix_of(name, outputs, inputs) if name in NAMES else random_rows(outputs, inputs)
+        nbytes = matrix.nbytes if isinstance(matrix, torch.Tensor) else matrix.placed_nbytes(CUDA, torch.bfloat16)
+        products[shape] = [make_linear(copy_of(matrix)) for _ in range(int(CACHE_BYTES / nbytes) + 2)], nbytes
     return products
 
 
@@ -64,44 +147,125 @@ def copy_of(matrix: Any) -> Any:  # noqa: ANN401 (a tensor, or a data class of s
     """The same numbers elsewhere in memory."""
     if isinstance(matrix, torch.Tensor):
         return matrix.clone()
-    return dataclasses.replace(matrix, codes=matrix.codes.clone())
+    name = "blocks" if isinstance(matrix, BlockMatrix) else "codes"
+    return dataclasses.replace(matrix, **{name: getattr(matrix, name).clone()})
 
 
-def layer_us(name: str, rows: int) -> tuple[float, float]:
-    """Microseconds of a layer's four products, and the bytes of their weights."""
-    us = weight_bytes = 0.0
-    for shape, (linears, nbytes) in layer_products(name).items():
+def layer_us(name: str, rows: int, product: Callable[[Any, torch.Tensor], torch.Tensor] | None = None) -> float:
+    """Microseconds of a layer's four products, as the engine computes them or as `product` does."""
+    us = 0.0
+    for shape, (linears, _) in layer_products(name).items():
         x = random_rows(rows, LAYER_PRODUCTS[shape][1])
-        us += if_it_fits(functools.partial(graph_us, [functools.partial(linear, x) for linear in linears]))
-        weight_bytes += nbytes
-    return us, weight_bytes
+        calls = [
+            functools.partial(linear if product is None else functools.partial(product, linear), x)
+            for linear in linears
+        ]
+        us += if_it_fits(functools.partial(graph_us, calls, 3))
+    return us
 
 
-def times() -> Iterator[tuple[str, float, float]]:
-    """Name, µs of a layer's products, and share of the bandwidth, or of the peak of bf16 products."""
-    flops = 2 * sum(outputs * inputs for outputs, inputs in LAYER_PRODUCTS.values())
-    for name in ("bfloat16", *NAMES):
-        for rows in ROWS:
-            us, weight_bytes = layer_us(name, rows)
-            yield f"a layer's products, {name}, {rows} rows", us, weight_bytes / us / 1e3 / PEAK_GBS
-        us, _ = layer_us(name, 8192)
-        yield f"a layer's products, {name}, 8192 rows", us, 8192 * flops / us / 1e6 / PEAK_TFLOPS
+def by_codes(linear: Linear, rows: torch.Tensor) -> torch.Tensor:
+    """By codes where there are kernels for them."""
+    return coded_products.multiply(rows, linear.weight) if isinstance(linear, CodedLinear) else linear(rows)
+
+
+def by_plain_numbers(linear: CodedLinear, rows: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(rows, coded_products.plain(linear.weight, rows.dtype))
+
+
+def plain_numbers(linear: CodedLinear, rows: torch.Tensor) -> torch.Tensor:
+    return coded_products.plain(linear.weight, rows.dtype)
+
+
+Times = dict[str, dict[int, float]]
+"""Microseconds of a layer's products by layout and kind, and by rows."""
+
+
+def times() -> Times:
+    found: Times = {}
+    for name in ("bfloat16", *TIMED):
+        try:
+            found |= layout_times(name)
+        except (TritonError, RuntimeError) as problem:  # `check` has counted it as an error
+            print(f"{name}: {problem}", flush=True)
         layer_products.cache_clear()
+        torch.cuda.empty_cache()
+    return found
 
 
-def sweep(
-    names: Sequence[str] = ("int4",), numbers: Sequence[int] = (1, 16, 32, 64)
-) -> Iterator[tuple[str, float, float]]:
-    """The fastest of other warps, stages and splits for each number of rows; infinitely slow where they do not fit."""
-    chosen = {module: dict(vars(module)) for module in (coded_products, small_products)}
-    for name, rows in itertools.product(names, numbers):
-        measured: list[tuple[float, float, tuple[int, ...]]] = []
-        for warps, stages, splits in PIPELINES:
-            vars(coded_products).update(_SHAPES={64: (warps, stages)})
-            vars(small_products).update(_SPLITS=splits)
-            us, weight_bytes = layer_us(name, rows)
-            measured.append((us, weight_bytes / us / 1e3 / PEAK_GBS, (warps, stages, splits)))
-        for us, share, pipeline in sorted(measured)[:4]:
-            yield f"a layer's products, {name}, {rows} rows, {'x'.join(map(str, pipeline))}", us, share
-    for module, values in chosen.items():
-        vars(module).update(values)
+def layout_times(name: str) -> Times:
+    found = {name: {rows: layer_us(name, rows) for rows in ROWS}}
+    if all(isinstance(linears[0], CodedLinear) for linears, _ in layer_products(name).values()):
+        found[name + CODES] = {rows: layer_us(name, rows, by_codes) for rows in MANY_ROWS}
+        found[name + PLAIN] = {rows: layer_us(name, rows, by_plain_numbers) for rows in (64, *MANY_ROWS)}
+        found[name + MAKING] = {1: layer_us(name, 1, plain_numbers)}
+    if name in {"nf4", "mxfp4", *FORMATS}:
+        layer_products.cache_clear()
+        found[name + STOCK] = {rows: stock_us(name, rows) for rows in (1, 128)}
+    return found
+
+
+def stock_us(name: str, rows: int) -> float:
+    """Microseconds of a layer's products as they were without a kernel for the layout."""
+    us = 0.0
+    for outputs, inputs in LAYER_PRODUCTS.values():
+        call = functools.partial(SlabLinear(matrix_of(name, outputs, inputs), None), random_rows(rows, inputs))
+        us += graph_us([call], 3)
+    torch.cuda.empty_cache()
+    return us
+
+
+def table(found: Times) -> Iterator[str]:
+    """Lines: a layout and kind each, microseconds by rows; then the bandwidth of making plain numbers."""
+    columns = sorted({rows for row in found.values() for rows in row})
+    yield f"{'a layer of Llama 3.1 8B, us; rows:':<34}" + "".join(f"{rows:>8}" for rows in columns)
+    for name, row in found.items():
+        yield f"{name:<34}" + "".join(f"{row[rows]:>8.0f}" if rows in row else f"{'':>8}" for rows in columns)
+    yield f"the bf16 weights of a layer at {PEAK_GBS} GB/s: {2 * LAYER_WEIGHTS / PEAK_GBS / 1e3:.0f} us"
+
+
+def goals(found: Times) -> Iterator[tuple[str, float, float]]:
+    """Name, value and bound of each goal."""
+    for name, bound in OVER_BFLOAT16.items():
+        if name not in found:
+            continue
+        yield f"{name} over bfloat16 at 1 row", found[name][1] / found["bfloat16"][1], bound
+    for name in TIMED:
+        if name + CODES not in found:
+            continue
+        codes, plain = found[name + CODES], found[name + PLAIN]
+        worst = max(found[name][rows] / min(codes[rows], plain[rows]) for rows in MANY_ROWS if rows in found[name])
+        yield f"{name} over its better path above 64 rows", worst, OVER_BEST
+
+
+def sweep(processes: int = 16) -> Iterator[tuple[str, float, float]]:
+    """Other tiles and pipelines; infinitely slow where they do not fit into shared memory."""
+    chosen = coded_products.SHAPES, coded_products.MAX_ROWS_SCALED_AFTER
+    candidates = [
+        (name, rows, shape, most)
+        for name, (rows, tile) in itertools.product(SWEPT_NAMES, SWEPT_ROWS.items())
+        for shape in SWEPT[tile]
+        for most in ((0, tile) if tile <= 32 and name not in {"nf4", "int8"} else (chosen[1],))
+    ]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(compile_candidate, candidates)
+    for name, rows, shape, most in candidates:
+        use(rows, shape, most)
+        us = layer_us(name, rows, by_codes)
+        yield f"{name}, {rows} rows, {'x'.join(map(str, shape))}, scaled after up to {most} rows", us, 0.0
+    coded_products.SHAPES, coded_products.MAX_ROWS_SCALED_AFTER = chosen
+
+
+def use(rows: int, shape: tuple[int, int, int], most: int) -> None:
+    coded_products.SHAPES = {**coded_products.SHAPES, SWEPT_ROWS[rows]: shape}
+    coded_products.MAX_ROWS_SCALED_AFTER = most
+
+
+@torch.inference_mode()
+def compile_candidate(candidate: tuple[str, int, tuple[int, int, int], int]) -> None:
+    name, rows, shape, most = candidate
+    use(rows, shape, most)
+    for outputs, inputs in LAYER_PRODUCTS.values():
+        product = matrix_of(name, outputs, inputs).linear(None)
+        with contextlib.suppress(OutOfResources):
+            by_codes(product, random_rows(rows, inputs))
