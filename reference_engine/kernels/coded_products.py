@@ -87,6 +87,20 @@ class Words:
         return cls(words, by_group(scales), None if zeros is None else by_group(zeros), bits, group, columns)
 
 
+def words_bytes(shape: tuple[int, int], group: int, bits: int, numbers: int) -> int:
+    """Bytes of `Words`.
+
+    Args:
+        shape: of the weight.
+        group: columns that share a scale.
+        bits: of a code.
+        numbers: 1 for scales, 2 for scales and zeros.
+    """
+    outputs, columns = shape
+    filled = columns + -columns % (_WORDS * 32 // bits)
+    return outputs * (filled * bits // 8 + -(-filled // group) * numbers * 4)
+
+
 def multiply(
     rows: torch.Tensor, weight: Words, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:

@@ -39,6 +39,10 @@ class BlockMatrix:
         """See `QuantisedMatrix`."""
         return self.blocks.nbytes
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return self.nbytes
+
     @property
     def layout(self) -> str:
         """See `QuantisedMatrix`."""

@@ -79,6 +79,18 @@ class IntegerMatrix:
             tensor.nbytes for tensor in (self.codes, self.scales, self.offsets, self.order) if tensor is not None
         )
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        numbers = 1 if self.offsets is None else 2
+        order = 0 if self.order is None else self.order.nbytes
+        if self._has_coded_products(device):
+            from reference_engine.kernels.coded_products import words_bytes  # noqa: PLC0415 (needs Triton)
+
+            return words_bytes(self.shape, self.group, self.bits, numbers) + order
+        if self.has_kernel(device, dtype):
+            return integers.held_bytes(self.shape, self.group, self.bits, numbers) + order
+        return self.nbytes
+
     @property
     def layout(self) -> Hashable:
         """See `QuantisedMatrix`; every matrix has an order of its own."""

@@ -63,6 +63,10 @@ class LookUpMatrix:
         """See `QuantisedMatrix`."""
         return self.codes.nbytes + self.table.nbytes + self.scales.nbytes
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return self.nbytes
+
     @property
     def layout(self) -> Hashable:
         """See `QuantisedMatrix`."""

@@ -36,6 +36,10 @@ class QuantisedMatrix(Protocol):
         """Bytes that it takes, scales included."""
         ...
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """Bytes that its product keeps on a device for activations of a dtype; kernels may arrange codes anew."""
+        ...
+
     @property
     def layout(self) -> Hashable:
         """Equal for matrices that `stacked` can join if they have as many columns."""
