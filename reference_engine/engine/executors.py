@@ -23,7 +23,9 @@ from reference_engine.kv_cache.storage import KvStorage, allocate_storage, token
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.models.decoder import Model, Taps
 from reference_engine.models.experts import MoeConfig
+from reference_engine.models.offload import CudaLane, WeightOffload
 from reference_engine.models.registry import build_model
+from reference_engine.models.weight_bytes import Loading, layer_matrix_bytes
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.sampling import choose
 from reference_engine.sampling.prompt_scores import prompt_logprobs
@@ -65,7 +67,8 @@ def build_executor(
         torch.set_num_threads(config.threads)
     device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
     budget = GpuBudget(device, config.gpu_memory_utilization) if config.num_blocks is None else None
-    model = _loaded(config, checkpoint, demand, ranks)
+    offload = _offload(config, checkpoint, device) if config.cpu_offload_gb else None
+    model = _loaded(config, checkpoint, demand, ranks, offload)
     if taps is not None:
         model = model.tapped(taps)
     num_blocks = config.num_blocks or 1
@@ -80,7 +83,17 @@ def build_executor(
     return _executor_over(config, demand, model, storage, host, may_capture=may_capture)
 
 
-def _loaded(config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks: Ranks) -> Model:
+def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
+    """Offloads as much as the configuration says, evenly over this rank's share of the layers' matrices."""
+    loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
+    layers = layer_matrix_bytes(checkpoint.config, loading)
+    budget = int(config.cpu_offload_gb * 2**30)
+    return WeightOffload(CudaLane(device), device, budget, layers // config.tensor_parallel_size)
+
+
+def _loaded(
+    config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks: Ranks, offload: WeightOffload | None = None
+) -> Model:
     """The part of a model that a rank computes, with its weights."""
     return build_model(
         checkpoint.config,
@@ -91,6 +104,7 @@ def _loaded(config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks:
         ranks=ranks,
         quantization=config.quantization,
         batch_invariant=config.batch_invariant,
+        offload=offload,
     )
 
 

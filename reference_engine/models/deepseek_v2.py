@@ -152,8 +152,8 @@ class SharedAndRouted:
     """Shared and routed experts of a layer; a `FeedForward`."""
 
     def __init__(self, config: DeepseekV2Config, weights: Weights, prefix: str) -> None:
-        self._shared = GatedMlp(weights, f"{prefix}shared_experts.")
         self._routed = Experts(config, weights, prefix)
+        self._shared = GatedMlp(weights, f"{prefix}shared_experts.")
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
