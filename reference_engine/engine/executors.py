@@ -10,7 +10,7 @@ from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import LocalExecutor
+from reference_engine.engine.execution import Batch, LocalExecutor
 from reference_engine.engine.gpu_memory import GpuBudget, largest_batch
 from reference_engine.engine.memory import keep_few_multiplications
 from reference_engine.engine.request import Request, SamplingParams
@@ -25,7 +25,7 @@ from reference_engine.models.decoder import Model, Taps
 from reference_engine.models.experts import MoeConfig
 from reference_engine.models.offload import CudaLane, WeightOffload
 from reference_engine.models.registry import build_model
-from reference_engine.models.weight_bytes import Loading, layer_matrix_bytes
+from reference_engine.models.weight_bytes import Loading, product_bytes
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.sampling import choose
 from reference_engine.sampling.prompt_scores import prompt_logprobs
@@ -86,7 +86,7 @@ def build_executor(
 def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
     """Offloads as much as the configuration says, evenly over this rank's share of the layers' matrices."""
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
-    layers = layer_matrix_bytes(checkpoint.config, loading)
+    layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)
     return WeightOffload(CudaLane(device), device, budget, layers // config.tensor_parallel_size)
 
@@ -137,20 +137,8 @@ def _measured_num_blocks(
     batch, needed = largest_batch(demand, max_rows_of(config, demand))
     storage = storage_of(config, demand, needed, device)
     executor = LocalExecutor(model, attention_of(config, storage), storage)
-    drawn = [Request("", [0], SamplingParams(max_tokens=1, top_p=top_p)) for top_p in (1.0, 0.9)]
-
-    def score(logits: torch.Tensor) -> None:
-        prompt_logprobs(logits, [0] * len(logits), [1] * len(logits))
-
-    @torch.inference_mode()
-    def step() -> None:
-        logits = executor.execute(batch, score)
-        if logits is not None:
-            for request in drawn:
-                choose(logits, [request] * len(logits))
-
     try:
-        left = budget.left(step) + storage.bytes
+        left = budget.left(lambda: run_largest(executor, batch)) + storage.bytes
     except torch.OutOfMemoryError as error:
         raise _too_large(config, "do not fit into") from error
     left = int(ranks.least(torch.tensor(left, device=device)))
@@ -159,6 +147,25 @@ def _measured_num_blocks(
     if not num_blocks:
         raise _too_large(config, f"leave no KV block of {demand.bytes(1)} bytes in")
     return num_blocks
+
+
+@torch.inference_mode()
+def run_largest(executor: LocalExecutor, batch: Batch) -> None:
+    """Computes a batch with all that takes memory behind it: scores of prompts, and draws from its logits.
+
+    Args:
+        executor: of the model.
+        batch: from `largest_batch`.
+    """
+
+    def score(logits: torch.Tensor) -> None:
+        prompt_logprobs(logits, [0] * len(logits), [1] * len(logits))
+
+    logits = executor.execute(batch, score)
+    if logits is not None:
+        for top_p in (1.0, 0.9):
+            request = Request("", [0], SamplingParams(max_tokens=1, top_p=top_p))
+            choose(logits, [request] * len(logits))
 
 
 def _too_large(config: EngineConfig, what: str) -> ConfigError:

@@ -208,15 +208,26 @@ class StreamedLinear:
         return result
 
 
-def tensors_of(linear: Linear) -> list[torch.Tensor]:
-    """Each tensor that a product keeps, once."""
-    tensors: dict[int, torch.Tensor] = {}
+def tensors_of(part: object) -> list[torch.Tensor]:
+    """Each tensor that an object of this package keeps, however deep it lies, once."""
+    seen: dict[int, object] = {}
+    queue = [part]
+    while queue:
+        part = queue.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part
+            queue.extend(reversed(_parts(part)))
+    return [part for part in seen.values() if isinstance(part, torch.Tensor)]
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        return tensors.setdefault(id(tensor), tensor)
 
-    _mapped(linear, note)
-    return list(tensors.values())
+def _parts(part: object) -> list[object]:
+    if isinstance(part, list | tuple):
+        return list(cast("Sequence[object]", part))
+    if not type(part).__module__.startswith("reference_engine."):
+        return []
+    if dataclasses.is_dataclass(part):
+        return [getattr(part, field.name) for field in dataclasses.fields(part)]
+    return list(vars(part).values()) if hasattr(part, "__dict__") else []
 
 
 def _with_tensors(linear: Linear, old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> Linear:

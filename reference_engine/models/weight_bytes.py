@@ -23,6 +23,8 @@ ROUTER = ".gate.weight"
 """How the names of routers end, which are kept in float32."""
 _META = torch.device("meta")
 _MATRIX = 2  # dimensions
+_JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3": "w1"}
+"""Matrices that are multiplied together with an earlier one."""
 _ABSORBED = ("q_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
 """Of DeepSeek-V2: reordered or cut into heads, so they are plain."""
 
@@ -94,11 +96,15 @@ def quantised_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
     }
 
 
-def layer_matrix_bytes(config: ModelConfig, loading: Loading) -> int:
-    """Bytes of the layers' matrices together: what `--cpu-offload-gb` can offload."""
+def product_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
+    """Bytes of the weights of each product in layers, by the name of its first matrix."""
     quantised, each = quantised_bytes(config, loading), loading.dtype.itemsize
-    shapes = layer_matrices(config)
-    return sum(quantised.get(name, math.prod(shape) * each) for name, shape in shapes.items())
+    sizes: dict[str, int] = {}
+    for name, shape in layer_matrices(config).items():
+        prefix, part = name.removesuffix(".weight").rsplit(".", 1)
+        first = f"{prefix}.{_JOINED.get(part, part)}.weight"
+        sizes[first] = sizes.get(first, 0) + quantised.get(name, math.prod(shape) * each)
+    return sizes
 
 
 def _stored(shapes: Mapping[str, Shape], form: _Format, dtype: torch.dtype) -> dict[str, QuantisedMatrix | None]:

@@ -8,7 +8,7 @@ import torch
 
 from reference_engine.kernels import integers, quantised
 from reference_engine.kernels.blocks import BlockFormat
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
 """Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of
@@ -42,6 +42,12 @@ class BlockMatrix:
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
         """See `QuantisedMatrix`."""
         return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        if self.has_kernel(device, dtype):
+            return rows * self.shape[0] * dtype.itemsize
+        return slab_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> str:

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from reference_engine.kernels import integers
 from reference_engine.kernels.native import has_triton
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 _DIVISION_ERROR = 1e-3
 """By which zero points may miss whole numbers."""
@@ -90,6 +90,13 @@ class IntegerMatrix:
         if self.has_kernel(device, dtype):
             return integers.held_bytes(self.shape, self.group, self.bits, numbers) + order
         return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        result = rows * self.shape[0] * dtype.itemsize
+        if self._has_coded_products(device):
+            return result + self.shape[0] * self.shape[1] * dtype.itemsize
+        return result if self.has_kernel(device, dtype) else slab_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> Hashable:

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from reference_engine.quantization.block_scales import BlockScales
 from reference_engine.quantization.integer_matrix import UNIT, pack, unpack
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 def midpoints(values: torch.Tensor) -> torch.Tensor:
@@ -66,6 +66,10 @@ class LookUpMatrix:
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
         """See `QuantisedMatrix`."""
         return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return slab_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> Hashable:

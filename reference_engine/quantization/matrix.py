@@ -9,6 +9,9 @@ from torch.nn.functional import linear
 _SLAB_ELEMENTS = 1 << 24
 """Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
 
+_DECODED_BYTES = 8
+"""For each weight that is dequantised: two float32 numbers, before and after it is scaled."""
+
 
 class Linear(Protocol):
     """A matrix with an optional bias."""
@@ -38,6 +41,10 @@ class QuantisedMatrix(Protocol):
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
         """Bytes that its product keeps on a device for activations of a dtype; kernels may arrange codes anew."""
+        ...
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """Bytes that its product takes at most while it multiplies many rows there, result included."""
         ...
 
     @property
@@ -105,6 +112,15 @@ class SlabLinear:
         slabs = (self._weight.rows(slice(first, first + step)) for first in range(0, width, step))
         sums = torch.cat([linear(rows, slab.dequantised()) for slab in slabs], dim=1)
         return sums if self._bias is None else sums.add_(self._bias)
+
+
+def slab_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
+    """`QuantisedMatrix.call_bytes` of `SlabLinear`."""
+    width, depth = shape
+    slab_rows = min(width, max(1, _SLAB_ELEMENTS // depth))
+    earlier = rows * (width - slab_rows) * dtype.itemsize
+    decoded = _DECODED_BYTES + (0 if dtype.itemsize == 4 else dtype.itemsize)  # rounded, unless it stays float32
+    return max(2 * rows * width * dtype.itemsize, earlier + slab_rows * depth * decoded)
 
 
 def stacked(parts: Sequence[_Matrix]) -> _Matrix:

@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +40,10 @@ class RowScaledMatrix:
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
         """See `QuantisedMatrix`."""
         return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return slab_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> Hashable:

@@ -15,7 +15,7 @@ from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models import linear
 from reference_engine.models.linear import PlainLinear
 from reference_engine.models.offload import WeightOffload, tensors_of
-from reference_engine.models.weight_bytes import Loading, layer_matrix_bytes
+from reference_engine.models.weight_bytes import Loading, product_bytes
 from reference_engine.quantization import blocks, integer_matrix
 from reference_engine.quantization.rounding import zero_point
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
@@ -89,6 +89,10 @@ def built(monkeypatch):
     return build
 
 
+def layer_bytes(directory, quantization="none"):
+    return sum(product_bytes(open_checkpoint(directory).config, Loading(torch.float32, CPU, quantization)).values())
+
+
 @pytest.fixture(params=["llama", "gemma3", "mixtral", "deepseek_v2, all options"])
 def family(request, tmp_path, save_checkpoint):
     return save_checkpoint(tmp_path, make_family(request.param))
@@ -97,7 +101,7 @@ def family(request, tmp_path, save_checkpoint):
 @pytest.mark.parametrize("lane", [HostLane, LateLane])
 def test_tokens_are_those_without_offload(built, family, lane):
     plain, _ = built(family, 0)
-    total = layer_matrix_bytes(open_checkpoint(family).config, Loading(torch.float32, CPU))
+    total = layer_bytes(family)
     wanted, _ = answers(plain, PROMPTS, 6)
     for share in (0.4, 1.0):
         streamed, offload = built(family, int(total * share) + 1, lane)
@@ -110,27 +114,17 @@ def test_quantised_matrices_are_offloaded_as_they_are(built, checkpoint_dir, qua
     plain, _ = built(checkpoint_dir, 0, quantization=quantization)
     streamed, offload = built(checkpoint_dir, 2**20, LateLane, quantization=quantization)
     assert answers(streamed, PROMPTS, 4) == answers(plain, PROMPTS, 4)
-    held = layer_matrix_bytes(open_checkpoint(checkpoint_dir).config, Loading(torch.float32, CPU, quantization))
+    held = layer_bytes(checkpoint_dir, quantization)
     assert held == pytest.approx(offload.host_bytes, rel=0.08)  # tables that stacked parts share, and alignment
 
 
 def resident_bytes(engine, offload):
     """Of all storages that the model's objects reach, but for host memory."""
-    host = {id(unit.host) for unit in offload._units} if offload else set()
-    found, seen, queue = {}, set(), [engine.core._runner._executor._model]
-    while queue:
-        part = queue.pop()
-        if id(part) in seen or id(part) in host:
-            continue
-        seen.add(id(part))
-        if isinstance(part, torch.Tensor):
-            found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-        elif isinstance(part, list | tuple):
-            queue.extend(part)
-        elif type(part).__module__.startswith("reference_engine."):
-            names = vars(part) if hasattr(part, "__dict__") else type(part).__slots__
-            queue.extend(getattr(part, name) for name in names)
-    return sum(found.values())
+    host = {unit.host.data_ptr() for unit in offload._units} if offload else set()
+    storages = [tensor.untyped_storage() for tensor in tensors_of(engine.core._runner._executor._model)]
+    return sum(
+        {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in host}.values()
+    )
 
 
 def test_the_device_holds_less_by_what_is_offloaded_but_for_two_buffers(built, checkpoint_dir, caplog):
