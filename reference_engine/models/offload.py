@@ -152,7 +152,8 @@ class WeightOffload:
     def begin(self) -> None:
         """Begins a step: the first weights are on their way."""
         self._next = 0
-        self._lane.follow()
+        if self._units:
+            self._lane.follow()
         for number in range(min(_SLOTS, len(self._units))):
             self._copy(number)
 

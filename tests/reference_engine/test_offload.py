@@ -46,9 +46,13 @@ class LateLane(HostLane):
     """Copies when the computation waits for them, and not a moment earlier; the slot holds nonsense until then."""
 
     def __init__(self):
-        self.pending = []
+        self.pending, self.is_followed = [], False
+
+    def follow(self):
+        self.is_followed = True
 
     def copy(self, slot, target, source):
+        assert self.is_followed  # or it could overwrite what a product still reads
         target.fill_(0xFF)  # NaN
         self.pending.append((slot, target, source))
 
@@ -56,6 +60,7 @@ class LateLane(HostLane):
         while any(entry[0] == slot for entry in self.pending):
             _, target, source = self.pending.pop(0)
             target.copy_(source)
+        self.is_followed = False  # a product comes next
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +168,16 @@ def test_a_step_that_leaves_out_layers_waits_for_the_copies_it_began():
         assert [float(product(torch.ones(1, 2))[0, 0]) for product in products[:used]] == [2.0 * i for i in range(used)]
         offload.end()
         assert not lane.pending  # or a CUDA graph could not be captured
+
+
+def test_a_budget_below_any_product_offloads_nothing():
+    lane = LateLane()
+    offload, product = WeightOffload(lane, CPU, 8, 64), PlainLinear(torch.eye(2), None)
+    assert offload.offer(product) is product
+    offload.finish()
+    offload.begin()
+    offload.end()
+    assert not lane.is_followed  # a stream that waits in a capture, and is not waited for, would spoil it
 
 
 def test_products_out_of_their_order_are_a_mistake():
