@@ -5,7 +5,7 @@ alive at once in the widest places: the feed-forward network, attention, and the
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -29,7 +29,8 @@ from reference_engine.models.weight_bytes import (
     quantised_bytes,
     quantised_matrices,
 )
-from reference_engine.quantization.matrix import stacked
+from reference_engine.quantization.integer_matrix import IntegerMatrix
+from reference_engine.quantization.matrix import QuantisedMatrix, stacked
 
 _DOWN = ("down_proj", "w2")
 _ROUTED_BYTES = 24
@@ -116,8 +117,8 @@ def _packed_bytes(model: ModelConfig, loading: Loading) -> int:
 
 def _offloaded_bytes(config: EngineConfig, products: Mapping[str, int]) -> int:
     """Bytes that offloading frees, about: it takes whole products, and its two buffers fit the largest."""
-    budget = min(int(config.cpu_offload_gb * 2**30), sum(products.values()))
-    return budget and budget - 2 * max(products.values())
+    budget = min(int(config.cpu_offload_gb * _GIB), sum(products.values()))
+    return max(0, budget - 2 * max(products.values()))
 
 
 class _Workspace:
@@ -183,10 +184,20 @@ class _Workspace:
         names = [f"{prefix}{part}.weight" for part in parts]
         matrices = [self._quantised[name] for name in names if name in self._quantised]
         if len(matrices) == len(names):
-            return stacked(matrices).call_bytes(rows, self._loading.device, self._loading.dtype)
-        return (
-            rows * sum(self._shapes[name][0] for name in names if name in self._shapes) * self._loading.dtype.itemsize
-        )
+            return self._quantised_call(matrices, rows)
+        width = sum(self._shapes[name][0] for name in names)
+        return rows * width * self._loading.dtype.itemsize
+
+    def _quantised_call(self, matrices: Sequence[QuantisedMatrix], rows: int) -> int:
+        """Those with an order of their own are multiplied one after the other, and their results joined."""
+        loading = self._loading
+        if all(not isinstance(matrix, IntegerMatrix) or matrix.order is None for matrix in matrices):
+            return stacked(matrices).call_bytes(rows, loading.device, loading.dtype)
+        peak = earlier = 0
+        for matrix in matrices:
+            peak = max(peak, earlier + matrix.call_bytes(rows, loading.device, loading.dtype))
+            earlier += rows * matrix.shape[0] * loading.dtype.itemsize
+        return peak if len(matrices) == 1 else max(peak, 2 * earlier)
 
     @property
     def _logits(self) -> int:

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 
@@ -15,6 +14,8 @@ from reference_engine.engine.config import QuantizationName
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.deepseek_v2 import DeepseekV2Config
 from reference_engine.models.shapes import Shape, weight_shapes
+from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
+from reference_engine.quantization.integer_matrix import IntegerMatrix
 from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.methods import METHODS
 
@@ -27,19 +28,6 @@ _JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3":
 """Matrices that are multiplied together with an earlier one."""
 _ABSORBED = ("q_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
 """Of DeepSeek-V2: reordered or cut into heads, so they are plain."""
-
-
-class _Scheme(Protocol):
-    """The part of a `Scheme` that is needed here."""
-
-    def suits(self, columns: int) -> bool: ...
-    def nearest(self, weight: torch.Tensor) -> QuantisedMatrix: ...
-
-
-class _Format(Protocol):
-    """The part of a `CheckpointFormat` that is needed here."""
-
-    def scheme(self, module: str) -> _Scheme | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class Loading:
     dtype: torch.dtype
     device: torch.device
     quantization: QuantizationName = "none"
-    checkpoint_format: _Format | None = None
+    checkpoint_format: CheckpointFormat | None = None
 
 
 def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
@@ -107,10 +95,19 @@ def product_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
     return sizes
 
 
-def _stored(shapes: Mapping[str, Shape], form: _Format, dtype: torch.dtype) -> dict[str, QuantisedMatrix | None]:
+def _stored(
+    shapes: Mapping[str, Shape], form: CheckpointFormat, dtype: torch.dtype
+) -> dict[str, QuantisedMatrix | None]:
     @functools.cache
-    def maker(scheme: _Scheme) -> Callable[[Shape], QuantisedMatrix | None]:
-        return _by_shape(lambda weight: scheme.nearest(weight) if scheme.suits(weight.shape[1]) else None, dtype)
+    def maker(scheme: Scheme) -> Callable[[Shape], QuantisedMatrix | None]:
+        def make(weight: torch.Tensor) -> QuantisedMatrix | None:
+            matrix = scheme.nearest(weight) if scheme.suits(weight.shape[1]) else None
+            if isinstance(scheme, IntegerScheme) and scheme.act_order and isinstance(matrix, IntegerMatrix):
+                order = torch.empty(weight.shape[1], dtype=torch.int64, device=_META)
+                return dataclasses.replace(matrix, order=order)
+            return matrix
+
+        return _by_shape(make, dtype)
 
     schemes = {name: form.scheme(name.removesuffix(".weight")) for name in shapes}
     return {name: maker(scheme)(shapes[name]) for name, scheme in schemes.items() if scheme is not None}

@@ -94,6 +94,8 @@ class IntegerMatrix:
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`."""
         result = rows * self.shape[0] * dtype.itemsize
+        if self.order is not None:
+            result += rows * self.shape[1] * dtype.itemsize  # activations in that order
         if self._has_coded_products(device):
             return result + self.shape[0] * self.shape[1] * dtype.itemsize
         return result if self.has_kernel(device, dtype) else slab_call_bytes(self.shape, rows, dtype)

@@ -72,7 +72,7 @@ def test_weights_of_each_family(name, method):
 @pytest.mark.parametrize("case", FORMATS)
 def test_weights_of_quantised_checkpoints(case, quantization):
     held, counted = loaded(WIDE, quantization, checkpoint_format=format_of({"quantization_config": FORMATS[case]}, "x"))
-    assert counted == pytest.approx(held, rel=0.03)  # at this width, the order of act-order counts
+    assert counted == pytest.approx(held, rel=0.015)
 
 
 @pytest.mark.parametrize("quantise", [absmax, zero_point])
@@ -86,7 +86,9 @@ def test_codes_on_a_gpu(quantise, bits, columns, group):
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8", "fp8", "int4"])
-@pytest.mark.parametrize("name", ["llama", "gemma3", "llama, two layers a cache", "deepseek_v2"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3", "llama, two layers a cache", "phi3", "mixtral", "qwen3_moe", "deepseek_v2"]
+)
 def test_caches_with_their_scales(name, cache, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(family(name)))
     checkpoint = open_checkpoint(tmp_path, "dummy")

@@ -1,5 +1,6 @@
 """Weights in host memory: the same tokens, that much less on the device, and no copy into what is still read."""
 
+import contextlib
 import dataclasses
 import logging
 
@@ -14,7 +15,7 @@ from reference_engine.errors import ConfigError
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.models import linear
 from reference_engine.models.linear import PlainLinear
-from reference_engine.models.offload import WeightOffload, tensors_of
+from reference_engine.models.offload import CudaLane, WeightOffload, tensors_of
 from reference_engine.models.weight_bytes import Loading, product_bytes
 from reference_engine.quantization import blocks, integer_matrix
 from reference_engine.quantization.rounding import zero_point
@@ -205,6 +206,40 @@ def test_the_words_of_codes_on_a_gpu_are_offloaded(monkeypatch, bits):
         >= matrix.held_bytes(CPU, torch.float16)
         == sum(tensor.nbytes for tensor in tensors_of(product) if tensor.dim() == 2)
     )
+
+
+def test_a_cuda_stream_copies_behind_what_it_follows_and_in_front_of_what_awaits_it(monkeypatch):
+    log = []
+
+    class Event:
+        def record(self):
+            log.append("record")
+
+    class Stream:
+        def __init__(self, device=None):
+            pass
+
+        def wait_stream(self, other):
+            log.append("copies wait")
+
+        def wait_event(self, event):
+            log.append("computation waits")
+
+    @contextlib.contextmanager
+    def entered(stream):
+        log.append("enter")
+        yield
+        log.append("leave")
+
+    fakes = {"Event": Event, "Stream": Stream, "stream": entered, "current_stream": lambda device: Stream()}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    lane, source, target = CudaLane(CPU), torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    lane.follow()
+    lane.copy(1, target, source)
+    lane.await_copy(1)
+    assert log == ["copies wait", "enter", "record", "leave", "computation waits"]
+    assert torch.equal(target, source)
 
 
 def test_a_cpu_refuses_it(checkpoint_dir):
