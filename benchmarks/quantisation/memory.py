@@ -147,8 +147,7 @@ def folder_of(root: Path, model: Path | None, form: str | None) -> Path:
 
 def _fitting(form: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Groups that divide the widths of the model."""
-    size = 128 if raw["hidden_size"] % 128 == 0 else 64
-    return {"group_size": size} if "group_size" in FORMATS[form] else {}
+    return {} if raw["hidden_size"] % FORMATS[form]["group_size"] == 0 else {"group_size": 64}
 
 
 def row(name: str, estimate: MemoryEstimate, measured: Measured, seconds: float) -> tuple[str, float]:
@@ -173,6 +172,8 @@ def main() -> None:
     kind: DeviceName = "cuda" if has_cuda else "cpu"
     device = torch.device(kind)
     model = options.model or (None if has_cuda or default is None else Path(default))
+    if model is None and not has_cuda:
+        parser.error("--model: a CPU wants a checkpoint folder (make model)")
     torch.set_num_threads(1)  # several wait for each other on a busy machine
     libraries, bars = libraries_of(device), Bars()
     titles = "".join(f"{title:>22}" for title in ("weights", "KV cache", "workspace", "total"))

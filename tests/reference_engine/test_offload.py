@@ -124,6 +124,15 @@ def test_quantised_matrices_are_offloaded_as_they_are(built, checkpoint_dir, qua
     assert held == pytest.approx(offload.host_bytes, rel=0.08)  # tables that stacked parts share, and alignment
 
 
+@pytest.mark.usefixtures("ranks_as_threads")
+def test_each_rank_offloads_of_its_share(built, checkpoint_dir):
+    plain, _ = built(checkpoint_dir, 0)
+    streamed, offload = built(checkpoint_dir, LAYER // 2, LateLane, tensor_parallel_size=2)
+    assert answers(streamed, PROMPTS, 4) == answers(plain, PROMPTS, 4)
+    assert LAYER // 4 < offload.host_bytes <= LAYER // 2
+    streamed.close()
+
+
 def resident_bytes(engine, offload):
     """Of all storages that the model's objects reach, but for host memory."""
     host = {unit.host.data_ptr() for unit in offload._units} if offload else set()
