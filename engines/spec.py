@@ -4,6 +4,7 @@ An experiment sets ``max_num_seqs = 32`` once; vLLM gets ``--max-num-seqs 32``, 
 engine without the setting reports an error. Names follow vLLM, which most people know.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -52,6 +53,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Seed of the engine's sampling."""
     memory_fraction: float | None = None
     """Fraction of GPU memory to use. Engines disagree on whether it is of total or of free memory."""
+    cpu_offload_gb: float | None = None
+    """GiB of weights that stay in host memory, for each GPU."""
 
     def __post_init__(self) -> None:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
@@ -61,6 +64,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
             raise ValueError(f"memory_fraction must be above 0 and at most 1, not {self.memory_fraction}")
+        if self.cpu_offload_gb is not None and not 0 <= self.cpu_offload_gb < math.inf:
+            raise ValueError(f"cpu_offload_gb must be at least 0, not {self.cpu_offload_gb}")
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None."""

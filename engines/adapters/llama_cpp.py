@@ -134,6 +134,7 @@ class LlamaCppEngine(GgufEngine):
         "speculation": _speculate,
         "seed": flag("--seed"),
         "memory_fraction": Cannot("it allocates what weights and contexts need; bound those with max_model_len"),
+        "cpu_offload_gb": Cannot("it counts layers; set its option n_gpu_layers"),
     }
     key_variable = "LLAMA_API_KEY"
     ready_timeout_s = 600.0

@@ -90,6 +90,7 @@ class LlamaCppPythonEngine(GgufEngine):
         "speculation": _speculate,
         "seed": flag("--seed"),
         "memory_fraction": Cannot("it allocates what weights and context need; bound that with max_model_len"),
+        "cpu_offload_gb": Cannot("it counts layers; set its option n_gpu_layers"),
     }
     container_command = ("python3", "-m", "llama_cpp.server")
     key_variable = "API_KEY"

@@ -120,6 +120,7 @@ class ReferenceEngine(ServerEngine):
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
         "memory_fraction": flag("--gpu-memory-utilization"),
+        "cpu_offload_gb": flag("--cpu-offload-gb"),
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }

@@ -116,6 +116,12 @@ def _speculative(speculation: Speculation) -> Setting | Cannot:
     return Setting(("--speculative-algorithm", _DRAFT_ALGORITHMS[speculation.method], *draft, *chain))
 
 
+def _offload(size_gib: float) -> Setting | Cannot:
+    if size_gib != int(size_gib):
+        return Cannot(f"it takes whole GiB, not {size_gib:g}")
+    return Setting(("--cpu-offload-gb", str(int(size_gib))))
+
+
 def _chunked(value: bool) -> Setting:
     """Chunked prefill is on by default, with a chunk size for the GPU; -1 disables it."""
     return Setting(() if value else ("--chunked-prefill-size", "-1"))
@@ -147,6 +153,7 @@ class SglangEngine(ServerEngine):
         "speculation": _speculative,
         "seed": flag("--random-seed"),
         "memory_fraction": flag("--mem-fraction-static"),
+        "cpu_offload_gb": _offload,
     }
     container_command = ("python3", *_MODULE)
     ready_path = "/ready"  # /health generates a token each time

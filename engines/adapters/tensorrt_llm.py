@@ -123,6 +123,7 @@ class TensorRtLlmEngine(ServerEngine):
         "speculation": _speculation,
         "seed": Cannot("it has no engine-wide seed, and greedy decoding needs none"),
         "memory_fraction": flag("--kv_cache_free_gpu_memory_fraction"),
+        "cpu_offload_gb": Cannot("trtllm-serve has no flag for it"),
     }
     container_command = ("trtllm-serve",)
     ready_timeout_s = 1800.0  # a large model is loaded, autotuned and captured in graphs

@@ -70,6 +70,7 @@ class TritonEngine(ServerEngine):
         "speculation": _in_the_repository("decoding_mode, or speculative_config of model.yaml"),
         "seed": Cannot("it has no engine-wide seed, and greedy decoding needs none"),
         "memory_fraction": _in_the_repository("kv_cache_free_gpu_mem_fraction"),
+        "cpu_offload_gb": _in_the_repository("gpu_weights_percent"),
     }
     container_command = ("tritonserver",)
     ready_path = "/v2/health/ready"

@@ -43,6 +43,7 @@ _IDENTIFYING = {
     ),
     "cache_config": (
         "block_size", "cache_dtype", "enable_prefix_caching", "gpu_memory_utilization", "kv_cache_memory_bytes",
+        "cpu_offload_gb",
     ),
     "speculative_config": ("method", "num_speculative_tokens", "model", "prompt_lookup_min", "prompt_lookup_max"),
     "compilation_config": ("mode", "backend", "cudagraph_mode"),
@@ -158,6 +159,7 @@ class VllmEngine(ServerEngine):
         "speculation": _speculative,
         "seed": flag("--seed"),
         "memory_fraction": flag("--gpu-memory-utilization"),
+        "cpu_offload_gb": flag("--cpu-offload-gb"),
     }
     key_variable = "VLLM_API_KEY"
     ready_timeout_s = 600.0  # it compiles the model before it opens its port

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from reference_engine.ablations.contiguous import RunPool
 from reference_engine.ablations.static_batching import StaticScheduler
 from reference_engine.engine.beam_engine import BeamSearchEngine
@@ -12,6 +14,7 @@ from reference_engine.engine.executors import Shadow, build_executor, device_of_
 from reference_engine.engine.grammar import Grammars
 from reference_engine.engine.head_execution import LoadedHead
 from reference_engine.engine.limits import Limits
+from reference_engine.engine.memory_estimate import check_weights_fit
 from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.resolution import demand_of, limits_of, with_cache
 from reference_engine.engine.runner import ModelRunner
@@ -47,10 +50,12 @@ def build_engine(
 
     Raises:
         CheckpointError: weights are missing or damaged.
-        ConfigError: weights and the largest step leave no room for a KV cache.
+        ConfigError: weights do not fit into the GPU, or leave no room for a KV cache beside the largest step.
         EngineUnavailableError: another process that should share the model could not be started.
     """
     demand = demand_of(config, checkpoint.config)
+    if config.device == "cuda":
+        check_weights_fit(config, checkpoint, torch.cuda.get_device_properties(device_of_rank(config, 0)).total_memory)
     shadow = Shadow.load(config, checkpoint, demand)
     head = LoadedHead.load(config, checkpoint, demand)
     executor, close = _executor(config, checkpoint, shadow or head)

@@ -1,6 +1,7 @@
 """The engine's settings: one frozen object; the same names in the flag, the field and the answer of GET /version."""
 
 import dataclasses
+import math
 from typing import Annotated, Literal
 
 from reference_engine.errors import ConfigError
@@ -74,6 +75,11 @@ class EngineConfig:
     gpu_memory_utilization: Annotated[
         float, "share of a GPU's memory that a process may use for weights, the largest step and the KV cache"
     ] = 0.9
+    cpu_offload_gb: Annotated[
+        float,
+        "GiB of the layers' weights that each process keeps in host memory and copies to its GPU in every step, while "
+        "the step computes; frees that much less two buffers of the largest matrix; slower by the time of the copies",
+    ] = 0.0
     kv_cache_dtype: Annotated[
         KvCacheDtypeName,
         "how keys and values are kept; auto: in --dtype, not rounded; others save memory, but are read with stock "
@@ -149,6 +155,8 @@ class EngineConfig:
             raise ConfigError(
                 f"--gpu-memory-utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}"
             )
+        if not 0 <= self.cpu_offload_gb < math.inf:
+            raise ConfigError(f"--cpu-offload-gb must be at least 0, not {self.cpu_offload_gb}")
         if (
             self.max_num_batched_tokens is not None
             and self.max_num_seqs is not None

@@ -10,7 +10,7 @@ from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
 from reference_engine.attention import make_attention
 from reference_engine.attention.base import AttentionBackend
 from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import LocalExecutor
+from reference_engine.engine.execution import Batch, LocalExecutor
 from reference_engine.engine.gpu_memory import GpuBudget, largest_batch
 from reference_engine.engine.memory import keep_few_multiplications
 from reference_engine.engine.request import Request, SamplingParams
@@ -23,7 +23,9 @@ from reference_engine.kv_cache.storage import KvStorage, allocate_storage, token
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.models.decoder import Model, Taps
 from reference_engine.models.experts import MoeConfig
+from reference_engine.models.offload import CudaLane, WeightOffload
 from reference_engine.models.registry import build_model
+from reference_engine.models.weight_bytes import Loading, product_bytes
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.sampling import choose
 from reference_engine.sampling.prompt_scores import prompt_logprobs
@@ -65,7 +67,8 @@ def build_executor(
         torch.set_num_threads(config.threads)
     device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
     budget = GpuBudget(device, config.gpu_memory_utilization) if config.num_blocks is None else None
-    model = _loaded(config, checkpoint, demand, ranks)
+    offload = _offload(config, checkpoint, device) if config.cpu_offload_gb else None
+    model = _loaded(config, checkpoint, demand, ranks, offload)
     if taps is not None:
         model = model.tapped(taps)
     num_blocks = config.num_blocks or 1
@@ -80,7 +83,17 @@ def build_executor(
     return _executor_over(config, demand, model, storage, host, may_capture=may_capture)
 
 
-def _loaded(config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks: Ranks) -> Model:
+def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
+    """Offloads as much as the configuration says, evenly over this rank's share of the layers' matrices."""
+    loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
+    layers = sum(product_bytes(checkpoint.config, loading).values())
+    budget = int(config.cpu_offload_gb * 2**30)
+    return WeightOffload(CudaLane(device), device, budget, layers // config.tensor_parallel_size)
+
+
+def _loaded(
+    config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks: Ranks, offload: WeightOffload | None = None
+) -> Model:
     """The part of a model that a rank computes, with its weights."""
     return build_model(
         checkpoint.config,
@@ -91,6 +104,7 @@ def _loaded(config: EngineConfig, checkpoint: Checkpoint, demand: Demand, ranks:
         ranks=ranks,
         quantization=config.quantization,
         batch_invariant=config.batch_invariant,
+        offload=offload,
     )
 
 
@@ -123,20 +137,8 @@ def _measured_num_blocks(
     batch, needed = largest_batch(demand, max_rows_of(config, demand))
     storage = storage_of(config, demand, needed, device)
     executor = LocalExecutor(model, attention_of(config, storage), storage)
-    drawn = [Request("", [0], SamplingParams(max_tokens=1, top_p=top_p)) for top_p in (1.0, 0.9)]
-
-    def score(logits: torch.Tensor) -> None:
-        prompt_logprobs(logits, [0] * len(logits), [1] * len(logits))
-
-    @torch.inference_mode()
-    def step() -> None:
-        logits = executor.execute(batch, score)
-        if logits is not None:
-            for request in drawn:
-                choose(logits, [request] * len(logits))
-
     try:
-        left = budget.left(step) + storage.bytes
+        left = budget.left(lambda: run_largest(executor, batch)) + storage.bytes
     except torch.OutOfMemoryError as error:
         raise _too_large(config, "do not fit into") from error
     left = int(ranks.least(torch.tensor(left, device=device)))
@@ -145,6 +147,25 @@ def _measured_num_blocks(
     if not num_blocks:
         raise _too_large(config, f"leave no KV block of {demand.bytes(1)} bytes in")
     return num_blocks
+
+
+@torch.inference_mode()
+def run_largest(executor: LocalExecutor, batch: Batch) -> None:
+    """Computes a batch with all that takes memory behind it: scores of prompts, and draws from its logits.
+
+    Args:
+        executor: of the model.
+        batch: from `largest_batch`.
+    """
+
+    def score(logits: torch.Tensor) -> None:
+        prompt_logprobs(logits, [0] * len(logits), [1] * len(logits))
+
+    logits = executor.execute(batch, score)
+    if logits is not None:
+        for top_p in (1.0, 0.9):
+            request = Request("", [0], SamplingParams(max_tokens=1, top_p=top_p))
+            choose(logits, [request] * len(logits))
 
 
 def _too_large(config: EngineConfig, what: str) -> ConfigError:

@@ -31,8 +31,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
 
     Raises:
         ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
-            cannot be cut into so many parts, windows in contiguous memory, two cache sizes, or batch invariance where
-            no kernel has it.
+            cannot be cut into so many parts, offloaded weights on a CPU or more of them than host memory, windows in
+            contiguous memory, two cache sizes, or batch invariance where no kernel has it.
     """
     device = resolve_device(config.device)
     if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
@@ -40,6 +40,7 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             f"--tensor-parallel-size {config.tensor_parallel_size} wants as many GPUs, torch finds "
             f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
         )
+    _check_offload(config, device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.default_length
     if length > model.max_length:
@@ -139,6 +140,24 @@ def resolve_device(wanted: str) -> str:
     if wanted == "cuda" and not has_cuda:
         raise ConfigError("--device cuda: torch finds no CUDA device here; use --device cpu")
     return "cuda" if has_cuda and wanted != "cpu" else "cpu"
+
+
+def _check_offload(config: EngineConfig, device: str) -> None:
+    wanted, total = config.cpu_offload_gb * config.num_processes, host_memory_bytes() / 2**30
+    if wanted and device == "cpu":
+        raise ConfigError(
+            "--cpu-offload-gb keeps weights of a GPU in host memory, where --device cpu has them; drop it"
+        )
+    if wanted > total:
+        raise ConfigError(
+            f"--cpu-offload-gb {config.cpu_offload_gb:g} takes {wanted:g} GiB of host memory for all processes, and "
+            f"this machine has {total:.1f}; lower it"
+        )
+
+
+def host_memory_bytes() -> int:
+    """Of this machine, in use or not."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _default_dtype(model: ModelConfig, device: str) -> str:

@@ -37,6 +37,19 @@ def multiplies_blocks(device: torch.device, block_format: BlockFormat, columns: 
     return suits and device.type == "cpu" and _functions() is not None
 
 
+def held_bytes(shape: tuple[int, int], group: int, bits: int, numbers: int) -> int:
+    """Bytes of the codes of an `IntegerLinear`, and of its numbers in float32.
+
+    Args:
+        shape: of the weight.
+        group: columns that share a scale.
+        bits: of a code.
+        numbers: 1 for scales, 2 for scales and offsets.
+    """
+    outputs, columns = shape
+    return outputs * ((columns + -columns % _STEP) * bits // 8 + columns // group * numbers * 4)
+
+
 class _Product:
     """y = x·Wᵀ + b, compiled, with x rounded to 8 bits: each 32 neighbours to the 127th part of their largest.
 

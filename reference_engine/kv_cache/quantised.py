@@ -158,6 +158,12 @@ class QuantisedStore:
 _CODECS: dict[KvCacheDtypeName, Codec] = {"int8": Int8(), "fp8": Fp8(), "int4": Int4()}
 
 
+def row_bytes(kind: KvCacheDtypeName, dim: int) -> int | None:
+    """Bytes of a row of `dim` elements, scales included; None for `auto`, whose elements have the engine's dtype."""
+    codec = _CODECS.get(kind)
+    return None if codec is None else sum(width * dtype.itemsize for width, dtype in codec.parts(dim))
+
+
 def store_maker(kind: KvCacheDtypeName) -> StoreMaker:
     """What makes the stores of a kind; `auto` keeps elements as they are."""
     codec = _CODECS.get(kind)

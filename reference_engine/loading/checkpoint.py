@@ -11,16 +11,26 @@ from reference_engine.loading.safetensors import SafetensorsDirectory, read_conf
 from reference_engine.loading.source import WeightSource
 from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
 from reference_engine.models.config import ModelConfig
+from reference_engine.quantization.formats.base import CheckpointFormat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Config, weights and tokenizer of a model that has not been built yet."""
+    """Config, weights and tokenizer of a model that has not been built yet.
+
+    Attributes:
+        path: of the directory or file.
+        config: of the model.
+        weights: read or generated when asked for.
+        tokenizer: with the chat template.
+        format: of quantised matrices, from config.json; None for plain checkpoints and GGUF files.
+    """
 
     path: Path
     config: ModelConfig
     weights: WeightSource
     tokenizer: Tokenizer
+    format: CheckpointFormat | None = None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -45,10 +55,10 @@ def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpo
         if load_format == "dummy":
             config = read_config(path)
             dummies = DummyWeights(config, checkpoint_format)
-            return Checkpoint(path, config, dummies, tokenizer_of_directory(path, load_format))
+            return Checkpoint(path, config, dummies, tokenizer_of_directory(path, load_format), checkpoint_format)
         stored = SafetensorsDirectory(path)
         source = stored if checkpoint_format is None else QuantisedDirectory(stored, checkpoint_format)
-        return Checkpoint(path, stored.config, source, tokenizer_of_directory(path))
+        return Checkpoint(path, stored.config, source, tokenizer_of_directory(path), checkpoint_format)
     from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
 
     file = GgufFile(path)

@@ -8,13 +8,15 @@ step uses is read once, cached keys and values are read once, new ones are writt
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from reference_engine.kv_cache.layout import KvCacheDtypeName
+from reference_engine.kv_cache.quantised import row_bytes
 from reference_engine.models.config import ModelConfig
 from reference_engine.models.experts import MoeConfig
-from reference_engine.models.shapes import weight_shapes
+from reference_engine.models.shapes import Shape, weight_shapes
+from reference_engine.models.weight_bytes import ENDS, ROUTER
 
-_ENDS = ("model.embed_tokens.weight", "lm_head.weight")
 _FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored less an offset, see `Weights`
 
 
@@ -63,22 +65,26 @@ class ModelCosts:
     Attributes:
         config: of the whole model.
         weight_bytes_each: bytes of one weight; 2 for bfloat16.
-        kv_bytes_each: bytes of one cached element.
+        kv_bytes_each: bytes of one cached element; those of quantised caches follow from `kv_cache_dtype`.
+        quantised: bytes of weights that are kept quantised, by name (`weight_bytes.quantised_bytes`).
+        kv_cache_dtype: see `EngineConfig`.
     """
 
     config: ModelConfig
     weight_bytes_each: float = 2
     kv_bytes_each: float = 2
+    quantised: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    kv_cache_dtype: KvCacheDtypeName = "auto"
 
     @property
     def parameters(self) -> int:
         """All weights."""
-        return sum(self._sizes)
+        return sum(math.prod(shape) for shape in weight_shapes(self.config).values())
 
     @property
     def weight_bytes(self) -> float:
         """Memory of all weights; routers of experts, and norms with an offset, are kept in float32."""
-        return self._bytes(self.parameters)
+        return sum(self._bytes)
 
     @functools.cached_property
     def kv_bytes_per_token(self) -> float:
@@ -108,8 +114,8 @@ class ModelCosts:
         flops = 2.0 * (tokens * (dense + experts * active) + rows * head)
         # The router is taken to choose evenly: every token misses an expert with probability 1 - active. The embedding
         # is looked up, not read as a whole; where it is the output matrix, too, it is read as that.
-        read = dense + experts * (1.0 - (1.0 - active) ** tokens) + bool(rows) * head
-        moved = self._bytes(read)
+        _, dense_bytes, expert_bytes = self._bytes
+        moved = dense_bytes + expert_bytes * (1.0 - (1.0 - active) ** tokens) + bool(rows) * self._head_bytes
         for chunk in chunks:
             flops += chunk.count * self._attention_flops(chunk)
             moved += chunk.count * self._kv_traffic(chunk)
@@ -129,21 +135,27 @@ class ModelCosts:
         return self.config.windows or (None,) * self.config.num_hidden_layers
 
     @functools.cached_property
-    def _sizes(self) -> tuple[int, int, int]:
+    def _sizes(self) -> tuple[float, float, float]:
         """Weights of embedding and output matrix, those that every token is multiplied by, and those of experts."""
-        sizes = {name: math.prod(shape) for name, shape in weight_shapes(self.config).items()}
-        ends = sum(sizes.get(name, 0) for name in _ENDS)
-        experts = sum(size for name, size in sizes.items() if ".experts." in name)
-        return ends, sum(sizes.values()) - ends - experts, experts
+        return _split({name: math.prod(shape) for name, shape in weight_shapes(self.config).items()})
 
-    def _bytes(self, weights: float) -> float:
-        """Memory of some weights, all routers and norms among them."""
-        config, wide = self.config, 0
-        if isinstance(config, MoeConfig):
-            wide += (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
-        if config.norm_offset:
-            wide += sum(math.prod(shape) for name, shape in weight_shapes(config).items() if "norm." in name)
-        return weights * self.weight_bytes_each + wide * (_FLOAT32_BYTES - self.weight_bytes_each)
+    @functools.cached_property
+    def _bytes(self) -> tuple[float, float, float]:
+        """Bytes of the weights that `_sizes` counts."""
+        return _split({name: self._bytes_of(name, shape) for name, shape in weight_shapes(self.config).items()})
+
+    @property
+    def _head_bytes(self) -> float:
+        """Of the output matrix, which may be the embedding."""
+        embedding, head = ENDS
+        name = embedding if self.config.tie_word_embeddings else head
+        return self._bytes_of(name, (self.config.vocab_size, self.config.hidden_size))
+
+    def _bytes_of(self, name: str, shape: Shape) -> float:
+        if name in self.quantised:
+            return self.quantised[name]
+        is_wide = name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name)
+        return math.prod(shape) * (_FLOAT32_BYTES if is_wide else self.weight_bytes_each)
 
     @property
     def _active_share(self) -> float:
@@ -156,7 +168,12 @@ class ModelCosts:
         heads, key_dim, value_dim, value_in_key = self.config.cached_vectors
         if self.config.shared_layer(layer) is not None:
             return 0.0
-        return heads * (key_dim + (0 if value_in_key else value_dim)) * self.kv_bytes_each
+        return heads * sum(self._vector_bytes(dim) for dim in ((key_dim,) if value_in_key else (key_dim, value_dim)))
+
+    def _vector_bytes(self, dim: int) -> float:
+        """Of a cached key or value in one head."""
+        kept = row_bytes(self.kv_cache_dtype, dim)
+        return dim * self.kv_bytes_each if kept is None else kept
 
     def _kv_traffic(self, chunk: Chunk) -> float:
         """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""
@@ -168,6 +185,13 @@ class ModelCosts:
         vectors = self.config.cached_vectors
         per_pair = 2.0 * self.config.num_attention_heads * (vectors.key_dim + vectors.value_dim)
         return per_pair * sum(_pairs(chunk, window) for window in self._windows)
+
+
+def _split(sizes: Mapping[str, float]) -> tuple[float, float, float]:
+    """Sums over embedding and output matrix, over what every token is multiplied by, and over experts."""
+    ends = sum(sizes.get(name, 0) for name in ENDS)
+    experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    return ends, sum(sizes.values()) - ends - experts, experts
 
 
 def _pairs(chunk: Chunk, window: int | None) -> int:

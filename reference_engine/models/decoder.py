@@ -183,7 +183,7 @@ class Decoder:
         self._norm = weights.norm("model.norm")
         self._head = weights.head(self.embedding if config.tie_word_embeddings else None)
         self._gather, self._vocab_size = weights.ranks.gather, self.embedding.shape[0]
-        self._may_capture = weights.may_capture
+        self._may_capture, self._offload = weights.may_capture, weights.offload
 
     @property
     def may_capture(self) -> bool:
@@ -202,6 +202,14 @@ class Decoder:
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
         """See `Model.hidden`."""
+        if self._offload is None:
+            return self._through_layers(token_ids, positions, attention)
+        self._offload.begin()
+        hidden = self._through_layers(token_ids, positions, attention)
+        self._offload.end()
+        return hidden
+
+    def _through_layers(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
         residual = rows_of(self.embedding, token_ids)
         if self._scale is not None:
             residual.mul_(self._scale)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from reference_engine.attention.base import AttentionStep
+from reference_engine.kernels.cpu import Kernels
 from reference_engine.models.config import CachedVectors, check_options, common_fields, yarn_length
 from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, pre_norm_decoder
 from reference_engine.models.experts import Experts, MoeConfig
@@ -138,8 +139,18 @@ def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -
     if config.q_lora_rank is None:
         return up
     down = weights.linear(prefix, ("q_a_proj",), has_bias=config.attention_bias)
-    norm, kernels = weights.norm(f"{prefix}q_a_layernorm"), weights.kernels
-    return lambda rows: up(kernels.add_rms_norm(down(rows), None, norm, _LATENT_EPS))
+    return _LatentQuery(down, weights.norm(f"{prefix}q_a_layernorm"), up, weights.kernels)
+
+
+class _LatentQuery:
+    """Two products with a norm between them; a `Linear`."""
+
+    def __init__(self, down: Linear, norm: torch.Tensor, up: Linear, kernels: Kernels) -> None:
+        self._down, self._norm, self._up, self._kernels = down, norm, up, kernels
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self._up(self._kernels.add_rms_norm(self._down(rows), None, self._norm, _LATENT_EPS))
 
 
 def _turned_last(rows: torch.Tensor, config: DeepseekV2Config) -> torch.Tensor:
@@ -152,8 +163,8 @@ class SharedAndRouted:
     """Shared and routed experts of a layer; a `FeedForward`."""
 
     def __init__(self, config: DeepseekV2Config, weights: Weights, prefix: str) -> None:
-        self._shared = GatedMlp(weights, f"{prefix}shared_experts.")
         self._routed = Experts(config, weights, prefix)
+        self._shared = GatedMlp(weights, f"{prefix}shared_experts.")
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""

@@ -13,6 +13,7 @@ from reference_engine.loading.source import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
 from reference_engine.models.config import ModelConfig, check_options
 from reference_engine.models.decoder import Model
+from reference_engine.models.offload import WeightOffload
 from reference_engine.models.weights import Weights
 from reference_engine.parallel.ranks import ALONE, Ranks
 from reference_engine.parallel.sharding import config_of_rank
@@ -84,6 +85,7 @@ def build_model(
     ranks: Ranks = ALONE,
     quantization: QuantizationName = "none",
     batch_invariant: bool = False,
+    offload: WeightOffload | None = None,
 ) -> Model:
     """Builds the decoder, or a rank's shard of it.
 
@@ -96,6 +98,7 @@ def build_model(
         ranks: this rank and its collectives.
         quantization: whether quantised matrices stay so, or a method to quantise them by.
         batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
+        offload: see `Weights`; finished here.
 
     Raises:
         CheckpointError: a tensor is missing.
@@ -110,8 +113,11 @@ def build_model(
         ranks=ranks,
         quantization=quantization,
         batch_invariant=batch_invariant,
+        offload=offload,
     )
     model = family.build(config_of_rank(config, ranks.size), weights, max_positions)
+    if offload is not None:
+        offload.finish()
     plain, quantised = weights.plain_bytes / 2**20, weights.quantised_bytes / 2**20
     _log.info("weights: %.1f MiB in %s, %.1f MiB quantised", plain, str(dtype).removeprefix("torch."), quantised)
     return model

@@ -16,6 +16,7 @@ from reference_engine.models.linear import (
     make_joined,
     make_linear,
 )
+from reference_engine.models.offload import WeightOffload
 from reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
 from reference_engine.quantization.blocks import BlockMatrix
 from reference_engine.quantization.matrix import Linear, QuantisedMatrix
@@ -34,9 +35,11 @@ class Weights:
         quantization: see `EngineConfig.quantization`.
         batch_invariant: whether a token's bits must not depend on the batch, where `has_triton` holds; matrices that
             `quantization` may keep become plain for it.
+        offload: chooses products of layers whose weights stay in host memory; None for none.
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
+        offload: as given.
         may_capture: whether `QuantisedMatrix.may_capture` holds for all matrices provided so far.
         ranks: as given.
         plain_bytes: bytes of plain tensors provided so far.
@@ -53,7 +56,9 @@ class Weights:
         ranks: Ranks = ALONE,
         quantization: QuantizationName = "none",
         batch_invariant: bool = False,
+        offload: WeightOffload | None = None,
     ) -> None:
+        self.offload = offload
         self._batch_invariant = batch_invariant
         self._source = source
         self._norm_offset = norm_offset
@@ -114,7 +119,7 @@ class Weights:
         if weight is None:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
-        return make_linear(weight, bias, batch_invariant=self._batch_invariant)
+        return self._offered(make_linear(weight, bias, batch_invariant=self._batch_invariant))
 
     def outputs(self, name: str) -> torch.Tensor:
         """This rank's equal part [out_features / ranks, in_features] of a matrix's outputs."""
@@ -153,14 +158,17 @@ class Weights:
         bias = self._counted(torch.cat(biases)) if biases else None
         if all(matrix is None for matrix in kept):
             weight = torch.cat([plain(part, i, "weight") for i, part in enumerate(parts)])
-            return make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant)
+            return self._offered(make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant))
         weights = [
             self._copy(plain(part, i, "weight"))
             if matrix is None
             else self._placed(matrix if self.ranks.size == 1 else matrix.rows(cut(matrix.shape[0], i)))
             for i, (part, matrix) in enumerate(zip(parts, kept, strict=True))
         ]
-        return make_joined(weights, bias, batch_invariant=self._batch_invariant)
+        return self._offered(make_joined(weights, bias, batch_invariant=self._batch_invariant))
+
+    def _offered(self, linear: Linear) -> Linear:
+        return linear if self.offload is None else self.offload.offer(linear)
 
     def _kept(self, name: str) -> QuantisedMatrix | None:
         """The matrix as it is stored, if it may stay so, or as `quantization` makes it."""
@@ -185,7 +193,7 @@ class Weights:
         return None if is_plain else stored
 
     def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
-        self.quantised_bytes += matrix.placed_nbytes(self.device, self.dtype)
+        self.quantised_bytes += matrix.held_bytes(self.device, self.dtype)
         self.may_capture = self.may_capture and matrix.may_capture
         return matrix.to(self.device, self.dtype)
 

@@ -8,9 +8,15 @@ import torch
 
 from reference_engine.kernels import integers, quantised
 from reference_engine.kernels.blocks import BlockFormat
-from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
+from reference_engine.quantization.coded_linear import (
+    CodedLinear,
+    CodedWeight,
+    coded_call_bytes,
+    coded_nbytes,
+    has_coded_products,
+)
 from reference_engine.quantization.integer_matrix import MIDDLE
-from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
+from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
 """Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of
@@ -41,6 +47,21 @@ class BlockMatrix:
         """See `QuantisedMatrix`."""
         return self.blocks.nbytes
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
+        """See `QuantisedMatrix`; the kernels for a GPU take whole bytes or halves, and scales in float32."""
+        if not self._has_coded_products(device):
+            return self.nbytes
+        layout = self.format
+        return coded_nbytes(self.shape, layout.bits, layout.group, has_offsets=layout.has_offsets)
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        if self._has_coded_products(device):
+            return coded_call_bytes(self.shape, rows, dtype)
+        if self.has_kernel(device, dtype):
+            return rows * self.shape[0] * dtype.itemsize
+        return slab_call_bytes(self.shape, rows, dtype)
+
     @property
     def layout(self) -> str:
         """See `QuantisedMatrix`."""
@@ -57,13 +78,6 @@ class BlockMatrix:
 
     def _has_coded_products(self, device: torch.device) -> bool:
         return has_coded_products(device, self.shape[0], self.format.group)
-
-    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`; the kernels for a GPU take whole bytes or halves, and scales in float32."""
-        if not self._has_coded_products(device):
-            return self.nbytes
-        layout = self.format
-        return coded_nbytes(self.shape, layout.bits, layout.group, has_offsets=layout.has_offsets)
 
     @property
     def may_capture(self) -> bool:

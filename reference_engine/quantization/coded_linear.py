@@ -46,6 +46,11 @@ def coded_nbytes(shape: tuple[int, int], bits: int, group: int, *, has_offsets: 
     return nbytes_of(shape, bits, group, has_zeros=has_offsets)
 
 
+def coded_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
+    """`QuantisedMatrix.call_bytes` of `CodedLinear`: the result, and the plain weight."""
+    return (rows + shape[1]) * shape[0] * dtype.itemsize
+
+
 class CodedLinear:
     """Triton kernels, which read the codes; for many rows the weight becomes plain each time.
 

@@ -58,6 +58,13 @@ class Fp8Matrix(RowScaledMatrix):
         suits = self.codes.dtype is E4M3 and rows % _TILE == 0 == columns % _TILE
         return suits and has_fp8_products(device)
 
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        if not self.has_kernel(device, dtype):
+            return super(Fp8Matrix, self).call_bytes(rows, device, dtype)
+        width, depth = self.shape
+        return rows * (depth + width * dtype.itemsize)  # codes of the activations
+
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
         if self.has_kernel(self.codes.device, self.dtype):

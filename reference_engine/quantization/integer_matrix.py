@@ -12,11 +12,17 @@ import torch
 
 from reference_engine.kernels import integers
 from reference_engine.kernels.quantised import has_bfloat16_pairs
-from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
-from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear
+from reference_engine.quantization.coded_linear import (
+    CodedLinear,
+    CodedWeight,
+    coded_call_bytes,
+    coded_nbytes,
+    has_coded_products,
+)
+from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS = 32
-"""On a processor that multiplies pairs of bfloat16, more rows are multiplied faster by plain numbers."""
+"""Where a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows."""
 UNIT = 32
 """Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high one, so
 that both halves of a register are neighbours."""
@@ -79,6 +85,25 @@ class IntegerMatrix:
             tensor.nbytes for tensor in (self.codes, self.scales, self.offsets, self.order) if tensor is not None
         )
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        order = 0 if self.order is None else self.order.nbytes
+        if self._has_coded_products(device):
+            return order + coded_nbytes(self.shape, self.bits, self.group, has_offsets=self.offsets is not None)
+        if self.has_kernel(device, dtype):
+            numbers = 1 if self.offsets is None else 2
+            return order + integers.held_bytes(self.shape, self.group, self.bits, numbers)
+        return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        if self._has_coded_products(device):
+            in_order = 0 if self.order is None else rows * self.shape[1] * dtype.itemsize
+            return in_order + coded_call_bytes(self.shape, rows, dtype)
+        if not self.has_kernel(device, dtype) or _is_plain_faster(dtype):
+            return slab_call_bytes(self.shape, rows, dtype)
+        return rows * self.shape[0] * dtype.itemsize
+
     @property
     def layout(self) -> Hashable:
         """See `QuantisedMatrix`; every matrix has an order of its own."""
@@ -95,13 +120,6 @@ class IntegerMatrix:
 
     def _has_coded_products(self, device: torch.device) -> bool:
         return has_coded_products(device, self.shape[0], self.group)
-
-    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`."""
-        if not self._has_coded_products(device):
-            return self.nbytes
-        order = 0 if self.order is None else self.order.nbytes
-        return order + coded_nbytes(self.shape, self.bits, self.group, has_offsets=self.offsets is not None)
 
     @property
     def may_capture(self) -> bool:
@@ -173,5 +191,11 @@ class IntegerMatrix:
             self.codes, self.scales, self.offsets,
             bits=self.bits, order=self.order, bias=bias, dtype=self.dtype, keeps_float32=keeps_float32,
         )  # fmt: skip
-        is_plain_faster = self.dtype == torch.bfloat16 and has_bfloat16_pairs() and not keeps_float32
-        return FewRowsLinear(rounded, plain, _FEW_ROWS) if is_plain_faster else rounded
+        if keeps_float32 or not _is_plain_faster(self.dtype):
+            return rounded
+        return FewRowsLinear(rounded, plain, _FEW_ROWS)
+
+
+def _is_plain_faster(dtype: torch.dtype) -> bool:
+    """Whether more than `_FEW_ROWS` rows are multiplied by plain numbers."""
+    return dtype == torch.bfloat16 and has_bfloat16_pairs()

@@ -25,6 +25,11 @@ class LlmInt8Matrix(W8A8Matrix):
         """See `QuantisedMatrix`; shapes depend on how many outliers there are."""
         return False
 
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        copied = rows * self.shape[1] * dtype.itemsize  # without outliers
+        return copied + super(LlmInt8Matrix, self).call_bytes(rows, device, dtype)
+
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""
         return LlmInt8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)

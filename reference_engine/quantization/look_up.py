@@ -8,9 +8,15 @@ import torch
 from torch.nn.functional import pad
 
 from reference_engine.quantization.block_scales import BlockScales
-from reference_engine.quantization.coded_linear import CodedLinear, CodedWeight, coded_nbytes, has_coded_products
+from reference_engine.quantization.coded_linear import (
+    CodedLinear,
+    CodedWeight,
+    coded_call_bytes,
+    coded_nbytes,
+    has_coded_products,
+)
 from reference_engine.quantization.integer_matrix import UNIT, pack, unpack
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 def midpoints(values: torch.Tensor) -> torch.Tensor:
@@ -64,6 +70,17 @@ class LookUpMatrix:
         """See `QuantisedMatrix`."""
         return self.codes.nbytes + self.table.nbytes + self.scales.nbytes
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`; the kernels take scales in float32."""
+        if not self.has_kernel(device, dtype):
+            return self.nbytes
+        return self.table.nbytes + coded_nbytes(self.shape, 4, self.block, has_offsets=False)
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        of_call = coded_call_bytes if self.has_kernel(device, dtype) else slab_call_bytes
+        return of_call(self.shape, rows, dtype)
+
     @property
     def layout(self) -> Hashable:
         """See `QuantisedMatrix`."""
@@ -82,12 +99,6 @@ class LookUpMatrix:
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
         """See `QuantisedMatrix`."""
         return has_coded_products(device, self.shape[0], self.block)
-
-    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`; the kernels take scales in float32."""
-        if not self.has_kernel(device, dtype):
-            return self.nbytes
-        return self.table.nbytes + coded_nbytes(self.shape, 4, self.block, has_offsets=False)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""

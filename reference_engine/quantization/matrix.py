@@ -9,6 +9,9 @@ from torch.nn.functional import linear
 _SLAB_ELEMENTS = 1 << 24
 """Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
 
+_DECODED_BYTES = 8
+"""For each weight that is dequantised: two float32 numbers, before and after it is scaled."""
+
 
 class Linear(Protocol):
     """A matrix with an optional bias."""
@@ -36,6 +39,14 @@ class QuantisedMatrix(Protocol):
         """Bytes that it takes, scales included."""
         ...
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
+        """Bytes that its product keeps on a device for activations of a dtype; kernels may arrange codes anew."""
+        ...
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """Bytes that its product takes at most while it multiplies many rows there, result included."""
+        ...
+
     @property
     def layout(self) -> Hashable:
         """Equal for matrices that `stacked` can join if they have as many columns."""
@@ -48,10 +59,6 @@ class QuantisedMatrix(Protocol):
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether `linear` would multiply by the codes there, rather than dequantise them each time."""
-        ...
-
-    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:
-        """Bytes that its product keeps there, which a kernel may want arranged otherwise than they are stored."""
         ...
 
     @property
@@ -119,6 +126,17 @@ class FewRowsLinear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
         return (self._few if rows.shape[0] <= self._max_rows else self._many)(rows)
+
+
+def slab_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
+    """`QuantisedMatrix.call_bytes` of `SlabLinear`."""
+    width, depth = shape
+    slab_rows = min(width, max(1, _SLAB_ELEMENTS // depth))
+    result, earlier = rows * width * dtype.itemsize, rows * (width - slab_rows) * dtype.itemsize
+    decoded = _DECODED_BYTES + (0 if dtype.itemsize == 4 else dtype.itemsize)  # rounded, unless it stays float32
+    multiplied = result + slab_rows * depth * dtype.itemsize
+    joined = 2 * result if earlier else result
+    return max(joined, multiplied, earlier + slab_rows * depth * decoded)
 
 
 def stacked(parts: Sequence[_Matrix]) -> _Matrix:

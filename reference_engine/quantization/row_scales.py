@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from reference_engine.quantization.matrix import Linear, SlabLinear
+from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +37,14 @@ class RowScaledMatrix:
         """See `QuantisedMatrix`."""
         return self.codes.nbytes + self.scales.nbytes
 
+    def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return self.nbytes
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
+        """See `QuantisedMatrix`."""
+        return slab_call_bytes(self.shape, rows, dtype)
+
     @property
     def layout(self) -> Hashable:
         """See `QuantisedMatrix`."""
@@ -55,10 +63,6 @@ class RowScaledMatrix:
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (of subclasses)
         """See `QuantisedMatrix`."""
         return False
-
-    def placed_nbytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same everywhere)
-        """See `QuantisedMatrix`."""
-        return self.nbytes
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""

@@ -18,6 +18,7 @@ _EXACT_COLUMNS = 1024
 """Sums of so many products of INT8 codes stay below 2^24, and whole in float32, in any order."""
 _MIN_INT_MM_ROWS = 32
 """cuBLAS takes no fewer than 17."""
+_SUM_BYTES = 4
 _int_mm = torch.ops.aten._int_mm  # noqa: SLF001 (no public name)
 
 
@@ -31,7 +32,7 @@ def coded(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def integer_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Rows · weightᵀ, exact: int8 [num_rows, columns], int8 [outputs, columns] -> int32 [num_rows, outputs]."""
     (outputs, columns), count = weight.shape, rows.shape[0]
-    if _has_int_mm(rows, weight):
+    if _has_int_mm(weight.device, (outputs, columns)):
         return _int_mm(pad(rows, (0, 0, 0, max(0, _MIN_INT_MM_ROWS - count))), weight.t())[:count]
     sums = torch.zeros(count, outputs, dtype=torch.int32, device=rows.device)
     for first in range(0, columns, _EXACT_COLUMNS):
@@ -40,9 +41,9 @@ def integer_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return sums
 
 
-def _has_int_mm(rows: torch.Tensor, weight: torch.Tensor) -> bool:
+def _has_int_mm(device: torch.device, shape: tuple[int, int]) -> bool:
     """Whether cuBLAS multiplies by a weight: it takes multiples of 8, and 16 columns at least."""
-    return rows.is_cuda and weight.shape[0] % 8 == 0 == weight.shape[1] % 8 and weight.shape[1] >= 16
+    return device.type == "cuda" and shape[0] % 8 == 0 == shape[1] % 8 and shape[1] >= 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,15 @@ class W8A8Matrix(RowScaledMatrix):
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
         """See `QuantisedMatrix`."""
         return device.type == "cuda"
+
+    def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
+        """See `QuantisedMatrix`."""
+        width, depth = self.shape
+        numbers = 2 if dtype is torch.float32 else 3  # of float32 at a time, while activations are coded
+        sums = rows * (depth + 2 * _SUM_BYTES * width)  # beside the codes, before and after they become float32
+        if not _has_int_mm(device, self.shape):
+            sums += _SUM_BYTES * max(min(depth, _EXACT_COLUMNS) * (rows + width), rows * width)
+        return max(rows * depth * numbers * 4, sums)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
         """See `QuantisedMatrix`."""

@@ -77,6 +77,7 @@ def test_what_an_engine_cannot_do_is_refused_with_its_reason() -> None:
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be at least 1, not 0"),
         ({"memory_fraction": 0}, "memory_fraction must be above 0 and at most 1, not 0"),
         ({"memory_fraction": 1.5}, "memory_fraction must be above 0 and at most 1, not 1.5"),
+        ({"cpu_offload_gb": -1}, "cpu_offload_gb must be at least 0, not -1"),
         ({"speculation": {"method": "ngram"}}, "missing required field `num_tokens`"),
         ({"max_seqs": 1}, "unknown field `max_seqs`"),
     ],

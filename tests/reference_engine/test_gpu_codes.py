@@ -145,14 +145,14 @@ def test_plain_numbers_are_the_dequantised_ones(method):
 def test_bytes_on_the_device_are_those_that_are_kept(matrix):
     kept = matrix.linear(None).weight
     tensors = [getattr(kept, field.name) for field in dataclasses.fields(Words)]
-    assert matrix.placed_nbytes(CPU, torch.float32) == sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
+    assert matrix.held_bytes(CPU, torch.float32) == sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
 
 
 def test_a_weight_without_whole_tiles_is_dequantised():
     matrix = nf4.quantised(torch.randn(60, 128))
     assert not matrix.has_kernel(CPU, torch.float32)
     assert type(matrix.linear(None)) is SlabLinear
-    assert matrix.placed_nbytes(CPU, torch.float32) == matrix.nbytes
+    assert matrix.held_bytes(CPU, torch.float32) == matrix.nbytes
     assert nbytes_of((64, 128), 4, 64, has_zeros=False) == 64 * (256 // 2 + 4 * 4)
 
 

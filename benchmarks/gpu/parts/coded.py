@@ -138,7 +138,7 @@ def layer_products(name: str) -> dict[str, tuple[list[Linear], int]]:
     products: dict[str, tuple[list[Linear], int]] = {}
     for shape, (outputs, inputs) in LAYER_PRODUCTS.items():
         matrix: Any = matrix_of(name, outputs, inputs) if name in NAMES else random_rows(outputs, inputs)
-        nbytes = matrix.nbytes if isinstance(matrix, torch.Tensor) else matrix.placed_nbytes(CUDA, torch.bfloat16)
+        nbytes = matrix.nbytes if isinstance(matrix, torch.Tensor) else matrix.held_bytes(CUDA, torch.bfloat16)
         products[shape] = [make_linear(copy_of(matrix)) for _ in range(int(CACHE_BYTES / nbytes) + 2)], nbytes
     return products
 

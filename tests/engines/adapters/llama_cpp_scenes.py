@@ -8,7 +8,7 @@ from engines import Deployment, EngineSpec, Launch, Model, engine
 from tests.engines.models.gguf_heads import gguf_head
 
 PROGRAM = "/opt/llama-server"
-CANNOT = {"quantization", "memory_fraction"}
+CANNOT = {"quantization", "memory_fraction", "cpu_offload_gb"}
 
 
 def model_in(folder: Path) -> Model:

@@ -54,6 +54,7 @@ SPEC = {
     "max_num_batched_tokens": 256,
     "tensor_parallel_size": 2,
     "enable_prefix_caching": False,
+    "cpu_offload_gb": 4.5,
 }
 
 

@@ -35,6 +35,7 @@ SPEC = {
     "enable_chunked_prefill": (False, ("--chunked-prefill-size", "-1")),
     "seed": (7, ("--random-seed", "7")),
     "memory_fraction": (0.5, ("--mem-fraction-static", "0.5")),
+    "cpu_offload_gb": (4.0, ("--cpu-offload-gb", "4")),
     "speculation": (
         Speculation("ngram", 3), ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4"),
     ),

@@ -37,6 +37,7 @@ SPEC = {
     "enable_chunked_prefill": (True, ("--enable-chunked-prefill",)),
     "seed": (7, ("--seed", "7")),
     "memory_fraction": (0.5, ("--gpu-memory-utilization", "0.5")),
+    "cpu_offload_gb": (4, ("--cpu-offload-gb", "4")),
     "speculation": (
         Speculation("ngram", 3),
         ("--speculative-config", '{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'),

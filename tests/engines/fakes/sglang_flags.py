@@ -11,7 +11,7 @@ def arguments() -> argparse.ArgumentParser:
     for name in (
         "port", "tp-size", "pp-size", "context-length", "max-running-requests", "chunked-prefill-size", "page-size",
         "max-total-tokens", "max-prefill-tokens", "max-queued-requests", "random-seed", "speculative-num-steps",
-        "speculative-eagle-topk", "speculative-num-draft-tokens",
+        "speculative-eagle-topk", "speculative-num-draft-tokens", "cpu-offload-gb",
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--stream-interval", type=int, default=1)
