@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.experts import MoeConfig
+from reference_engine.models.config_readers import MoeConfig
 from reference_engine.models.shapes import weight_shapes
 
 _ENDS = ("model.embed_tokens.weight", "lm_head.weight")
@@ -64,11 +64,13 @@ class ModelCosts:
         config: of the whole model.
         weight_bytes_each: bytes of one weight; 2 for bfloat16.
         kv_bytes_each: bytes of one cached element.
+        end_bytes_each: bytes of one weight of embedding and output matrix; None for `weight_bytes_each`.
     """
 
     config: ModelConfig
     weight_bytes_each: float = 2
     kv_bytes_each: float = 2
+    end_bytes_each: float | None = None
 
     @property
     def parameters(self) -> int:
@@ -78,7 +80,8 @@ class ModelCosts:
     @property
     def weight_bytes(self) -> float:
         """Memory of all weights; routers of experts, and norms with an offset, are kept in float32."""
-        return self._bytes(self.parameters)
+        ends, dense, experts = self._sizes
+        return self._bytes(ends, dense + experts)
 
     @functools.cached_property
     def kv_bytes_per_token(self) -> float:
@@ -108,8 +111,7 @@ class ModelCosts:
         flops = 2.0 * (tokens * (dense + experts * active) + rows * head)
         # The router is taken to choose evenly: every token misses an expert with probability 1 - active. The embedding
         # is looked up, not read as a whole; where it is the output matrix, too, it is read as that.
-        read = dense + experts * (1.0 - (1.0 - active) ** tokens) + bool(rows) * head
-        moved = self._bytes(read)
+        moved = self._bytes(bool(rows) * head, dense + experts * (1.0 - (1.0 - active) ** tokens))
         for chunk in chunks:
             flops += chunk.count * self._attention_flops(chunk)
             moved += chunk.count * self._kv_traffic(chunk)
@@ -136,14 +138,15 @@ class ModelCosts:
         experts = sum(size for name, size in sizes.items() if ".experts." in name)
         return ends, sum(sizes.values()) - ends - experts, experts
 
-    def _bytes(self, weights: float) -> float:
-        """Memory of some weights, all routers and norms among them."""
+    def _bytes(self, ends: float, others: float) -> float:
+        """Memory of some weights of embedding and output matrix, and of some others, all routers and norms among them."""
         config, wide = self.config, 0
         if isinstance(config, MoeConfig):
             wide += (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
         if config.norm_offset:
             wide += sum(math.prod(shape) for name, shape in weight_shapes(config).items() if "norm." in name)
-        return weights * self.weight_bytes_each + wide * (_FLOAT32_BYTES - self.weight_bytes_each)
+        of_ends = ends * (self.weight_bytes_each if self.end_bytes_each is None else self.end_bytes_each)
+        return of_ends + others * self.weight_bytes_each + wide * (_FLOAT32_BYTES - self.weight_bytes_each)
 
     @property
     def _active_share(self) -> float:
