@@ -1,0 +1,284 @@
+"""Which GPUs, how many and in which parallelism keep an SLO at a request rate.
+
+Each candidate is one kind of GPU and a degree of tensor parallelism; replicas share the requests at random, so each
+gets a Poisson process of its share. A replica's capacity is the highest rate at which the simulated server meets every
+objective, found by bisection on one seed; replicas are the rate over that capacity, rounded up.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from harness.errors import BadPlan
+from harness.planning.gpus import Gpu
+from harness.planning.memory import Memory, memory_of
+from harness.planning.model import Model
+from harness.planning.precision import CachePrecision, Precision
+from harness.planning.server import Limits, Request, Served, mean_length_requests, poisson_s, simulate
+from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from results.objectives import Objective
+
+RANKS = (1, 2, 4, 8)
+CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
+"""Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
+_BISECTIONS = 8  # of a range of factor 64: within 1.6 %
+_RANGE = 64.0
+_REQUESTS, _TAIL_REQUESTS = 400, 1500
+_QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
+    "ttft": Served.ttft,
+    "itl": Served.itl,
+    "tpot": lambda served, share: float(np.quantile(served.tpot_s, share)) if len(served.tpot_s) else None,
+    "e2e": lambda served, share: float(np.quantile(served.e2e_s, share)),
+}
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Requests of equal lengths.
+
+    Attributes:
+        input_tokens: of each prompt.
+        output_tokens: of each answer.
+        cached_tokens: of each prompt, in the prefix cache.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and answer."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def request(self) -> Request:
+        """One request."""
+        return Request(self.input_tokens, self.output_tokens, cached_tokens=self.cached_tokens)
+
+
+class Why(StrEnum):
+    """Why a candidate fails."""
+
+    FITS_NOT = "does not fit"
+    SPLITS_NOT = "cannot be split"
+    TOO_SLOW_ALONE = "too slow even for one request at a time"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One kind of GPU in one parallelism.
+
+    Attributes:
+        gpu: name.
+        ranks: GPUs of tensor parallelism.
+        failure: why it fails; None if it keeps the SLO.
+        detail: the failure in words.
+        capacity_per_s: highest rate of one replica.
+        replicas: needed for the rate.
+        values: predicted value of each objective's metric at the rate.
+        running: mean number of requests in one replica.
+        price_per_hour: of all GPUs; None without a price.
+        tdp_w: of all GPUs; None if unknown.
+    """
+
+    gpu: str
+    ranks: int
+    failure: Why | None = None
+    detail: str = ""
+    capacity_per_s: float = 0.0
+    replicas: int = 0
+    values: dict[str, float | None] = {}
+    running: float = 0.0
+    price_per_hour: float | None = None
+    tdp_w: float | None = None
+
+    @property
+    def count(self) -> int:
+        """GPUs in all."""
+        return self.ranks * self.replicas
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all candidates share; see :func:`harness.planning.plan.plan`."""
+
+    model: Model
+    precision: Precision
+    cache: CachePrecision
+    traffic: Traffic
+    sequences: int
+    step_tokens: int | None
+    usable_share: float
+    runtime_bytes: float
+    efficiency: Efficiency
+    seed: int
+
+    def step_tokens_of(self, gpu: Gpu) -> int:
+        """Token budget of a step."""
+        return self.step_tokens or (CPU_STEP_TOKENS if gpu.name == "cpu" else GPU_STEP_TOKENS)
+
+    def memory(self, gpu: Gpu, ranks: int) -> Memory:
+        """Memory on one of the GPUs."""
+        return memory_of(
+            self.model,
+            self.model.costs(self.precision, self.cache),
+            gpu,
+            ranks=ranks,
+            step_tokens=self.step_tokens_of(gpu),
+            sequences=self.sequences,
+            usable_share=self.usable_share,
+            runtime_bytes=self.runtime_bytes,
+        )
+
+    def server(self, gpu: Gpu, ranks: int) -> "Server":
+        """A replica."""
+        work = StepWork(self.model.costs(self.precision, self.cache), ranks)
+        times = StepTimes(work, gpu, self.precision, self.efficiency)
+        kv_tokens = self.memory(gpu, ranks).kv_tokens
+        return Server(
+            times,
+            Limits(self.sequences, self.step_tokens_of(gpu), kv_tokens, plans_ahead=gpu.name != "cpu"),
+            self.traffic,
+            self.seed,
+        )
+
+
+class Server:
+    """One replica under loads of equal requests."""
+
+    def __init__(self, times: StepTimes, limits: Limits, traffic: Traffic, seed: int) -> None:
+        self._times, self._limits, self._traffic, self._seed = times, limits, traffic, seed
+
+    def closed(self, concurrency: int) -> Served:
+        """Under a closed loop, whose slots begin one after the other so that answers do not end together."""
+        count = max(24, 6 * concurrency)
+        requests = [self._traffic.request] * count
+        requests[:concurrency] = [
+            Request(
+                self._traffic.input_tokens,
+                max(1, math.ceil(self._traffic.output_tokens * (slot + 1) / concurrency)),
+                cached_tokens=self._traffic.cached_tokens,
+            )
+            for slot in range(concurrency)
+        ]
+        return self._serve(requests, concurrency)
+
+    def open(self, rate_per_s: float, count: int = _REQUESTS) -> Served:
+        """Under Poisson arrivals."""
+        times = poisson_s(rate_per_s, count, self._seed)
+        traffic = self._traffic
+        return self._serve(
+            mean_length_requests(traffic.input_tokens, traffic.output_tokens, traffic.cached_tokens, times), None
+        )
+
+    def decode_s(self, batch: int, context: int) -> float:
+        """Seconds of one decode step."""
+        return self._times.seconds(batch, context)
+
+    def _serve(self, requests: Sequence[Request], concurrency: int | None) -> Served:
+        request_s = self._times.efficiency.request_s
+        return simulate(requests, self._times, self._limits, concurrency=concurrency, request_s=request_s)
+
+
+def objective_value(objective: Objective, served: Served) -> float | None:
+    """The simulated value of an objective's metric.
+
+    Raises:
+        BadPlan: the planner does not predict the metric.
+    """
+    family, _, percentile = objective.metric.removesuffix("_s").rpartition("_p")
+    if family not in _QUANTILE or not percentile.isdigit():
+        known = ", ".join(f"{name}_p90" for name in _QUANTILE)
+        raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles of {known}")
+    return _QUANTILE[family](served, float(f"0.{percentile}"))
+
+
+def holds(objectives: Sequence[Objective], served: Served) -> bool:
+    """Whether a simulated load meets every objective."""
+    values = [(objective, objective_value(objective, served)) for objective in objectives]
+    return all(value is None or objective.holds(value) for objective, value in values)
+
+
+def capacity_per_s(server: Server, objectives: Sequence[Objective]) -> float:
+    """Highest Poisson rate at which a replica meets the objectives; 0 if it meets them at none.
+
+    The search covers a factor of 64 below the throughput of a full server.
+    """
+    count = _TAIL_REQUESTS if any("_p99" in objective.metric for objective in objectives) else _REQUESTS
+    high = server.closed(server._limits.sequences).requests_per_s * 1.05  # noqa: SLF001  (same module)
+    low = high / _RANGE
+    if not holds(objectives, server.open(low, count)):
+        return 0.0
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(objectives, server.open(middle, count)) else (low, middle)
+    return low
+
+
+def candidate(
+    setting: Setting,
+    gpu: Gpu,
+    ranks: int,
+    objectives: Sequence[Objective],
+    *,
+    rate_per_s: float,
+    price: float | None,
+) -> Candidate:
+    """Judge one kind of GPU in one parallelism.
+
+    Args:
+        setting: model, precision and traffic.
+        gpu: the device.
+        ranks: GPUs of tensor parallelism.
+        objectives: what every replica must meet.
+        rate_per_s: requests per second in all.
+        price: of one GPU hour.
+    """
+    if detail := setting.model.why_not_split(ranks) or (
+        f"{gpu.title} has no link to others" if ranks > 1 and gpu.link_bytes_per_s is None else None
+    ):
+        return Candidate(gpu.name, ranks, Why.SPLITS_NOT, detail)
+    memory = setting.memory(gpu, ranks)
+    if memory.kv_tokens < setting.traffic.tokens:
+        needed = memory.weights + memory.workspace + memory.runtime + memory.kv_per_token * setting.traffic.tokens
+        detail = f"{needed / 2**30:.1f} GiB needed for one request on each GPU, {memory.usable / 2**30:.1f} usable"
+        return Candidate(gpu.name, ranks, Why.FITS_NOT, detail)
+    server = setting.server(gpu, ranks)
+    if detail := _too_slow(objectives, server.closed(1)):
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)
+    capacity = capacity_per_s(server, objectives)
+    if capacity == 0:
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that meet by chance already break the SLO")
+    replicas = math.ceil(rate_per_s / capacity)
+    served = server.open(rate_per_s / replicas)
+    return Candidate(
+        gpu.name,
+        ranks,
+        capacity_per_s=capacity,
+        replicas=replicas,
+        values={objective.metric: objective_value(objective, served) for objective in objectives},
+        running=served.running * served.busy_share,
+        price_per_hour=None if price is None else price * ranks * replicas,
+        tdp_w=None if gpu.tdp_w is None else gpu.tdp_w * ranks * replicas,
+    )
+
+
+def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that keep the SLO by price, without prices by power, then by number of GPUs; the others follow."""
+    priced = all(each.price_per_hour is not None for each in candidates if each.failure is None)
+
+    def key(each: Candidate) -> tuple[bool, float, float, int]:
+        power = math.inf if each.tdp_w is None else each.tdp_w
+        return each.failure is not None, (each.price_per_hour or 0.0) if priced else 0.0, power, each.count
+
+    return sorted(candidates, key=key)
+
+
+def _too_slow(objectives: Sequence[Objective], alone: Served) -> str:
+    """The objective that one request at a time breaks; empty if there is none."""
+    for objective in objectives:
+        value = objective_value(objective, alone)
+        if value is not None and not objective.holds(value):
+            return f"{objective.metric.removesuffix('_s')} {value * 1e3:.1f} ms, {objective.text} wanted"
+    return ""
