@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from harness.planning.gpus import Gpu
-from harness.planning.measured import TARGETS, Load, MeasuredEngine
+from harness.planning.measured import SHOWN, TARGETS, Load, MeasuredEngine
 from harness.planning.memory import workspace_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
@@ -113,10 +113,9 @@ class Fitter:
         )
 
     def _log_errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
-        values = target_values(load, self.served(engine, load, efficiency))
-        return [
-            math.log(value / load.measured[name]) for name, value in values.items() if value and load.measured.get(name)
-        ]
+        values = simulated(load, self.served(engine, load, efficiency))
+        names = [name for name in TARGETS if name in values and name in load.measured]
+        return [math.log(values[name] / load.measured[name]) for name in names]
 
     def modelled_bytes(self, engine: MeasuredEngine, served: Served) -> float:
         """Memory that the model accounts for: a reserved share of the device, or what the load touched."""
@@ -155,8 +154,8 @@ def predict(
     served = fitter.served(engine, load, efficiency)
     predictions = [
         Prediction(load.label, name, load.measured[name], value)
-        for name, value in target_values(load, served).items()
-        if value and load.measured.get(name)
+        for name, value in simulated(load, served).items()
+        if load.measured.get(name)
     ]
     peak = fitter.peak_of(engine, load)
     if peak and fixed_bytes is not None:
@@ -164,11 +163,11 @@ def predict(
     return predictions
 
 
-def target_values(load: Load, served: Served) -> dict[str, float | None]:
-    """Simulated values of the metrics that a calibration fits; in an open loop the schedule sets the throughput."""
+def simulated(load: Load, served: Served) -> dict[str, float]:
+    """Values of the metrics that are predicted; in an open loop the schedule sets the throughput."""
     output = served.output_tokens_per_s if load.concurrency is not None else None
-    values = served.itl(0.5), served.ttft(0.5) if len(served.ttft_s) else None, output
-    return dict(zip(TARGETS, values, strict=True))
+    values = (served.itl(0.5), served.ttft(0.5) if len(served.ttft_s) else None, output, served.tpot(0.5))
+    return {name: value for name, value in zip(SHOWN, values, strict=True) if value}
 
 
 def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> float | None:

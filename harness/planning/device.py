@@ -36,6 +36,7 @@ class BatchRow(msgspec.Struct, frozen=True):
         itl_floor_s: of a decode step with the mean context, at the device's limits.
         is_memory_bound: whether memory traffic decides that floor.
         itl_p50_s: predicted; None of answers of one token.
+        tpot_p50_s: predicted; None of answers of one token.
         ttft_p50_s: predicted, waiting for the steps of others included.
         output_tokens_per_s: predicted, prompts included in the time.
         requests_per_s: predicted.
@@ -50,6 +51,7 @@ class BatchRow(msgspec.Struct, frozen=True):
     itl_floor_s: float
     is_memory_bound: bool
     itl_p50_s: float | None
+    tpot_p50_s: float | None
     ttft_p50_s: float
     output_tokens_per_s: float
     requests_per_s: float
@@ -102,13 +104,8 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
     traffic = setting.traffic
     middle = traffic.input_tokens + traffic.output_tokens // 2
     prompt = Chunk(traffic.input_tokens - traffic.cached_tokens, traffic.cached_tokens)
-    contexts = sorted({*CONTEXTS, traffic.tokens})
     why_not = _why_not(setting, gpu, count, memory)
-    fitting = {
-        context: fitting_sequences(memory, costs, count, context)
-        for context in contexts
-        if context <= max(setting.model.config.max_length, traffic.tokens)
-    }
+    fitting = {context: fitting_sequences(memory, costs, count, context) for context in contexts_of(setting)}
     return DevicePlan(
         gpu=gpu,
         ranks=count,
@@ -121,6 +118,12 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
         batches=[] if why_not else _rows(setting, gpu, count, min(fitting[traffic.tokens], setting.sequences), price),
         why_not=why_not,
     )
+
+
+def contexts_of(setting: Setting) -> list[int]:
+    """Contexts to plan for: powers of two that the model knows, and the requests' own."""
+    own, longest = setting.traffic.tokens, setting.model.config.max_length
+    return sorted({own, *(context for context in CONTEXTS if context <= longest)})
 
 
 def _fewest(setting: Setting, gpu: Gpu) -> int:
@@ -180,6 +183,7 @@ def _row(setting: Setting, gpu: Gpu, ranks: int, batch: int, *, server: Server, 
         itl_floor_s=floor_s(costs.decode(batch, middle), machine),
         is_memory_bound=not is_compute_bound(costs, machine, batch, middle),
         itl_p50_s=served.itl(0.5),
+        tpot_p50_s=served.tpot(0.5),
         ttft_p50_s=served.ttft(0.5),
         output_tokens_per_s=output_per_s,
         requests_per_s=served.requests_per_s,

@@ -20,7 +20,9 @@ Row = Mapping[str, Any]
 """One row of a table: of trials or of requests."""
 
 TARGETS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s")
-"""Metrics that a calibration fits and predicts, beside memory."""
+"""Metrics that a calibration fits."""
+SHOWN = (*TARGETS, "tpot_p50_s")
+"""Metrics that it predicts."""
 PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
 _CLOSED = re.compile(r"c=(\d+)")
 
@@ -78,7 +80,7 @@ def measured_engines(path: Path) -> list[MeasuredEngine]:
     return [_engine(name, own, requests, experiment, path) for name, own in by_engine.items()]
 
 
-def _run(path: Path) -> tuple[list[Row], list[Row], Mapping[str, Any]]:
+def _run(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
 
     run = results.load(path)
@@ -90,7 +92,7 @@ def _rows(frame: Any) -> list[Row]:  # noqa: ANN401  (a data frame)
     return frame.to_dict("records")
 
 
-def _published(path: Path) -> tuple[list[Row], list[Row], Mapping[str, Any]]:
+def _published(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     try:
         experiment = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
         trials, requests = (
@@ -136,7 +138,7 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row]) -> Load:
     ]
     sent.sort()
     closed = _CLOSED.fullmatch(label)
-    values = {name: _median(trials, name) for name in (*TARGETS, *PEAKS)}
+    values = {name: _median(trials, name) for name in (*SHOWN, *PEAKS)}
     return Load(
         label=label,
         concurrency=int(closed[1]) if closed else None,
@@ -156,5 +158,5 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
 def _number(row: Row, name: str) -> float | None:
     """A number of a row; None if it is missing or not a number."""
     value = row.get(name)
-    number = float(value) if value not in {None, ""} else math.nan
+    number = math.nan if value is None or value == "" else float(value)
     return None if math.isnan(number) else number

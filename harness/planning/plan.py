@@ -7,7 +7,7 @@ import msgspec
 
 from harness.errors import BadPlan
 from harness.planning.calibration import Calibration, Fitter, calibrate
-from harness.planning.device import DevicePlan, Price, device_plan
+from harness.planning.device import DevicePlan, Price, contexts_of, device_plan
 from harness.planning.gpus import Gpu, chosen, gpu_table
 from harness.planning.measured import measured_engines
 from harness.planning.memory import RUNTIME_BYTES, USABLE_SHARE
@@ -17,6 +17,7 @@ from harness.planning.sizing import GPU_STEP_TOKENS, RANKS, Candidate, Setting, 
 from harness.planning.step_times import ALL_REDUCE_S, Efficiency
 from results.objectives import objectives
 
+_SEQUENCES_DRAWN = (1, 8, 64)
 TYPICAL = Efficiency(0.86, 0.76, 1.0e-3, 22e-6, 10e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
 
 
@@ -68,6 +69,7 @@ class Plan(msgspec.Struct, frozen=True):
     Attributes:
         model: the model.
         traffic: lengths of prompts and answers.
+        memory_bytes: number of sequences → context of each in tokens → bytes of weights and KV cache.
         devices: one for each GPU.
         efficiency: of the engine.
         sizing: of the SLO; None without one.
@@ -77,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     model: ModelFacts
     traffic: Traffic
+    memory_bytes: dict[int, dict[int, float]]
     devices: list[DevicePlan]
     efficiency: Efficiency
     sizing: Sizing | None
@@ -174,6 +177,10 @@ def make_plan(question: Question) -> Plan:
             cache=cache.name,
         ),
         traffic=setting.traffic,
+        memory_bytes={
+            count: {context: costs.memory_bytes(count, context) for context in contexts_of(setting)}
+            for count in _SEQUENCES_DRAWN
+        },
         devices=[
             device_plan(setting, gpu, question.tensor_parallel, Price(_price(question, gpu), question.cached_discount))
             for gpu in devices
@@ -265,8 +272,8 @@ def _assumptions(setting: Setting) -> list[str]:
     return [
         (
             f"engine: {efficiency.bytes_share:.2f} of the device's bandwidth, {efficiency.flops_share:.2f} of its "
-            f"products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each sequence in it, "
-            f"{efficiency.request_s * 1e3:.1f} ms a request; {efficiency.source}"
+            f"products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each "
+            f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request; {efficiency.source}"
         ),
         (
             f"server: up to {setting.sequences} sequences, {setting.step_tokens or GPU_STEP_TOKENS:,} tokens a step, "

@@ -99,6 +99,14 @@ class Served(msgspec.Struct, frozen=True):
         """Quantile of TTFT in seconds."""
         return float(np.quantile(self.ttft_s, share))
 
+    def e2e(self, share: float) -> float:
+        """Quantile of E2E in seconds."""
+        return float(np.quantile(self.e2e_s, share))
+
+    def tpot(self, share: float) -> float | None:
+        """Quantile of TPOT in seconds; None if every answer has one token."""
+        return float(np.quantile(self.tpot_s, share)) if len(self.tpot_s) else None
+
     def itl(self, share: float) -> float | None:
         """Quantile of ITL in seconds; None if every answer has one token."""
         if not len(self.itl_s):

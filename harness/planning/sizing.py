@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
-import numpy as np
 
 from harness.errors import BadPlan
 from harness.planning.gpus import Gpu
@@ -30,8 +29,8 @@ _REQUESTS, _TAIL_REQUESTS = 400, 1500
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
     "ttft": Served.ttft,
     "itl": Served.itl,
-    "tpot": lambda served, share: float(np.quantile(served.tpot_s, share)) if len(served.tpot_s) else None,
-    "e2e": lambda served, share: float(np.quantile(served.e2e_s, share)),
+    "tpot": Served.tpot,
+    "e2e": Served.e2e,
 }
 
 
