@@ -46,7 +46,7 @@ def _sizing_answer(sizing: Sizing) -> str:
     slo, best = " and ".join(sizing.slo), sizing.candidates[0]
     if best.failure is not None:
         return f"None of these GPUs keeps {slo} at {sizing.rate_per_s:g} requests/s."
-    price = "" if best.price_per_hour is None else f" for {money(best.price_per_hour)} an hour"
+    price = "" if best.price_per_hour is None else f", at {money(best.price_per_hour)} an hour"
     split = f", {best.replicas} replicas of {best.ranks} GPUs" if best.ranks > 1 and best.replicas > 1 else ""
     return f"{best.count} × {best.gpu}{split} keeps {slo} at {sizing.rate_per_s:g} requests/s{price}."
 

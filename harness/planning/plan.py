@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -135,32 +136,41 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-def make_plan(question: Question) -> Plan:
-    """Answer a question.
+def question(model: str, options: Mapping[str, Any]) -> Question:
+    """A question from keyword arguments.
+
+    Raises:
+        BadPlan: an option is unknown.
+    """
+    if unknown := [name for name in options if name not in Question.__struct_fields__]:
+        raise BadPlan(f"unknown option '{unknown[0]}'; known: {', '.join(Question.__struct_fields__)}")
+    return Question(model=model, **options)
+
+
+def make_plan(asked: Question) -> Plan:
+    """Answer a asked.
 
     Raises:
         BadPlan: the question names something unknown or contradicts itself.
         ResultsError: an objective is malformed, or a run cannot be read.
     """
-    _check(question)
-    model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
-    table = gpu_table(question.gpus, question.machine)
-    devices = chosen(table, question.gpu)
-    calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
-    efficiency, runtime_bytes = _known(calibration, question.engine)
+    _check(asked)
+    model, precision, cache = load_model(asked.model), precision_named(asked.precision), cache_named(asked.kv)
+    table = gpu_table(asked.gpus, asked.machine)
+    devices = chosen(table, asked.gpu)
+    calibration = _calibrated(asked, Fitter(model, precision, cache, devices[0])) if asked.from_run else []
+    efficiency, runtime_bytes = _known(calibration, asked.engine)
     setting = Setting(
         model=model,
         precision=precision,
         cache=cache,
-        traffic=Traffic(
-            question.input_tokens, question.output_tokens, int(question.input_tokens * question.cached_share)
-        ),
-        sequences=question.sequences,
-        step_tokens=question.step_tokens,
-        usable_share=question.memory_fraction,
+        traffic=Traffic(asked.input_tokens, asked.output_tokens, int(asked.input_tokens * asked.cached_share)),
+        sequences=asked.sequences,
+        step_tokens=asked.step_tokens,
+        usable_share=asked.memory_fraction,
         runtime_bytes=runtime_bytes,
         efficiency=efficiency,
-        seed=question.seed,
+        seed=asked.seed,
     )
     costs = model.costs(precision, cache)
     return Plan(
@@ -182,11 +192,11 @@ def make_plan(question: Question) -> Plan:
             for count in _SEQUENCES_DRAWN
         },
         devices=[
-            device_plan(setting, gpu, question.tensor_parallel, Price(_price(question, gpu), question.cached_discount))
+            device_plan(setting, gpu, asked.tensor_parallel, Price(_price(asked, gpu), asked.cached_discount))
             for gpu in devices
         ],
         efficiency=efficiency,
-        sizing=_sizing(question, setting, devices),
+        sizing=_sizing(asked, setting, devices),
         calibration=calibration,
         assumptions=_assumptions(setting),
     )
@@ -208,36 +218,36 @@ def prices(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _check(question: Question) -> None:
+def _check(asked: Question) -> None:
     """Raises BadPlan for values out of range."""
     checks = (
-        (question.input_tokens >= 1, "--input must be at least 1 token"),
-        (question.output_tokens >= 1, "--output must be at least 1 token"),
-        (0 <= question.cached_share < 1, "--cached-share must be at least 0 and below 1"),
-        (question.sequences >= 1, "--sequences must be at least 1"),
-        (0 <= question.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
-        (question.step_tokens is None or question.step_tokens >= 1, "--step-tokens must be at least 1"),
-        (0 < question.memory_fraction <= 1, "--memory-fraction must be above 0 and at most 1"),
-        (question.rate is None or question.rate > 0, "--rate must be above 0"),
-        ((question.slo is None) == (question.rate is None), "--slo and --rate belong together: give both or neither"),
-        (question.tensor_parallel is None or question.tensor_parallel >= 1, "--tensor-parallel must be at least 1"),
-        (question.engine is None or bool(question.from_run), "--engine names an engine of --from-run; give that, too"),
+        (asked.input_tokens >= 1, "--input must be at least 1 token"),
+        (asked.output_tokens >= 1, "--output must be at least 1 token"),
+        (0 <= asked.cached_share < 1, "--cached-share must be at least 0 and below 1"),
+        (asked.sequences >= 1, "--sequences must be at least 1"),
+        (0 <= asked.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
+        (asked.step_tokens is None or asked.step_tokens >= 1, "--step-tokens must be at least 1"),
+        (0 < asked.memory_fraction <= 1, "--memory-fraction must be above 0 and at most 1"),
+        (asked.rate is None or asked.rate > 0, "--rate must be above 0"),
+        ((asked.slo is None) == (asked.rate is None), "--slo and --rate belong together: give both or neither"),
+        (asked.tensor_parallel is None or asked.tensor_parallel >= 1, "--tensor-parallel must be at least 1"),
+        (asked.engine is None or bool(asked.from_run), "--engine names an engine of --from-run; give that, too"),
         (
-            not question.from_run or bool(question.gpu),
+            not asked.from_run or bool(asked.gpu),
             "--from-run needs --gpu: the device that the run was measured on",
         ),
-        (all(price > 0 for price in question.price.values()), "--price must be above 0"),
+        (all(price > 0 for price in asked.price.values()), "--price must be above 0"),
     )
     if problem := next((problem for is_ok, problem in checks if not is_ok), None):
         raise BadPlan(problem)
 
 
-def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
-    engines = [engine for path in question.from_run for engine in measured_engines(path)]
+def _calibrated(asked: Question, fitter: Fitter) -> list[Calibration]:
+    engines = [engine for path in asked.from_run for engine in measured_engines(path)]
     names = list(dict.fromkeys(engine.engine for engine in engines))
-    if question.engine is not None and question.engine not in names:
-        raise BadPlan(f"these runs have no engine '{question.engine}'; they have {', '.join(names)}")
-    wanted = [engine for engine in engines if question.engine in {None, engine.engine}]
+    if asked.engine is not None and asked.engine not in names:
+        raise BadPlan(f"these runs have no engine '{asked.engine}'; they have {', '.join(names)}")
+    wanted = [engine for engine in engines if asked.engine in {None, engine.engine}]
     return [calibrate(fitter, engine) for engine in wanted]
 
 
@@ -249,22 +259,22 @@ def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Eff
     return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)
 
 
-def _price(question: Question, gpu: Gpu) -> float | None:
-    return question.price.get(gpu.name, question.price.get(""))
+def _price(asked: Question, gpu: Gpu) -> float | None:
+    return asked.price.get(gpu.name, asked.price.get(""))
 
 
-def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu]) -> Sizing | None:
-    if question.slo is None or question.rate is None:
+def _sizing(asked: Question, setting: Setting, devices: Sequence[Gpu]) -> Sizing | None:
+    if asked.slo is None or asked.rate is None:
         return None
-    wanted = objectives(question.slo)
-    ranks = RANKS if question.tensor_parallel is None else (question.tensor_parallel,)
+    wanted = objectives(asked.slo)
+    ranks = RANKS if asked.tensor_parallel is None else (asked.tensor_parallel,)
     judged = [
-        candidate(setting, gpu, count, wanted, rate_per_s=question.rate, price=_price(question, gpu))
+        candidate(setting, gpu, count, wanted, rate_per_s=asked.rate, price=_price(asked, gpu))
         for gpu in devices
         for count in ranks
-        if count == 1 or gpu.link_bytes_per_s is not None or question.tensor_parallel
+        if count == 1 or gpu.link_bytes_per_s is not None or asked.tensor_parallel
     ]
-    return Sizing([objective.text for objective in wanted], question.rate, cheapest_first(judged))
+    return Sizing([objective.text for objective in wanted], asked.rate, cheapest_first(judged))
 
 
 def _assumptions(setting: Setting) -> list[str]:

@@ -64,18 +64,13 @@ def lines_chart(frame: Frame, drawn: Sequence[Line], limits: Sequence[tuple[floa
     if not values:
         return Markup("")
     y = Axis(min(values) / _MARGIN, max(values) * _MARGIN, _BOTTOM, _TOP, log=True)
+    ticks = [(value, tick_text(frame.unit, value, y)) for value in _ticks(y, frame.unit)]
     x = frame.x.axis(_LEFT, _RIGHT)
     paths = [[(x.at(px), y.at(py)) for px, py in each.points] for each in drawn]
     labels = Labels(Box(_LEFT, _TOP - 8, WIDTH, _BOTTOM), paths)
     parts = [
         x_axis_at(x, frame.x.ticks, _TOP, _BOTTOM, frame.x.title),
-        y_axis(
-            y,
-            [(value, tick_text(frame.unit, value, y)) for value in _ticks(y, frame.unit)],
-            _LEFT,
-            _RIGHT,
-            frame.y_title,
-        ),
+        y_axis(y, ticks, _LEFT, _RIGHT, frame.y_title),
         heading(_TOP, _RIGHT, frame.head),
         *(_limit(value, name, y, labels) for value, name in limits),
         *(_line(each, path, frame) for each, path in zip(drawn, paths, strict=True)),
@@ -109,15 +104,15 @@ def _name(drawn: Line, path: Sequence[tuple[float, float]], labels: Labels) -> M
 
 
 def _limit(value: float, name: str, y: Axis, labels: Labels) -> Markup:
-    """The name above or below the line, at the left or the right, where there is room."""
+    """The name right of the plot, or inside it where there is room."""
     at = y.at(value)
     spots = [
+        Spot(_RIGHT + 6, at + 4),
         Spot(_LEFT + 6, at - 4),
         Spot(_RIGHT - 6, at - 4, "end"),
-        Spot(_LEFT + 150, at - 4),
         Spot(_LEFT + 6, at + 13),
     ]
-    spot = labels.place(name, _LIMIT_SIZE, spots, over_lines=True)
+    spot = labels.place(name, _LIMIT_SIZE, spots)
     named = [label(spot.x, spot.y, name, "level", spot.anchor)] if spot else []
     return tag("g", line(_LEFT, at, _RIGHT, at, "limit"), *named)
 
