@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -326,11 +326,6 @@ class _Simulation:
             ends = sorted(t for _, t in self._ended)
             start = ends[min(len(ends), self._concurrency) - 1]
         return (start, last) if last > start else (-1.0, self._now)
-
-
-def mean_length_requests(prompt: int, output: int, cached: int, arrivals_s: Iterable[float]) -> list[Request]:
-    """Requests of equal lengths at these times."""
-    return [Request(prompt, output, arrival, cached) for arrival in arrivals_s]
 
 
 def poisson_s(rate_per_s: float, count: int, seed: int) -> list[float]:

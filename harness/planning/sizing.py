@@ -16,7 +16,7 @@ from harness.planning.gpus import Gpu
 from harness.planning.memory import Memory, memory_of
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
-from harness.planning.server import Limits, Request, Served, mean_length_requests, poisson_s, simulate
+from harness.planning.server import Limits, Request, Served, poisson_s, simulate
 from harness.planning.step_times import Efficiency, StepTimes, StepWork
 from results.objectives import Objective
 
@@ -25,6 +25,7 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
+_ABOVE = 1.05  # of a full server's throughput: no rate beyond can be kept up
 _REQUESTS, _TAIL_REQUESTS = 400, 1500
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
     "ttft": Served.ttft,
@@ -134,42 +135,47 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         """A replica."""
         work = StepWork(self.model.costs(self.precision, self.cache), ranks)
         times = StepTimes(work, gpu, self.precision, self.efficiency)
-        kv_tokens = self.memory(gpu, ranks).kv_tokens
-        return Server(
-            times,
-            Limits(self.sequences, self.step_tokens_of(gpu), kv_tokens, plans_ahead=gpu.name != "cpu"),
-            self.traffic,
-            self.seed,
+        limits = Limits(
+            self.sequences,
+            self.step_tokens_of(gpu),
+            self.memory(gpu, ranks).kv_tokens,
+            plans_ahead=gpu.name != "cpu",
         )
+        return Server(times, limits, [self.traffic.request], self.seed)
 
 
 class Server:
-    """One replica under loads of equal requests."""
+    """One replica under loads of a mix of requests.
 
-    def __init__(self, times: StepTimes, limits: Limits, traffic: Traffic, seed: int) -> None:
-        self._times, self._limits, self._traffic, self._seed = times, limits, traffic, seed
+    Args:
+        times: of its steps.
+        limits: of the server.
+        mix: lengths of requests, which repeat in this order.
+        seed: of arrivals.
+    """
+
+    def __init__(self, times: StepTimes, limits: Limits, mix: Sequence[Request], seed: int) -> None:
+        self._times, self._mix, self._seed = times, mix, seed
+        self.limits = limits
 
     def closed(self, concurrency: int) -> Served:
-        """Under a closed loop, whose slots begin one after the other so that answers do not end together."""
+        """Under a closed loop, whose first answers are of all lengths, so that they do not end together."""
         count = max(24, 6 * concurrency)
-        requests = [self._traffic.request] * count
+        requests = [self._mix[i % len(self._mix)] for i in range(count)]
         requests[:concurrency] = [
-            Request(
-                self._traffic.input_tokens,
-                max(1, math.ceil(self._traffic.output_tokens * (slot + 1) / concurrency)),
-                cached_tokens=self._traffic.cached_tokens,
+            msgspec.structs.replace(
+                request, output_tokens=max(1, math.ceil(request.output_tokens * (slot + 1) / concurrency))
             )
-            for slot in range(concurrency)
+            for slot, request in enumerate(requests[:concurrency])
         ]
         return self._serve(requests, concurrency)
 
     def open(self, rate_per_s: float, count: int = _REQUESTS) -> Served:
         """Under Poisson arrivals."""
         times = poisson_s(rate_per_s, count, self._seed)
-        traffic = self._traffic
-        return self._serve(
-            mean_length_requests(traffic.input_tokens, traffic.output_tokens, traffic.cached_tokens, times), None
-        )
+        mixed = [self._mix[i % len(self._mix)] for i in range(count)]
+        requests = [msgspec.structs.replace(each, arrival_s=t) for each, t in zip(mixed, times, strict=True)]
+        return self._serve(requests, None)
 
     def decode_s(self, batch: int, context: int) -> float:
         """Seconds of one decode step."""
@@ -177,7 +183,7 @@ class Server:
 
     def _serve(self, requests: Sequence[Request], concurrency: int | None) -> Served:
         request_s = self._times.efficiency.request_s
-        return simulate(requests, self._times, self._limits, concurrency=concurrency, request_s=request_s)
+        return simulate(requests, self._times, self.limits, concurrency=concurrency, request_s=request_s)
 
 
 def objective_value(objective: Objective, served: Served) -> float | None:
@@ -205,7 +211,7 @@ def capacity_per_s(server: Server, objectives: Sequence[Objective]) -> float:
     The search covers a factor of 64 below the throughput of a full server.
     """
     count = _TAIL_REQUESTS if any("_p99" in objective.metric for objective in objectives) else _REQUESTS
-    high = server.closed(server._limits.sequences).requests_per_s * 1.05  # noqa: SLF001  (same module)
+    high = server.closed(server.limits.sequences).requests_per_s * _ABOVE
     low = high / _RANGE
     if not holds(objectives, server.open(low, count)):
         return 0.0
