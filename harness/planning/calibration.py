@@ -1,10 +1,10 @@
 """Fits the step-time model to a measured run, and predicts each load from the others.
 
 The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step, of each
-sequence in it and of a request. Least squares on the logarithms of predicted over measured ITL p50, TTFT p50 and output
-tokens per second of every load (trust region, scipy), where predicted is what the simulated server shows under the
-requests that were sent. An open loop's throughput is left out: its schedule sets it. A weak prior keeps parameters that
-a run does not tell where they began.
+sequence in it and of a request. Least squares on the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50
+and output tokens per second of every load (trust region, scipy), where simulated is what the server of
+:mod:`harness.planning.server` makes of the requests that were sent. An open loop's throughput is left out: its schedule
+sets it. A weak prior keeps parameters that a run does not tell where they began.
 """
 
 import math
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from harness.planning.gpus import Gpu
-from harness.planning.measured import SHOWN, TARGETS, Load, MeasuredEngine
+from harness.planning.measured import METRICS, Load, MeasuredEngine
 from harness.planning.memory import workspace_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
@@ -24,7 +24,9 @@ from harness.planning.step_times import Efficiency, StepTimes, StepWork
 
 _START = {False: (0.6, 0.4, 1e-3, 2e-4, 1e-2), True: (0.85, 0.85, 3e-4, 5e-6, 5e-3)}  # on a CPU, on a GPU
 _LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5), (1.2, 1.2, 0.2, 0.02, 2.0)
-_PRIOR = 0.03
+_WEIGHTS = {"itl_p50_s": 1.0, "ttft_p50_s": 0.3, "output_tokens_per_s": 0.5, "tpot_p50_s": 1.0}
+"""Of errors: between repeats TTFT varies several times as much as ITL and TPOT do."""
+_PRIOR = 0.01
 _STEP = 0.02  # of a logarithm, for differences: ends and arrivals make the simulation's answers jump a little
 _FEWEST_LOADS = 3
 _MEMORY = "memory"
@@ -98,7 +100,7 @@ class Fitter:
 
         def residuals(logs: np.ndarray) -> np.ndarray:
             fit = _efficiency(np.exp(logs), "")
-            errors = [error for load in loads for error in self._log_errors(engine, load, fit)]
+            errors = [error for load in loads for error in self._errors(engine, load, fit)]
             return np.array([*errors, *(_PRIOR * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
@@ -112,10 +114,13 @@ class Fitter:
             load.requests, times, engine.limits, concurrency=load.concurrency, request_s=efficiency.request_s
         )
 
-    def _log_errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
+    def _errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
         values = simulated(load, self.served(engine, load, efficiency))
-        names = [name for name in TARGETS if name in values and name in load.measured]
-        return [math.log(values[name] / load.measured[name]) for name in names]
+        return [
+            weight * math.log(values[name] / load.measured[name])
+            for name, weight in _WEIGHTS.items()
+            if name in values and load.measured.get(name)
+        ]
 
     def modelled_bytes(self, engine: MeasuredEngine, served: Served) -> float:
         """Memory that the model accounts for: a reserved share of the device, or what the load touched."""
@@ -167,7 +172,7 @@ def simulated(load: Load, served: Served) -> dict[str, float]:
     """Values of the metrics that are predicted; in an open loop the schedule sets the throughput."""
     output = served.output_tokens_per_s if load.concurrency is not None else None
     values = (served.itl(0.5), served.ttft(0.5) if len(served.ttft_s) else None, output, served.tpot(0.5))
-    return {name: value for name, value in zip(SHOWN, values, strict=True) if value}
+    return {name: value for name, value in zip(METRICS, values, strict=True) if value}
 
 
 def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> float | None:

@@ -19,11 +19,10 @@ from results.units import NS_PER_S
 Row = Mapping[str, Any]
 """One row of a table: of trials or of requests."""
 
-TARGETS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s")
-"""Metrics that a calibration fits."""
-SHOWN = (*TARGETS, "tpot_p50_s")
-"""Metrics that it predicts."""
+METRICS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s", "tpot_p50_s")
+"""Metrics that a calibration fits and predicts, beside memory."""
 PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
+_FEWEST_REQUESTS = 300
 _CLOSED = re.compile(r"c=(\d+)")
 
 
@@ -33,7 +32,8 @@ class Load(msgspec.Struct, frozen=True):
     Attributes:
         label: of the load.
         concurrency: of a closed loop; None for an open loop.
-        requests: of one repeat, in planned order; a share of each prompt is cached, as the engine reported in the mean.
+        requests: of one trial, in planned order, several times over if they are few; of each prompt the share is cached
+            that the engine reported in the mean.
         measured: medians over the VALID repeats by metric; absent metrics have no entry.
     """
 
@@ -138,16 +138,32 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row]) -> Load:
     ]
     sent.sort()
     closed = _CLOSED.fullmatch(label)
-    values = {name: _median(trials, name) for name in (*SHOWN, *PEAKS)}
+    values = {name: _median(trials, name) for name in (*METRICS, *PEAKS)}
     return Load(
         label=label,
         concurrency=int(closed[1]) if closed else None,
-        requests=[
-            Request(prompt, output, (planned - sent[0][0]) / NS_PER_S, int(share * prompt))
-            for planned, prompt, output in sent
-        ],
+        requests=repeated(
+            [
+                Request(prompt, output, (planned - sent[0][0]) / NS_PER_S, int(share * prompt))
+                for planned, prompt, output in sent
+            ]
+        ),
         measured={name: value for name, value in values.items() if value is not None},
     )
+
+
+def repeated(requests: Sequence[Request]) -> list[Request]:
+    """At least 300 requests, so that medians of a simulation vary little; later rounds follow at the same pace."""
+    if not requests:
+        return []
+    last = requests[-1].arrival_s
+    span = last + last / max(1, len(requests) - 1)
+    rounds = range(-(-_FEWEST_REQUESTS // len(requests)))
+    return [
+        msgspec.structs.replace(request, arrival_s=request.arrival_s + number * span)
+        for number in rounds
+        for request in requests
+    ]
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:

@@ -14,12 +14,21 @@ from harness.planning.measured import measured_engines
 from harness.planning.memory import RUNTIME_BYTES, USABLE_SHARE
 from harness.planning.model import load_model
 from harness.planning.precision import cache_named, precision_named
-from harness.planning.sizing import GPU_STEP_TOKENS, RANKS, Candidate, Setting, Traffic, candidate, cheapest_first
+from harness.planning.sizing import (
+    GPU_STEP_TOKENS,
+    RANKS,
+    Candidate,
+    Setting,
+    Traffic,
+    candidate,
+    cheapest_first,
+    check_predictable,
+)
 from harness.planning.step_times import ALL_REDUCE_S, Efficiency
-from results.objectives import objectives
+from results.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
-TYPICAL = Efficiency(0.86, 0.76, 1.0e-3, 22e-6, 10e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
+TYPICAL = Efficiency(0.80, 0.87, 0.7e-3, 19e-6, 13e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -155,6 +164,8 @@ def make_plan(asked: Question) -> Plan:
         ResultsError: an objective is malformed, or a run cannot be read.
     """
     _check(asked)
+    wanted = objectives(asked.slo) if asked.slo is not None else []
+    check_predictable(wanted)
     model, precision, cache = load_model(asked.model), precision_named(asked.precision), cache_named(asked.kv)
     table = gpu_table(asked.gpus, asked.machine)
     devices = chosen(table, asked.gpu)
@@ -196,7 +207,7 @@ def make_plan(asked: Question) -> Plan:
             for gpu in devices
         ],
         efficiency=efficiency,
-        sizing=_sizing(asked, setting, devices),
+        sizing=_sizing(asked, setting, devices, wanted),
         calibration=calibration,
         assumptions=_assumptions(setting),
     )
@@ -263,10 +274,9 @@ def _price(asked: Question, gpu: Gpu) -> float | None:
     return asked.price.get(gpu.name, asked.price.get(""))
 
 
-def _sizing(asked: Question, setting: Setting, devices: Sequence[Gpu]) -> Sizing | None:
-    if asked.slo is None or asked.rate is None:
+def _sizing(asked: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:
+    if asked.rate is None:
         return None
-    wanted = objectives(asked.slo)
     ranks = RANKS if asked.tensor_parallel is None else (asked.tensor_parallel,)
     judged = [
         candidate(setting, gpu, count, wanted, rate_per_s=asked.rate, price=_price(asked, gpu))

@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.errors import BadPlan
 
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill the interval evenly (Kronecker)
 _LONGEST_STRETCH = 64  # decode steps that are taken together: contexts grow meanwhile
 
 
@@ -144,7 +145,8 @@ def simulate(
         limits: of the server.
         concurrency: closed loop: slots, each of which sends the next request when its last one has ended. None for an
             open loop.
-        request_s: seconds of each request before it reaches the scheduler.
+        request_s: mean seconds of a request before it reaches the scheduler; evenly from half to one and a half of it,
+            because constant ones would fall into step with the steps.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.
@@ -208,7 +210,9 @@ class _Simulation:
     def _send(self, planned_s: float) -> None:
         running = _Running(self._unsent.popleft(), planned_s)
         self._last_sent = max(self._last_sent, planned_s)
-        heapq.heappush(self._arriving, (planned_s + self._request_s, next(self._order), running))
+        number = next(self._order)
+        delay_s = self._request_s * (0.5 + number * _GOLDEN % 1)
+        heapq.heappush(self._arriving, (planned_s + delay_s, number, running))
 
     def _receive(self) -> None:
         while self._arriving and self._arriving[0][0] <= self._planned:

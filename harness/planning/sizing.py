@@ -186,17 +186,30 @@ class Server:
         return simulate(requests, self._times, self.limits, concurrency=concurrency, request_s=request_s)
 
 
-def objective_value(objective: Objective, served: Served) -> float | None:
-    """The simulated value of an objective's metric.
+def check_predictable(objectives: Sequence[Objective]) -> None:
+    """Check that a plan predicts the metric of each objective.
 
     Raises:
-        BadPlan: the planner does not predict the metric.
+        BadPlan: it does not predict one.
     """
+    for objective in objectives:
+        family, share = _quantile(objective)
+        if family not in _QUANTILE or share is None:
+            known = ", ".join(f"{name}_p90" for name in _QUANTILE)
+            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {known}")
+
+
+def objective_value(objective: Objective, served: Served) -> float | None:
+    """The simulated value of an objective's metric; None if no request has it."""
+    family, share = _quantile(objective)
+    assert share is not None
+    return _QUANTILE[family](served, share)
+
+
+def _quantile(objective: Objective) -> tuple[str, float | None]:
+    """``ttft`` and 0.9 of ``ttft_p90_s``."""
     family, _, percentile = objective.metric.removesuffix("_s").rpartition("_p")
-    if family not in _QUANTILE or not percentile.isdigit():
-        known = ", ".join(f"{name}_p90" for name in _QUANTILE)
-        raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles of {known}")
-    return _QUANTILE[family](served, float(f"0.{percentile}"))
+    return family, float(f"0.{percentile}") if percentile.isdigit() else None
 
 
 def holds(objectives: Sequence[Objective], served: Served) -> bool:

@@ -51,6 +51,15 @@ class StepCosts:
     flops: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Layers:
+    """Layers with one window in tokens: how many they are, and KV bytes of a token in all of them."""
+
+    window: int | None
+    count: int
+    kv_bytes: float
+
+
 def floor_s(step: StepCosts, machine: Machine) -> float:
     """Seconds below which no engine computes the step on this machine."""
     return max(step.bytes / machine.bytes_per_s, step.flops / machine.flops_per_s)
@@ -86,12 +95,12 @@ class ModelCosts:
     @functools.cached_property
     def kv_bytes_per_token(self) -> float:
         """What one token adds to the KV cache in all layers."""
-        return sum(self._kv_bytes(layer) for layer in range(self.config.num_hidden_layers))
+        return sum(layers.kv_bytes for layers in self._layers)
 
     def memory_bytes(self, sequences: int, tokens: int) -> float:
         """Weights, and the KV cache of `sequences` of `tokens` each, of which a layer with a window keeps only that."""
-        kept = [(self._kv_bytes(layer), min(tokens, window or tokens)) for layer, window in enumerate(self._windows)]
-        return self.weight_bytes + sequences * sum(size * count for size, count in kept)
+        kept = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
+        return self.weight_bytes + sequences * kept
 
     def flops_per_token(self, past: int = 0) -> float:
         """Operations of one decoded token that sees `past` earlier ones."""
@@ -126,9 +135,16 @@ class ModelCosts:
             total += sum(floor_s(self.decode(count, past), machine) for past in range(prompt, prompt + output - 1))
         return total
 
-    @property
-    def _windows(self) -> Sequence[int | None]:
-        return self.config.windows or (None,) * self.config.num_hidden_layers
+    @functools.cached_property
+    def _layers(self) -> Sequence["_Layers"]:
+        """The layers by their window."""
+        config = self.config
+        windows = config.windows or (None,) * config.num_hidden_layers
+        sizes = [(window, self._kv_bytes(layer)) for layer, window in enumerate(windows)]
+        return [
+            _Layers(window, windows.count(window), sum(size for other, size in sizes if other == window))
+            for window in dict.fromkeys(windows)
+        ]
 
     @functools.cached_property
     def _sizes(self) -> tuple[int, int, int]:
@@ -139,7 +155,7 @@ class ModelCosts:
         return ends, sum(sizes.values()) - ends - experts, experts
 
     def _bytes(self, ends: float, others: float) -> float:
-        """Memory of some weights of embedding and output matrix, and of some others, all routers and norms among them."""
+        """Memory of weights of embedding and output matrix, and of others, all routers and norms among them."""
         config, wide = self.config, 0
         if isinstance(config, MoeConfig):
             wide += (config.num_hidden_layers - len(config.dense_layers)) * config.num_experts * config.hidden_size
@@ -163,14 +179,17 @@ class ModelCosts:
 
     def _kv_traffic(self, chunk: Chunk) -> float:
         """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""
-        past = [min(chunk.past, chunk.past if window is None else window - 1) for window in self._windows]
-        return sum(self._kv_bytes(layer) * (seen + chunk.length) for layer, seen in enumerate(past))
+        return sum(
+            layers.kv_bytes
+            * (min(chunk.past, chunk.past if layers.window is None else layers.window - 1) + chunk.length)
+            for layers in self._layers
+        )
 
     def _attention_flops(self, chunk: Chunk) -> float:
         """Products of queries with keys, and of their weights with values, over all pairs that see each other."""
         vectors = self.config.cached_vectors
         per_pair = 2.0 * self.config.num_attention_heads * (vectors.key_dim + vectors.value_dim)
-        return per_pair * sum(_pairs(chunk, window) for window in self._windows)
+        return per_pair * sum(layers.count * _pairs(chunk, layers.window) for layers in self._layers)
 
 
 def _pairs(chunk: Chunk, window: int | None) -> int:

@@ -27,7 +27,9 @@ def test_the_table_has_the_gpus_that_are_rented_and_a_source_for_each_figure():
     table = gpu_table()
     assert list(table) == ["a10g", "l40s", "a100-40gb", "a100-80gb", "h100", "h200", "b200", "mi300x"]
     for gpu in table.values():
-        assert {"memory_bytes", "bytes_per_s", "tdp_w", "link_bytes_per_s", "bytes_share", "flops_share"} <= set(gpu.sources)
+        assert {"memory_bytes", "bytes_per_s", "tdp_w", "link_bytes_per_s", "bytes_share", "flops_share"} <= set(
+            gpu.sources
+        )
         assert all(len(source.split(": ", 1)[1]) > 5 for source in gpu.sources.values())
         assert set(gpu.flops_per_s) >= {"bf16", "int8"}
 

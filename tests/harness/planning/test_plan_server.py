@@ -24,16 +24,25 @@ class Steps:
 
 
 def test_one_request_alone_takes_its_prompt_then_a_step_for_each_further_token():
-    served = simulate([Request(100, 5)], Steps(token_s=0.001), Limits(), request_s=0.02)
-    assert served.ttft(0.5) == pytest.approx(0.02 + STEP_S + 0.1)
+    served = simulate([Request(100, 5)], Steps(token_s=0.001), Limits())
+    assert served.ttft(0.5) == pytest.approx(STEP_S + 0.1)
     assert served.itl(0.5) == STEP_S
-    assert served.e2e(0.5) == pytest.approx(0.02 + STEP_S + 0.1 + 4 * STEP_S)
+    assert served.e2e(0.5) == pytest.approx(STEP_S + 0.1 + 4 * STEP_S)
     assert served.tpot(0.5) == pytest.approx(STEP_S)
+
+
+def test_time_outside_of_steps_comes_on_top_and_varies():
+    requests = [Request(100, 5, 10.0 * i) for i in range(200)]
+    served = simulate(requests, Steps(token_s=0.001), Limits(), request_s=0.02)
+    outside = served.ttft_s - STEP_S - 0.1
+    assert float(np.mean(outside)) == pytest.approx(0.02, rel=0.01)
+    assert float(np.min(outside)) == pytest.approx(0.01, rel=0.05)
+    assert float(np.max(outside)) == pytest.approx(0.03, rel=0.05)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_with_one_seat_and_one_token_it_is_an_m_d_1_queue(load: float):
-    """Pollaczek and Khinchine: the mean wait is ρ s / (2 (1 − ρ))."""
+    """Pollaczek and Khinchine: the mean wait is r s / (2 (1 − r)) at utilisation r."""
     requests = [Request(10, 1, t) for t in poisson_s(load / STEP_S, 20_000, seed=1)]
     served = simulate(requests, Steps(), Limits(sequences=1))
     wait = float(np.mean(served.ttft_s)) - STEP_S
