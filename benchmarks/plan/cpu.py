@@ -1,9 +1,9 @@
 """Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
-Measures the machine, then ``cpu.toml``: six closed loops, a minute and a half. Fits the step-time model to every other load
-and predicts the rest: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, three to four
-minutes, and compares it with the rate that the fit predicts. The SLO follows from the prediction: its bounds are what the
-simulated server shows at 60 % of what it can do.
+Measures the machine, then ``cpu.toml``: six closed loops, two minutes. Fits the step-time model to every other load and
+predicts the rest: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, three to four
+minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows at
+60 % of the requests that it can do.
 """
 
 import argparse
