@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
+from harness.errors import BadPlan
 from harness.planning.gpus import Gpu
 from harness.planning.measured import METRICS, Load, MeasuredEngine
 from harness.planning.memory import workspace_bytes
@@ -137,8 +138,14 @@ class Fitter:
 
 
 def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
-    """Fit an engine, and predict each of its loads from the others."""
+    """Fit an engine, and predict each of its loads from the others.
+
+    Raises:
+        BadPlan: no load has requests with token counts and figures.
+    """
     loads = [load for load in engine.loads if load.requests and load.measured]
+    if not loads:
+        raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")
     whole = fitter.efficiency(engine, loads)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}

@@ -104,7 +104,7 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
     traffic = setting.traffic
     middle = traffic.input_tokens + traffic.output_tokens // 2
     prompt = Chunk(traffic.input_tokens - traffic.cached_tokens, traffic.cached_tokens)
-    why_not = _why_not(setting, gpu, count, memory)
+    why_not = _why_not(setting, gpu, count)
     fitting = {context: fitting_sequences(memory, costs, count, context) for context in contexts_of(setting)}
     return DevicePlan(
         gpu=gpu,
@@ -129,19 +129,14 @@ def contexts_of(setting: Setting) -> list[int]:
 def _fewest(setting: Setting, gpu: Gpu) -> int:
     """Fewest GPUs that hold the model and one request; 1 if no number does."""
     most = RANKS if gpu.link_bytes_per_s is not None else RANKS[:1]
-    holding = [ranks for ranks in most if _why_not(setting, gpu, ranks, setting.memory(gpu, ranks)) is None]
+    holding = [ranks for ranks in most if _why_not(setting, gpu, ranks) is None]
     return holding[0] if holding else 1
 
 
-def _why_not(setting: Setting, gpu: Gpu, ranks: int, memory: Memory) -> str | None:
-    if detail := setting.model.why_not_split(ranks):
+def _why_not(setting: Setting, gpu: Gpu, ranks: int) -> str | None:
+    if detail := setting.why_not_split(gpu, ranks):
         return detail
-    if ranks > 1 and gpu.link_bytes_per_s is None:
-        return f"{gpu.title} has no link to other GPUs"
-    if memory.kv_tokens >= setting.traffic.tokens:
-        return None
-    needed = memory.usable - memory.for_kv + memory.kv_per_token * setting.traffic.tokens
-    return f"one request needs {needed / 2**30:.1f} GiB on each GPU, {memory.usable / 2**30:.1f} GiB are usable"
+    return None if setting.fitting(gpu, ranks) else setting.need_text(gpu, ranks)
 
 
 def is_compute_bound(costs: ModelCosts, machine: Machine, batch: int, context: int) -> bool:

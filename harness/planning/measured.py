@@ -109,7 +109,7 @@ def _engine(
 ) -> MeasuredEngine:
     entries = experiment.get("engines", [])
     entry = next((each for each in entries if (each.get("label") or each.get("adapter")) == name), {})
-    spec = {**experiment.get("spec", {}), **entry.get("spec", {})}
+    spec = {} if entry.get("url") else {**experiment.get("spec", {}), **entry.get("spec", {})}
     on_gpu = any(_number(trial, "peak_gpu_bytes") is not None for trial in trials)
     limits = Limits(
         sequences=int(spec.get("max_num_seqs") or Limits().sequences),

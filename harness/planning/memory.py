@@ -35,11 +35,6 @@ class Memory(msgspec.Struct, frozen=True):
         """What is left for the KV cache; negative if the model does not fit."""
         return self.usable - self.weights - self.workspace - self.runtime
 
-    @property
-    def kv_tokens(self) -> float:
-        """Tokens that the KV cache holds, windows disregarded."""
-        return max(0.0, self.for_kv) / self.kv_per_token
-
 
 def memory_of(
     model: Model,

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.errors import BadPlan
 from harness.planning.gpus import Gpu
-from harness.planning.memory import Memory, memory_of
+from harness.planning.memory import Memory, fitting_sequences, memory_of
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Limits, Request, Served, poisson_s, simulate
@@ -26,6 +26,7 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
 _ABOVE = 1.05  # of a full server's throughput: no rate beyond can be kept up
+_GIB = 2**30
 _REQUESTS, _TAIL_REQUESTS = 400, 1500
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
     "ttft": Served.ttft,
@@ -131,6 +132,23 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             runtime_bytes=self.runtime_bytes,
         )
 
+    def why_not_split(self, gpu: Gpu, ranks: int) -> str | None:
+        """Why so many of these GPUs cannot split the model; None if they can."""
+        if ranks > 1 and gpu.link_bytes_per_s is None:
+            return f"{gpu.title} has no link to other GPUs"
+        return self.model.why_not_split(ranks)
+
+    def fitting(self, gpu: Gpu, ranks: int) -> int:
+        """How many of the requests the KV cache holds at once."""
+        costs = self.model.costs(self.precision, self.cache)
+        return fitting_sequences(self.memory(gpu, ranks), costs, ranks, self.traffic.tokens)
+
+    def need_text(self, gpu: Gpu, ranks: int) -> str:
+        """What one request needs, and what there is."""
+        memory = self.memory(gpu, ranks)
+        needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
+        return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
+
     def server(self, gpu: Gpu, ranks: int) -> "Server":
         """A replica."""
         work = StepWork(self.model.costs(self.precision, self.cache), ranks)
@@ -138,7 +156,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         limits = Limits(
             self.sequences,
             self.step_tokens_of(gpu),
-            self.memory(gpu, ranks).kv_tokens,
+            self.fitting(gpu, ranks) * self.traffic.tokens,
             plans_ahead=gpu.name != "cpu",
         )
         return Server(times, limits, [self.traffic.request], self.seed)
@@ -253,15 +271,10 @@ def candidate(
         rate_per_s: requests per second in all.
         price: of one GPU hour.
     """
-    if detail := setting.model.why_not_split(ranks) or (
-        f"{gpu.title} has no link to others" if ranks > 1 and gpu.link_bytes_per_s is None else None
-    ):
+    if detail := setting.why_not_split(gpu, ranks):
         return Candidate(gpu.name, ranks, Why.SPLITS_NOT, detail)
-    memory = setting.memory(gpu, ranks)
-    if memory.kv_tokens < setting.traffic.tokens:
-        needed = memory.weights + memory.workspace + memory.runtime + memory.kv_per_token * setting.traffic.tokens
-        detail = f"{needed / 2**30:.1f} GiB needed for one request on each GPU, {memory.usable / 2**30:.1f} usable"
-        return Candidate(gpu.name, ranks, Why.FITS_NOT, detail)
+    if setting.fitting(gpu, ranks) == 0:
+        return Candidate(gpu.name, ranks, Why.FITS_NOT, setting.need_text(gpu, ranks))
     server = setting.server(gpu, ranks)
     if detail := _too_slow(objectives, server.closed(1)):
         return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import bakeoff
+from harness.conduct.world import inside
 from harness.errors import BadPlan
 from harness.planning.calibration import Calibration, Fitter, calibrate, predict, simulated
 from harness.planning.gpus import gpu_table
@@ -16,6 +18,7 @@ from harness.planning.model import load_model
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.server import Limits, Request
 from harness.planning.step_times import Efficiency
+from harness.virtual import VirtualEngine, VirtualWorld
 from tests.test_imports import ROOT
 
 TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3)
@@ -126,6 +129,37 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
     write_run(tmp_path, [trial("b", "INVALID", 9.0)])
     with pytest.raises(BadPlan, match="has no VALID trial"):
         measured_engines(tmp_path)
+
+
+def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
+    """A virtual engine; its model is none that can be planned for, so only what was sent and measured is looked at."""
+    experiment = {
+        "name": "t",
+        "repeats": 1,
+        "engines": [{"adapter": "openai", "label": "a", "url": "http://a"}],
+        "spec": {"max_num_seqs": 7},
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 4}],
+        "trial": {"ramp_s": 1.0, "duration_s": 20.0, "warm_up_s": 0.0},
+        "client": {"calibrate": False},
+        "quality": {"samples": 0},
+    }
+    with inside(VirtualWorld({"a": VirtualEngine()})):
+        run = bakeoff.run(experiment, out=tmp_path)
+    (engine,) = measured_engines(run.path)
+    assert (engine.engine, engine.limits) == ("a", Limits(step_tokens=512)), "a running server has its own settings"
+    (load,) = engine.loads
+    assert load.concurrency == 4
+    sent = len(run.requests[run.requests.phase != "warmup"])
+    assert len(load.requests) % sent == 0
+    assert {(request.prompt_tokens, request.output_tokens) for request in load.requests} == {(8, 5)}
+    assert load.measured["itl_p50_s"] == run.trials.itl_p50_s[0]
+
+
+def test_a_run_without_token_counts_is_refused(fitter: Fitter):
+    engine = MeasuredEngine("e", "runs/x", [Load("c=1", 1, [], {})], Limits(), None, None)
+    with pytest.raises(BadPlan, match="runs/x has no requests of e with token counts"):
+        calibrate(fitter, engine)
 
 
 def trial(name: str, verdict: str, itl_s: float) -> dict[str, object]:
