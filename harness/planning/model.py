@@ -20,7 +20,17 @@ from reference_engine.models.config import ModelConfig
 from reference_engine.models.config_readers import MoeConfig, config_from_hf
 from reference_engine.models.costs import Chunk, Machine, ModelCosts, StepCosts, floor_s
 
-__all__ = ["Chunk", "Machine", "Model", "ModelCosts", "StepCosts", "floor_s", "known_models", "load_model"]
+__all__ = [
+    "Chunk",
+    "Machine",
+    "Model",
+    "ModelCosts",
+    "StepCosts",
+    "floor_s",
+    "known_models",
+    "load_model",
+    "without_cache",
+]
 
 _BITS = 8.0
 
@@ -39,12 +49,8 @@ class Model(msgspec.Struct, frozen=True):
     def costs(self, precision: Precision, cache: CachePrecision) -> ModelCosts:
         """Bytes and operations with weights and KV cache in these precisions."""
         vector = self.config.cached_vectors.key_dim
-        return ModelCosts(
-            self.config,
-            precision.weight_bits / _BITS,
-            (cache.bits + cache.scale_bits / vector) / _BITS,
-            precision.end_bits / _BITS,
-        )
+        kv_bytes_each = (cache.bits + cache.scale_bits / vector) / _BITS
+        return _costs(self.config, precision.weight_bits / _BITS, kv_bytes_each, precision.end_bits / _BITS)
 
     @property
     def kv_parts(self) -> str:
@@ -79,6 +85,17 @@ class Model(msgspec.Struct, frozen=True):
                 return f"{ranks} GPUs do not divide {size} {name}"
         heads = config.cached_vectors.num_kv_heads
         return f"{ranks} GPUs do not divide {heads} key/value heads" if heads % ranks and ranks % heads else None
+
+
+def without_cache(costs: ModelCosts) -> ModelCosts:
+    """Costs of the same model whose KV cache takes no bytes: what is left are the weights."""
+    return _costs(costs.config, costs.weight_bytes_each, 0.0, costs.end_bytes_each)
+
+
+@functools.cache
+def _costs(config: ModelConfig, weight: float, kv: float, end: float | None) -> ModelCosts:
+    """Cached, because counting the weights of many experts takes a while."""
+    return ModelCosts(config, weight, kv, end)
 
 
 def load_model(source: str) -> Model:

@@ -9,13 +9,12 @@ B and F are the device's bandwidth and products per second, b and f the engine's
 fixed times it is the floor of an engine whose kernels run one after the other; :func:`floor_s` lets them overlap.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import msgspec
 
 from harness.planning.gpus import Gpu
-from harness.planning.model import Chunk, Machine, ModelCosts
+from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
 from harness.planning.precision import Precision
 
 _PAST_STEP = 64  # tokens: decodes whose mean context differs by less share one cached count
@@ -65,7 +64,7 @@ class StepWork:
 
     def __init__(self, costs: ModelCosts, ranks: int = 1) -> None:
         self._costs, self._ranks = costs, ranks
-        self._uncached = dataclasses.replace(costs, kv_bytes_each=0.0)
+        self._uncached = without_cache(costs)
         self._known: dict[tuple[int, int, tuple[tuple[int, int], ...]], Work] = {}
 
     def of(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> Work:

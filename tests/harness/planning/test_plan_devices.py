@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 import bakeoff
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from harness.planning.calibration import Calibration, Prediction
 from harness.planning.device import DevicePlan
 from harness.planning.page import write_page
 from harness.planning.plan import Plan
+from harness.planning.step_times import Efficiency
+from tests.test_imports import ROOT
 
 GIB = 2**30
 
@@ -156,23 +160,38 @@ def test_mistakes_are_one_line_and_exit_2(arguments: list[str], message: str, ca
     assert error.count("\n") == 1
 
 
-def test_the_page_is_complete_and_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+FITTED = Calibration(
+    "vllm",
+    "a run",
+    Efficiency(0.8, 0.9, 5e-4, 2e-5, 9e-3),
+    1.5e9,
+    is_prediction=True,
+    predictions=[
+        Prediction(load, metric, value, 1.02 * value)
+        for load, tpot_s, rate in (("c=1", 0.005, 190.0), ("c=8", 0.006, 1200.0))
+        for metric, value in (("tpot_p50_s", tpot_s), ("output_tokens_per_s", rate), ("memory", 137e9))
+    ],
+)
+
+
+def test_the_page_is_complete_and_offline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
     path = tmp_path / "plan.html"
-    arguments = ("--gpu", "h200", "--from-run", "docs/results/h200-bakeoff", "--engine", "vllm", "--out", str(path))
+    run_folder = ROOT / "docs/results/h200-bakeoff"
+    arguments = ("--gpu", "h200", "--from-run", str(run_folder), "--engine", "vllm", "--out", str(path))
     assert run("llama-3.1-8b", *arguments) == 0
-    capsys.readouterr()
+    text = capsys.readouterr().out
+    assert "vllm in a run: 80 % of the bandwidth, 90 % of the products, 500 µs a step" in text
+    assert "+2.0 %" in text
+    assert "runtime 1.4 GiB" in text, "memory beside the model is the run's"
     page = path.read_text(encoding="utf-8")
     assert "default-src 'none'" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") == 4  # memory, frontier, ITL, and predicted beside measured
-    for text in (
-        "64 sequences",
-        "predicted",
-        "measured",
-        "each load is predicted by a fit to the others",
-        "NVIDIA H200 datasheet",
-    ):
-        assert text in page
+    assert {"64 sequences", "predicted", "measured", "NVIDIA H200 datasheet"} <= set(re.split(r"[<>]|\d+: ", page))
+    assert "each load is predicted by a fit to the others" in page
 
 
 def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):
@@ -180,3 +199,13 @@ def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "1 × h200 keeps ttft_p90&lt;500ms at 5 requests/s, at 2 an hour." in page
     assert "GPUs that keep the SLO" in page
+
+
+def test_a_window_lets_more_sequences_run_than_whole_contexts_would():
+    """Of Gemma 3's 48 layers 40 keep 1,024 tokens: 32,768 take 8/48 of the cache, and a little."""
+    device = one("gemma-3-12b", gpu=["h200"], input_tokens=32_000, output_tokens=768)
+    whole = device.memory.for_kv / (32_768 * device.memory.kv_per_token)
+    each = 393_216 * (8 * 32_768 + 40 * 1024) / 48
+    assert device.fitting[32_768] == int(device.memory.for_kv / each) > 4 * whole
+    assert device.batches[-1].batch == device.fitting[32_768]
+    assert device.batches[-1].ttft_p50_s < 60
