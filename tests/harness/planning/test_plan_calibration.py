@@ -13,7 +13,7 @@ from harness.conduct.world import inside
 from harness.errors import BadPlan
 from harness.planning.calibration import Calibration, Fitter, calibrate, predict, simulated
 from harness.planning.gpus import gpu_table
-from harness.planning.measured import Load, MeasuredEngine, measured_engines, repeated
+from harness.planning.measured import Load, MeasuredEngine, measured_engines
 from harness.planning.model import load_model
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.server import Limits, Request
@@ -22,7 +22,7 @@ from harness.virtual import VirtualEngine, VirtualWorld
 from tests.test_imports import ROOT
 
 TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3)
-MIX = repeated([Request(200 + 137 * i % 1500, 40 + 53 * i % 300) for i in range(150)])
+MIX = [Request(200 + 137 * i % 1500, 40 + 53 * i % 300) for i in range(120)]
 
 
 @pytest.fixture(scope="module")
