@@ -241,15 +241,15 @@ def plan(model: str, **options: Any) -> "Plan":  # noqa: ANN401  (typed where th
 
     Args:
         model: name of a known model, its config.json, or the folder of that.
-        options: any other field of :class:`harness.planning.plan.Question`, such as ``gpu=["h200"]`` or
+        options: any other field of :class:`harness.planning.plan.Question`, such as ``gpu="h200"``, or
             ``slo="ttft_p90<500ms"`` with ``rate=5``.
 
     Raises:
         BadPlan, ResultsError: the errors that ``bakeoff plan`` prints in one line.
     """
-    from harness.planning.plan import make_plan, question
+    from harness.planning.plan import make_plan, question_of
 
-    return make_plan(question(model, options))
+    return make_plan(question_of(model, options))
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever is imported)

@@ -28,7 +28,7 @@ def plan(
     cached_discount: float = 0.0,
     sequences: int = 256,
     step_tokens: int | None = None,
-    memory_fraction: float = 0.92,
+    memory_fraction: float = 0.9,
     price: Prices = None,
     slo: Objectives = None,
     rate: float | None = None,

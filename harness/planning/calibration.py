@@ -105,8 +105,8 @@ class Fitter:
             return np.array([*errors, *(_PRIOR * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
-        found = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
-        return _efficiency(np.exp(found.x), f"fitted to {engine.engine} in {engine.run}")
+        solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
+        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}")
 
     def served(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> Served:
         """The simulated load."""

@@ -9,8 +9,8 @@ from harness.planning.step_times import kv_share
 _ACTIVATION_BYTES, _LOGIT_BYTES = 2, 4
 RUNTIME_BYTES = 0.6 * 2**30
 """CUDA context, libraries and graphs of one process; assumed."""
-USABLE_SHARE = 0.92
-"""Of a GPU's memory, what engines may take; vLLM's default of gpu_memory_utilization."""
+USABLE_SHARE = 0.9
+"""Of a GPU's memory, what an engine may take."""
 
 
 class Memory(msgspec.Struct, frozen=True):

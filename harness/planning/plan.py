@@ -145,43 +145,55 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-def question(model: str, options: Mapping[str, Any]) -> Question:
-    """A question from keyword arguments.
+def question_of(model: str, options: Mapping[str, Any]) -> Question:
+    """A question from keyword arguments; paths may be text, and single GPUs, runs and prices need no list.
 
     Raises:
         BadPlan: an option is unknown.
     """
     if unknown := [name for name in options if name not in Question.__struct_fields__]:
         raise BadPlan(f"unknown option '{unknown[0]}'; known: {', '.join(Question.__struct_fields__)}")
-    return Question(model=model, **options)
+    values = dict(options)
+    if isinstance(values.get("gpu"), str):
+        values["gpu"] = [values["gpu"]]
+    if isinstance(values.get("from_run"), str | Path):
+        values["from_run"] = [values["from_run"]]
+    if isinstance(values.get("price"), int | float):
+        values["price"] = {"": float(values["price"])}
+    values["from_run"] = [Path(run) for run in values.get("from_run", ())]
+    for name in ("gpus", "machine"):
+        values[name] = Path(values[name]) if values.get(name) is not None else None
+    return Question(model=model, **values)
 
 
-def make_plan(asked: Question) -> Plan:
-    """Answer a asked.
+def make_plan(question: Question) -> Plan:
+    """Answer a question.
 
     Raises:
         BadPlan: the question names something unknown or contradicts itself.
         ResultsError: an objective is malformed, or a run cannot be read.
     """
-    _check(asked)
-    wanted = objectives(asked.slo) if asked.slo is not None else []
+    _check(question)
+    wanted = objectives(question.slo) if question.slo is not None else []
     check_predictable(wanted)
-    model, precision, cache = load_model(asked.model), precision_named(asked.precision), cache_named(asked.kv)
-    table = gpu_table(asked.gpus, asked.machine)
-    devices = chosen(table, asked.gpu)
-    calibration = _calibrated(asked, Fitter(model, precision, cache, devices[0])) if asked.from_run else []
-    efficiency, runtime_bytes = _known(calibration, asked.engine)
+    model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
+    table = gpu_table(question.gpus, question.machine)
+    devices = chosen(table, question.gpu)
+    calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
+    efficiency, runtime_bytes = _known(calibration, question.engine)
     setting = Setting(
         model=model,
         precision=precision,
         cache=cache,
-        traffic=Traffic(asked.input_tokens, asked.output_tokens, int(asked.input_tokens * asked.cached_share)),
-        sequences=asked.sequences,
-        step_tokens=asked.step_tokens,
-        usable_share=asked.memory_fraction,
+        traffic=Traffic(
+            question.input_tokens, question.output_tokens, int(question.input_tokens * question.cached_share)
+        ),
+        sequences=question.sequences,
+        step_tokens=question.step_tokens,
+        usable_share=question.memory_fraction,
         runtime_bytes=runtime_bytes,
         efficiency=efficiency,
-        seed=asked.seed,
+        seed=question.seed,
     )
     costs = model.costs(precision, cache)
     return Plan(
@@ -203,11 +215,11 @@ def make_plan(asked: Question) -> Plan:
             for count in _SEQUENCES_DRAWN
         },
         devices=[
-            device_plan(setting, gpu, asked.tensor_parallel, Price(_price(asked, gpu), asked.cached_discount))
+            device_plan(setting, gpu, question.tensor_parallel, Price(_price(question, gpu), question.cached_discount))
             for gpu in devices
         ],
         efficiency=efficiency,
-        sizing=_sizing(asked, setting, devices, wanted),
+        sizing=_sizing(question, setting, devices, wanted),
         calibration=calibration,
         assumptions=_assumptions(setting),
     )
@@ -219,46 +231,46 @@ def prices(texts: Sequence[str]) -> dict[str, float]:
     Raises:
         BadPlan: one is malformed.
     """
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
         try:
-            found[name.strip().lower()] = float(number)
+            by_name[name.strip().lower()] = float(number)
         except ValueError as error:
             raise BadPlan(f"'{text}' is not a price; write it like h200=3.5, or 3.5 for all GPUs") from error
-    return found
+    return by_name
 
 
-def _check(asked: Question) -> None:
+def _check(question: Question) -> None:
     """Raises BadPlan for values out of range."""
     checks = (
-        (asked.input_tokens >= 1, "--input must be at least 1 token"),
-        (asked.output_tokens >= 1, "--output must be at least 1 token"),
-        (0 <= asked.cached_share < 1, "--cached-share must be at least 0 and below 1"),
-        (asked.sequences >= 1, "--sequences must be at least 1"),
-        (0 <= asked.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
-        (asked.step_tokens is None or asked.step_tokens >= 1, "--step-tokens must be at least 1"),
-        (0 < asked.memory_fraction <= 1, "--memory-fraction must be above 0 and at most 1"),
-        (asked.rate is None or asked.rate > 0, "--rate must be above 0"),
-        ((asked.slo is None) == (asked.rate is None), "--slo and --rate belong together: give both or neither"),
-        (asked.tensor_parallel is None or asked.tensor_parallel >= 1, "--tensor-parallel must be at least 1"),
-        (asked.engine is None or bool(asked.from_run), "--engine names an engine of --from-run; give that, too"),
+        (question.input_tokens >= 1, "--input must be at least 1 token"),
+        (question.output_tokens >= 1, "--output must be at least 1 token"),
+        (0 <= question.cached_share < 1, "--cached-share must be at least 0 and below 1"),
+        (question.sequences >= 1, "--sequences must be at least 1"),
+        (0 <= question.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
+        (question.step_tokens is None or question.step_tokens >= 1, "--step-tokens must be at least 1"),
+        (0 < question.memory_fraction <= 1, "--memory-fraction must be above 0 and at most 1"),
+        (question.rate is None or question.rate > 0, "--rate must be above 0"),
+        ((question.slo is None) == (question.rate is None), "--slo and --rate belong together: give both or neither"),
+        (question.tensor_parallel is None or question.tensor_parallel >= 1, "--tensor-parallel must be at least 1"),
+        (question.engine is None or bool(question.from_run), "--engine names an engine of --from-run; give that, too"),
         (
-            not asked.from_run or bool(asked.gpu),
+            not question.from_run or bool(question.gpu),
             "--from-run needs --gpu: the device that the run was measured on",
         ),
-        (all(price > 0 for price in asked.price.values()), "--price must be above 0"),
+        (all(price > 0 for price in question.price.values()), "--price must be above 0"),
     )
     if problem := next((problem for is_ok, problem in checks if not is_ok), None):
         raise BadPlan(problem)
 
 
-def _calibrated(asked: Question, fitter: Fitter) -> list[Calibration]:
-    engines = [engine for path in asked.from_run for engine in measured_engines(path)]
+def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
+    engines = [engine for path in question.from_run for engine in measured_engines(path)]
     names = list(dict.fromkeys(engine.engine for engine in engines))
-    if asked.engine is not None and asked.engine not in names:
-        raise BadPlan(f"these runs have no engine '{asked.engine}'; they have {', '.join(names)}")
-    wanted = [engine for engine in engines if asked.engine in {None, engine.engine}]
+    if question.engine is not None and question.engine not in names:
+        raise BadPlan(f"these runs have no engine '{question.engine}'; they have {', '.join(names)}")
+    wanted = [engine for engine in engines if question.engine in {None, engine.engine}]
     return [calibrate(fitter, engine) for engine in wanted]
 
 
@@ -270,21 +282,21 @@ def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Eff
     return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)
 
 
-def _price(asked: Question, gpu: Gpu) -> float | None:
-    return asked.price.get(gpu.name, asked.price.get(""))
+def _price(question: Question, gpu: Gpu) -> float | None:
+    return question.price.get(gpu.name, question.price.get(""))
 
 
-def _sizing(asked: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:
-    if asked.rate is None:
+def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:
+    if question.rate is None:
         return None
-    ranks = RANKS if asked.tensor_parallel is None else (asked.tensor_parallel,)
+    ranks = RANKS if question.tensor_parallel is None else (question.tensor_parallel,)
     judged = [
-        candidate(setting, gpu, count, wanted, rate_per_s=asked.rate, price=_price(asked, gpu))
+        candidate(setting, gpu, count, wanted, rate_per_s=question.rate, price=_price(question, gpu))
         for gpu in devices
         for count in ranks
-        if count == 1 or gpu.link_bytes_per_s is not None or asked.tensor_parallel
+        if count == 1 or gpu.link_bytes_per_s is not None or question.tensor_parallel
     ]
-    return Sizing([objective.text for objective in wanted], asked.rate, cheapest_first(judged))
+    return Sizing([objective.text for objective in wanted], question.rate, cheapest_first(judged))
 
 
 def _assumptions(setting: Setting) -> list[str]:

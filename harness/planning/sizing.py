@@ -63,8 +63,8 @@ class Traffic(msgspec.Struct, frozen=True):
 class Why(StrEnum):
     """Why a candidate fails."""
 
-    FITS_NOT = "does not fit"
-    SPLITS_NOT = "cannot be split"
+    DOES_NOT_FIT = "does not fit"
+    CANNOT_SPLIT = "cannot be split"
     TOO_SLOW_ALONE = "too slow even for one request at a time"
 
 
@@ -102,7 +102,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all candidates share; see :func:`harness.planning.plan.plan`."""
+    """What all candidates share; see :class:`harness.planning.plan.Question`."""
 
     model: Model
     precision: Precision
@@ -272,9 +272,9 @@ def candidate(
         price: of one GPU hour.
     """
     if detail := setting.why_not_split(gpu, ranks):
-        return Candidate(gpu.name, ranks, Why.SPLITS_NOT, detail)
+        return Candidate(gpu.name, ranks, Why.CANNOT_SPLIT, detail)
     if setting.fitting(gpu, ranks) == 0:
-        return Candidate(gpu.name, ranks, Why.FITS_NOT, setting.need_text(gpu, ranks))
+        return Candidate(gpu.name, ranks, Why.DOES_NOT_FIT, setting.need_text(gpu, ranks))
     server = setting.server(gpu, ranks)
     if detail := _too_slow(objectives, server.closed(1)):
         return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)

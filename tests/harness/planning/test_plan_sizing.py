@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import BadPlan
-from harness.planning.plan import Question, make_plan, prices, question
+from harness.planning.plan import Question, make_plan, prices, question_of
 from harness.planning.sizing import Candidate, Why, cheapest_first
 from results.errors import NotComparable
 
@@ -44,21 +44,21 @@ def test_a_tighter_slo_has_a_lower_capacity():
 
 def test_why_a_gpu_fails_is_said():
     failed = {(each.gpu, each.ranks): each for each in sized(model="llama-3.1-70b", gpu=["a10g", "h200"])}
-    assert failed["a10g", 1].failure is Why.FITS_NOT
+    assert failed["a10g", 1].failure is Why.DOES_NOT_FIT
     assert "one request needs" in failed["a10g", 1].detail
-    assert failed["h200", 1].failure is Why.FITS_NOT
+    assert failed["h200", 1].failure is Why.DOES_NOT_FIT
     assert failed["h200", 2].failure is None
     slow = sized(gpu=["a10g"], tensor_parallel=1, slo="itl_p50<10ms")[0]
     assert slow.failure is Why.TOO_SLOW_ALONE
     assert slow.detail.endswith("ms, itl_p50<10ms wanted")
-    assert sized(model="qwen2.5-7b", gpu=["h200"], tensor_parallel=8)[0].failure is Why.SPLITS_NOT
+    assert sized(model="qwen2.5-7b", gpu=["h200"], tensor_parallel=8)[0].failure is Why.CANNOT_SPLIT
 
 
 def test_the_cheapest_is_first_and_failures_are_last():
     def each(gpu: str, price: float | None, watts: float, failure: Why | None = None) -> Candidate:
         return Candidate(gpu, 1, failure, price_per_hour=price, tdp_w=watts, replicas=1)
 
-    priced = [each("a", 3.0, 1), each("b", 2.0, 9), each("c", None, 1, Why.FITS_NOT)]
+    priced = [each("a", 3.0, 1), each("b", 2.0, 9), each("c", None, 1, Why.DOES_NOT_FIT)]
     assert [one.gpu for one in cheapest_first(priced)] == ["b", "a", "c"]
     partly = [each("a", 3.0, 5), each("b", None, 1)]
     assert [one.gpu for one in cheapest_first(partly)] == ["b", "a"]
@@ -94,4 +94,4 @@ def test_malformed_objectives_prices_and_options_are_refused():
     with pytest.raises(BadPlan, match="'h200=x' is not a price"):
         prices(["h200=x"])
     with pytest.raises(BadPlan, match="unknown option 'gpus_'"):
-        question("smollm2-135m", {"gpus_": 1})
+        question_of("smollm2-135m", {"gpus_": 1})
