@@ -5,8 +5,9 @@ A step's products read weights while they compute, so the slower of the two deci
     step_s + sequence_s · sequences + max(weight bytes / (b · B), operations / (f · F)) + KV bytes / (b · B)
     + all-reduces of tensor parallelism
 
-B and F are the device's bandwidth and products per second, b and f the engine's shares of them. Without b, f and the
-fixed times it is the floor of an engine whose kernels run one after the other; :func:`floor_s` lets them overlap.
+B and F are the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
+precision where that is not bf16. Without shares and fixed times it is the floor of an engine whose kernels run one
+after the other; :func:`floor_s` lets them overlap.
 """
 
 from collections.abc import Sequence
@@ -123,12 +124,13 @@ class StepTimes:
     def __init__(self, work: StepWork, gpu: Gpu, precision: Precision, efficiency: Efficiency) -> None:
         self._work, self._gpu, self.efficiency = work, gpu, efficiency
         self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
-        self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share
+        self._weights_per_s = self._bytes_per_s * precision.read_share
+        self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * precision.product_share
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""
         work = self._work.of(decodes, past, prompts)
-        products = max(work.weight_bytes / self._bytes_per_s, work.flops / self._flops_per_s)
+        products = max(work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s)
         fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
         return fixed + products + work.kv_bytes / self._bytes_per_s + self._work.reduce_s(work, self._gpu)
 
