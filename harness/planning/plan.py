@@ -15,7 +15,6 @@ from harness.planning.memory import RUNTIME_BYTES, USABLE_SHARE
 from harness.planning.model import load_model
 from harness.planning.precision import cache_named, precision_named
 from harness.planning.sizing import (
-    GPU_STEP_TOKENS,
     RANKS,
     Candidate,
     Setting,
@@ -221,7 +220,7 @@ def make_plan(question: Question) -> Plan:
         efficiency=efficiency,
         sizing=_sizing(question, setting, devices, wanted),
         calibration=calibration,
-        assumptions=_assumptions(setting),
+        assumptions=_assumptions(setting, devices),
     )
 
 
@@ -299,8 +298,9 @@ def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted
     return Sizing([objective.text for objective in wanted], question.rate, cheapest_first(judged))
 
 
-def _assumptions(setting: Setting) -> list[str]:
+def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
     efficiency = setting.efficiency
+    step_tokens = " or ".join(f"{tokens:,}" for tokens in sorted({setting.step_tokens_of(gpu) for gpu in devices}))
     return [
         (
             f"engine: {efficiency.bytes_share:.2f} of the device's bandwidth, {efficiency.flops_share:.2f} of its "
@@ -308,8 +308,8 @@ def _assumptions(setting: Setting) -> list[str]:
             f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request; {efficiency.source}"
         ),
         (
-            f"server: up to {setting.sequences} sequences, {setting.step_tokens or GPU_STEP_TOKENS:,} tokens a step, "
-            f"chunked prefill beside decodes, {setting.usable_share:.0%} of the memory"
+            f"server: up to {setting.sequences} sequences, {step_tokens} tokens a step, chunked prefill beside "
+            f"decodes, {setting.usable_share:.0%} of the memory"
         ),
         f"tensor parallelism: two all-reduces a layer in a ring, {ALL_REDUCE_S * 1e6:.0f} µs of latency each",
         "energy: every GPU at its maximum power, an upper bound",
