@@ -1,6 +1,6 @@
 """Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
-Measures the machine, then ``cpu.toml``: six closed loops, two minutes. Fits the step-time model to every other load and
+Measures the machine, then ``cpu.toml``: five closed loops, a minute and a half. Fits the step-time model to every other load and
 predicts the rest: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, three to four
 minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows at
 60 % of the requests that it can do.
@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 import bakeoff
-import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
 from harness.host.ceilings import Ceilings, measure_machine
@@ -24,6 +23,7 @@ from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.sizing import Server, capacity_per_s
 from harness.planning.step_times import Efficiency, StepTimes, StepWork
 from results.objectives import objectives
+from results.records import Load
 
 EXPERIMENT = Path(__file__).with_name("cpu.toml")
 GOALS = {"memory": 3.0, "itl_p50_s": 10.0, "ttft_p50_s": 15.0}
@@ -91,7 +91,7 @@ def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path)
     slo = f"ttft_p50<{busy.ttft(0.5) * 1e3:.0f}ms,itl_p90<{(busy.itl(0.9) or 0.0) * 1e3:.1f}ms"
     predicted = capacity_per_s(server, objectives(slo))
     experiment = bakeoff.experiment(EXPERIMENT)
-    template = results.records.Load(rate_per_s=predicted, arrival="poisson")
+    template = Load(rate_per_s=predicted, arrival="poisson")
     run = bakeoff.search(
         msgspec.structs.replace(experiment, loads=[template]),
         slo,
