@@ -1,13 +1,14 @@
 """Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
-Measures the machine, then ``cpu.toml``: five closed loops, a minute and a half. Fits the step-time model to every other load and
-predicts the rest: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, three to four
-minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows at
-60 % of the requests that it can do.
+Measures the machine, then ``cpu.toml``: five closed loops, a minute and a half. Fits the step-time model to every other
+load and predicts the rest: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, three to
+four minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows
+at 60 % of the requests that it can do.
 """
 
 import argparse
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -67,7 +68,7 @@ def device(ceilings: Ceilings) -> Gpu:
 
 
 def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dict[str, float]:
-    """Largest error of each metric over the loads that were not fitted, in percent."""
+    """Largest error of each metric over the loads that were not fitted, in percent; 100 where none was measured."""
     fitted = engine.loads[::2]
     fixed = [
         peak - fitter.modelled_bytes(engine, fitter.served(engine, load, fit))
@@ -76,10 +77,10 @@ def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dic
     ]
     worst: dict[str, float] = {}
     for load in engine.loads[1::2]:
-        for each in predict(fitter, engine, load, fit, sorted(fixed)[len(fixed) // 2]):
+        for each in predict(fitter, engine, load, fit, median(fixed)):
             print(f"{each.load:<5} {each.metric:<20} {each.measured:>12.6g} {each.predicted:>12.6g} {each.error:+.1%}")
             worst[each.metric] = max(worst.get(each.metric, 0.0), abs(100 * each.error))
-    return {metric: worst[metric] for metric in GOALS}
+    return {metric: worst.get(metric, 100.0) for metric in GOALS}
 
 
 def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path) -> float:
@@ -101,9 +102,9 @@ def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path)
         trials=10,
     )
     assert run.search is not None
-    found = run.search.engines[0].level
-    print(f"{slo}: predicted {predicted:.3g}/s, found {found if found is None else round(found, 3)}/s")
-    return 100.0 if not found else abs(100 * (predicted / found - 1))
+    measured_per_s = run.search.engines[0].level
+    print(f"{slo}: predicted {predicted:.3g}/s, measured {measured_per_s or 0.0:.3g}/s")
+    return 100.0 if not measured_per_s else abs(100 * (predicted / measured_per_s - 1))
 
 
 if __name__ == "__main__":
