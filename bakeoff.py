@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engines.spec import flag, one_of, option_argv
     from harness.errors import BadExperiment, HarnessError
     from harness.experiment.config import Experiment
+    from harness.planning.plan import Plan
     from results import ResultsError, Run
     from results.comparison import EngineComparison
     from results.gate import GateVerdict
@@ -61,6 +62,7 @@ __all__ = [
     "load",
     "one_of",
     "option_argv",
+    "plan",
     "prompt_reader",
     "run",
     "search",
@@ -232,6 +234,22 @@ def search(
     if run_into(folder, loaded, make_policy=capacity_search(config)):
         raise KeyboardInterrupt
     return load(folder.path)
+
+
+def plan(model: str, **options: Any) -> "Plan":  # noqa: ANN401  (typed where they arrive)
+    """Plan memory, latency and cost of a model on GPUs, and how many keep an SLO, as ``bakeoff plan`` does.
+
+    Args:
+        model: name of a known model, its config.json, or the folder of that.
+        options: any other field of :class:`harness.planning.plan.Question`, such as ``gpu="h200"``, or
+            ``slo="ttft_p90<500ms"`` with ``rate=5``.
+
+    Raises:
+        BadPlan, ResultsError: the errors that ``bakeoff plan`` prints in one line.
+    """
+    from harness.planning.plan import make_plan, question_of
+
+    return make_plan(question_of(model, options))
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever is imported)

@@ -4,6 +4,7 @@
 
     HarnessError
     ├── BadExperiment     the user's mistake: the experiment file is missing, malformed or contradicts itself
+    ├── BadPlan           the user's mistake: a model, GPU or option that cannot be planned for
     ├── BadGrid           the user's mistake: a calibration that cannot be driven
     ├── ClientFailed      our bug or the machine's (out of memory, killed process): a client worker crashed
     ├── BadSchedule       the user's mistake: a truth server's schedule has a value out of range
@@ -22,6 +23,10 @@ class HarnessError(Exception):
 
 class BadExperiment(HarnessError):
     """The experiment file is missing, malformed or contradicts itself."""
+
+
+class BadPlan(HarnessError):
+    """A model, GPU, run or option cannot be planned for."""
 
 
 class BadGrid(HarnessError):

@@ -170,8 +170,8 @@ def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace)
     """Seconds below which this machine cannot compute each cell; empty without torch or before it is measured."""
     if not results.of("machine"):
         return {}
+    from reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
     from reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)
-    from reference_engine.models.registry import config_from_hf  # noqa: PLC0415
 
     machine = results.of("machine")[0]
     bytes_each = 4 if options.dtype == "float32" else 2

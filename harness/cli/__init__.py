@@ -15,6 +15,7 @@ from harness.cli import (
     gating,
     machine,
     measuring,
+    planning,
     reading,
     searching,
     showing,
@@ -50,6 +51,7 @@ def make_app() -> cyclopts.App:
         calibrating.calibrate,
         doctor.doctor,
         machine.machine,
+        planning.plan,
     )
     for command in commands:
         app.command(command)

@@ -21,8 +21,8 @@ from reference_engine.kv_cache.layout import CacheLayout
 from reference_engine.kv_cache.sizing import Demand
 from reference_engine.kv_cache.storage import KvStorage, allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from reference_engine.models.config_readers import MoeConfig
 from reference_engine.models.decoder import Model, Taps
-from reference_engine.models.experts import MoeConfig
 from reference_engine.models.offload import CudaLane, WeightOffload
 from reference_engine.models.registry import build_model
 from reference_engine.models.weight_bytes import Loading, product_bytes

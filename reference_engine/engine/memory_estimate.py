@@ -17,11 +17,11 @@ from reference_engine.errors import ConfigError
 from reference_engine.kernels.gemm import can_tile
 from reference_engine.loading.checkpoint import Checkpoint
 from reference_engine.models.config import ModelConfig
+from reference_engine.models.config_readers import MoeConfig
 from reference_engine.models.costs import ModelCosts
-from reference_engine.models.decoder import layer_prefix
-from reference_engine.models.experts import MoeConfig
 from reference_engine.models.gemma3 import Gemma3Config
 from reference_engine.models.linear import can_pack
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weight_bytes import (
     Loading,
     layer_matrices,

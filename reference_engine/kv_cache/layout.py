@@ -9,6 +9,16 @@ from reference_engine.kv_cache.block_table import EVERYTHING, Visible
 
 KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
 """How elements are kept: as they are computed, or rounded as `quantised.py` says."""
+GROUP = 32
+"""Elements of a row that share a step at most in an INT4 cache; arXiv:2402.02750 uses the same."""
+_SCALE_BYTES = 2  # bfloat16
+
+
+def row_bytes(kind: KvCacheDtypeName, dim: int) -> int | None:
+    """Bytes of a row of `dim` elements, scales included; None for `auto`, whose elements have the engine's dtype."""
+    if kind == "auto":
+        return None
+    return dim // 2 + 2 * -(-dim // GROUP) * _SCALE_BYTES if kind == "int4" else dim + _SCALE_BYTES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

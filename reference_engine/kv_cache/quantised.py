@@ -24,10 +24,9 @@ from typing import Protocol
 
 import torch
 
-from reference_engine.kv_cache.layout import KvCacheDtypeName, LayerLayout
+from reference_engine.kv_cache.layout import GROUP, KvCacheDtypeName, LayerLayout
 from reference_engine.kv_cache.storage import PlainStore, StoreMaker, lazy_zeros
 
-_GROUP = 32  # elements of a row that share a step at most; arXiv:2402.02750 uses the same
 _LEAST = 2.0**-126  # a divisor in the place of a scale of 0, which only zeros have
 
 
@@ -90,7 +89,7 @@ class Int4:
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
         """See `Codec.parts`: codes of the row's first half in the lower four bits, steps and offsets."""
-        groups = -(-dim // _GROUP)
+        groups = -(-dim // GROUP)
         return [(dim // 2, torch.uint8), (groups, torch.bfloat16), (groups, torch.bfloat16)]
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -158,12 +157,6 @@ class QuantisedStore:
 _CODECS: dict[KvCacheDtypeName, Codec] = {"int8": Int8(), "fp8": Fp8(), "int4": Int4()}
 
 
-def row_bytes(kind: KvCacheDtypeName, dim: int) -> int | None:
-    """Bytes of a row of `dim` elements, scales included; None for `auto`, whose elements have the engine's dtype."""
-    codec = _CODECS.get(kind)
-    return None if codec is None else sum(width * dtype.itemsize for width, dtype in codec.parts(dim))
-
-
 def store_maker(kind: KvCacheDtypeName) -> StoreMaker:
     """What makes the stores of a kind; `auto` keeps elements as they are."""
     codec = _CODECS.get(kind)
@@ -190,7 +183,7 @@ def _scaled(rows: torch.Tensor, largest: float) -> tuple[torch.Tensor, torch.Ten
 
 
 def _group_size(dim: int) -> int:
-    return -(-dim // -(-dim // _GROUP))
+    return -(-dim // -(-dim // GROUP))
 
 
 def _to_bfloat16(numbers: torch.Tensor, *, up: bool) -> torch.Tensor:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from reference_engine.errors import CheckpointError
 from reference_engine.loading.files import read_json
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.registry import config_from_hf
+from reference_engine.models.config_readers import config_from_hf
 from reference_engine.quantization.formats.base import CheckpointFormat
 from reference_engine.quantization.formats.registry import format_of
 

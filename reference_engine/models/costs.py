@@ -10,12 +10,11 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from reference_engine.kv_cache.layout import KvCacheDtypeName
-from reference_engine.kv_cache.quantised import row_bytes
+from reference_engine.kv_cache.layout import KvCacheDtypeName, row_bytes
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.experts import MoeConfig
+from reference_engine.models.config_readers import MoeConfig
+from reference_engine.models.names import ENDS, ROUTER
 from reference_engine.models.shapes import Shape, weight_shapes
-from reference_engine.models.weight_bytes import ENDS, ROUTER
 
 _FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored less an offset, see `Weights`
 
@@ -53,6 +52,15 @@ class StepCosts:
     flops: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Layers:
+    """Layers with one window in tokens: how many they are, and KV bytes of a token in all of them."""
+
+    window: int | None
+    count: int
+    kv_bytes: float
+
+
 def floor_s(step: StepCosts, machine: Machine) -> float:
     """Seconds below which no engine computes the step on this machine."""
     return max(step.bytes / machine.bytes_per_s, step.flops / machine.flops_per_s)
@@ -66,6 +74,7 @@ class ModelCosts:
         config: of the whole model.
         weight_bytes_each: bytes of one weight; 2 for bfloat16.
         kv_bytes_each: bytes of one cached element; those of quantised caches follow from `kv_cache_dtype`.
+        end_bytes_each: bytes of one weight of embedding and output matrix; None for `weight_bytes_each`.
         quantised: bytes of weights that are kept quantised, by name (`weight_bytes.quantised_bytes`).
         kv_cache_dtype: see `EngineConfig`.
     """
@@ -73,6 +82,7 @@ class ModelCosts:
     config: ModelConfig
     weight_bytes_each: float = 2
     kv_bytes_each: float = 2
+    end_bytes_each: float | None = None
     quantised: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     kv_cache_dtype: KvCacheDtypeName = "auto"
 
@@ -89,12 +99,12 @@ class ModelCosts:
     @functools.cached_property
     def kv_bytes_per_token(self) -> float:
         """What one token adds to the KV cache in all layers."""
-        return sum(self._kv_bytes(layer) for layer in range(self.config.num_hidden_layers))
+        return sum(layers.kv_bytes for layers in self._layers)
 
     def memory_bytes(self, sequences: int, tokens: int) -> float:
         """Weights, and the KV cache of `sequences` of `tokens` each, of which a layer with a window keeps only that."""
-        kept = [(self._kv_bytes(layer), min(tokens, window or tokens)) for layer, window in enumerate(self._windows)]
-        return self.weight_bytes + sequences * sum(size * count for size, count in kept)
+        kept = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
+        return self.weight_bytes + sequences * kept
 
     def flops_per_token(self, past: int = 0) -> float:
         """Operations of one decoded token that sees `past` earlier ones."""
@@ -130,9 +140,16 @@ class ModelCosts:
             total += sum(floor_s(self.decode(count, past), machine) for past in range(prompt, prompt + output - 1))
         return total
 
-    @property
-    def _windows(self) -> Sequence[int | None]:
-        return self.config.windows or (None,) * self.config.num_hidden_layers
+    @functools.cached_property
+    def _layers(self) -> Sequence["_Layers"]:
+        """The layers by their window."""
+        config = self.config
+        windows = config.windows or (None,) * config.num_hidden_layers
+        sizes = [(window, self._kv_bytes(layer)) for layer, window in enumerate(windows)]
+        return [
+            _Layers(window, windows.count(window), sum(size for other, size in sizes if other == window))
+            for window in dict.fromkeys(windows)
+        ]
 
     @functools.cached_property
     def _sizes(self) -> tuple[float, float, float]:
@@ -154,8 +171,12 @@ class ModelCosts:
     def _bytes_of(self, name: str, shape: Shape) -> float:
         if name in self.quantised:
             return self.quantised[name]
-        is_wide = name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name)
-        return math.prod(shape) * (_FLOAT32_BYTES if is_wide else self.weight_bytes_each)
+        each = self.weight_bytes_each
+        if name in ENDS and self.end_bytes_each is not None:
+            each = self.end_bytes_each
+        elif name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name):
+            each = _FLOAT32_BYTES
+        return math.prod(shape) * each
 
     @property
     def _active_share(self) -> float:
@@ -177,14 +198,17 @@ class ModelCosts:
 
     def _kv_traffic(self, chunk: Chunk) -> float:
         """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""
-        past = [min(chunk.past, chunk.past if window is None else window - 1) for window in self._windows]
-        return sum(self._kv_bytes(layer) * (seen + chunk.length) for layer, seen in enumerate(past))
+        return sum(
+            layers.kv_bytes
+            * (min(chunk.past, chunk.past if layers.window is None else layers.window - 1) + chunk.length)
+            for layers in self._layers
+        )
 
     def _attention_flops(self, chunk: Chunk) -> float:
         """Products of queries with keys, and of their weights with values, over all pairs that see each other."""
         vectors = self.config.cached_vectors
         per_pair = 2.0 * self.config.num_attention_heads * (vectors.key_dim + vectors.value_dim)
-        return per_pair * sum(_pairs(chunk, window) for window in self._windows)
+        return per_pair * sum(layers.count * _pairs(chunk, layers.window) for layers in self._layers)
 
 
 def _split(sizes: Mapping[str, float]) -> tuple[float, float, float]:

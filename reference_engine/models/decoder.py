@@ -14,6 +14,7 @@ from reference_engine.attention.base import AttentionStep
 from reference_engine.models.config import ModelConfig, RopeScaling
 from reference_engine.models.linear import Matrix, rows_of
 from reference_engine.models.mlp import FeedForward
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.rope import RotaryTable
 from reference_engine.models.weights import Weights
 
@@ -129,11 +130,6 @@ class Layer(Protocol):
             This layer's result, [num_tokens, hidden_size].
         """
         ...
-
-
-def layer_prefix(index: int) -> str:
-    """Prefix of the names of a layer's weights."""
-    return f"model.layers.{index}."
 
 
 class PreNormLayer:

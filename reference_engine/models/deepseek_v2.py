@@ -5,93 +5,20 @@ projected, followed by the rotated part of the key. These projections are absorb
 applied to the query, the one to values to the output of attention.
 """
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from reference_engine.attention.base import AttentionStep
 from reference_engine.kernels.cpu import Kernels
-from reference_engine.models.config import CachedVectors, check_options, common_fields, yarn_length
-from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, pre_norm_decoder
-from reference_engine.models.experts import Experts, MoeConfig
+from reference_engine.models.config_readers import DeepseekV2Config
+from reference_engine.models.decoder import Decoder, Rotations, pre_norm_decoder
+from reference_engine.models.experts import Experts
 from reference_engine.models.linear import Linear, make_linear
 from reference_engine.models.mlp import FeedForward, GatedMlp
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.rope import halves_from_pairs
 from reference_engine.models.weights import Weights
 
 _LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
-_DEFAULTS: Mapping[str, Any] = {
-    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
-}  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeepseekV2Config(MoeConfig):
-    """Config of DeepSeek-V2; `head_dim` is the size of the rotated part of queries and keys.
-
-    Attributes:
-        kv_lora_rank: elements of the latent of keys and values.
-        q_lora_rank: elements of the latent of queries; None without one.
-        qk_nope_head_dim: elements of a head's query and key that are not rotated.
-        v_head_dim: elements of a head's value.
-        n_shared_experts: width of the shared network, in experts.
-        attention_scale: factor on attention scores.
-    """
-
-    kv_lora_rank: int
-    q_lora_rank: int | None
-    qk_nope_head_dim: int
-    v_head_dim: int
-    n_shared_experts: int
-    attention_scale: float
-
-    @property
-    def cached_vectors(self) -> CachedVectors:
-        """One vector per token: the latent, which is the value too, and the rotated part of the key."""
-        return CachedVectors(1, self.kv_lora_rank + self.head_dim, self.kv_lora_rank, value_in_key=True)
-
-
-def read_config(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
-    """See `registry.Family`."""
-    raw = {**_DEFAULTS, **raw}
-    check_options(
-        raw,
-        where,
-        topk_method=("greedy", "group_limited_greedy"),
-        scoring_func=("softmax",),
-        norm_topk_prob=(False, None),
-        moe_layer_freq=(1,),
-        mlp_bias=(False,),
-    )
-    grouped = raw.get("topk_method") == "group_limited_greedy"
-    plain, turned = int(raw["qk_nope_head_dim"]), int(raw["qk_rope_head_dim"])
-    return DeepseekV2Config(
-        **common_fields({**raw, "head_dim": turned}, where),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        num_experts=int(raw["n_routed_experts"]),
-        num_experts_per_tok=int(raw["num_experts_per_tok"]),
-        moe_intermediate_size=int(raw["moe_intermediate_size"]),
-        norm_topk_prob=False,
-        dense_layers=frozenset(range(int(raw["first_k_dense_replace"]))),
-        routed_scaling_factor=float(raw.get("routed_scaling_factor", 1.0)),
-        n_group=int(raw["n_group"]) if grouped else 1,
-        topk_group=int(raw["topk_group"]) if grouped else 1,
-        kv_lora_rank=int(raw["kv_lora_rank"]),
-        q_lora_rank=None if raw["q_lora_rank"] is None else int(raw["q_lora_rank"]),
-        qk_nope_head_dim=plain,
-        v_head_dim=int(raw["v_head_dim"]),
-        n_shared_experts=int(raw["n_shared_experts"]),
-        attention_scale=(plain + turned) ** -0.5 * _yarn_scale(raw),
-    )
-
-
-def _yarn_scale(raw: Mapping[str, Any]) -> float:
-    """YaRN's factor on attention scores if it scales all dimensions."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return yarn_length(float(rope["factor"]), rope["mscale_all_dim"]) ** 2 if rope.get("mscale_all_dim") else 1.0
 
 
 class LatentAttention:

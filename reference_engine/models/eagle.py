@@ -18,12 +18,13 @@ import torch
 from reference_engine.attention.base import AttentionStep
 from reference_engine.errors import CheckpointError, EngineBugError
 from reference_engine.loading.source import WeightSource
-from reference_engine.models import llama
 from reference_engine.models.config import ModelConfig, check_options
-from reference_engine.models.decoder import layer_prefix, rotary_table
+from reference_engine.models.config_readers import read_llama
+from reference_engine.models.decoder import rotary_table
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.linear import Matrix, rows_of
 from reference_engine.models.mlp import GatedMlp
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
 from reference_engine.quantization.matrix import QuantisedMatrix
 
@@ -81,7 +82,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> EagleConfig:
         check_options(layer, where, model_type=("llama",), partial_rotary_factor=(None, 1.0))
         check_options(layer, where, num_hidden_layers=(1,))
         taps = raw.get("eagle_aux_hidden_state_layer_ids")
-        config = llama.read_config(layer, where)
+        config = read_llama(layer, where)
         return EagleConfig(
             config,
             int(raw.get("draft_vocab_size") or config.vocab_size),

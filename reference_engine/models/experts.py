@@ -4,49 +4,12 @@ Tokens are gathered per expert, without padding or a capacity limit, so that a t
 rest of the batch.
 """
 
-import dataclasses
-
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.mlp import LLAMA_PARTS, GatedMlp
+from reference_engine.models.config_readers import MoeConfig
+from reference_engine.models.mlp import GatedMlp
+from reference_engine.models.names import LLAMA_PARTS
 from reference_engine.models.weights import Weights
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MoeConfig(ModelConfig):
-    """Config of a decoder with experts.
-
-    Attributes:
-        num_experts: experts per layer.
-        num_experts_per_tok: experts per token.
-        moe_intermediate_size: intermediate size of an expert.
-        norm_topk_prob: whether the chosen experts' probabilities are normalised to sum to 1.
-        dense_layers: indices of layers without experts.
-        routed_scaling_factor: factor on the experts' sum.
-        n_group: groups of consecutive experts.
-        topk_group: groups to choose from: those with the best expert.
-    """
-
-    num_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
-    norm_topk_prob: bool
-    dense_layers: frozenset[int] = frozenset()
-    routed_scaling_factor: float = 1.0
-    n_group: int = 1
-    topk_group: int = 1
-
-    def __post_init__(self) -> None:
-        ModelConfig.__post_init__(self)
-        choice = self.num_experts // self.n_group * self.topk_group
-        if self.num_experts % self.n_group or not 1 <= self.num_experts_per_tok <= choice:
-            raise CheckpointError(
-                f"{self.num_experts_per_tok} experts per token cannot be chosen from {self.topk_group} of "
-                f"{self.n_group} groups of {self.num_experts} experts: the checkpoint's config is damaged, fetch it "
-                f"again"
-            )
 
 
 class Experts:

@@ -4,75 +4,17 @@ Both kinds of layer have their own rotary frequencies. Norms precede and follow 
 their weights minus 1.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from reference_engine.attention.base import AttentionStep
-from reference_engine.models.config import (
-    ModelConfig,
-    RopeScaling,
-    check_options,
-    common_fields,
-    layer_windows,
-    rope_scaling,
-)
-from reference_engine.models.decoder import Decoder, Rotations, layer_prefix, rotary_table, table_of
+from reference_engine.models.config_readers import Gemma3Config
+from reference_engine.models.decoder import Decoder, Rotations, rotary_table, table_of
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp, gelu_tanh_mul
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
-
-_DEFAULTS: Mapping[str, Any] = {
-    "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
-    "sliding_window": 4096, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
-}  # fmt: skip
-_FULL, _SLIDING = "full_attention", "sliding_attention"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Gemma3Config(ModelConfig):
-    """Config of Gemma 3; `rope_theta` and `rope_scaling` are those of layers with full attention."""
-
-    query_pre_attn_scalar: float
-    local_rope_theta: float
-    local_rope_scaling: RopeScaling | None
-
-
-def read_config(raw: Mapping[str, Any], where: str) -> Gemma3Config:
-    """See `registry.Family`."""
-    raw = {**_DEFAULTS, **raw}
-    check_options(
-        raw,
-        where,
-        hidden_activation=("gelu_pytorch_tanh",),
-        attn_logit_softcapping=(None,),
-        final_logit_softcapping=(None,),
-        use_bidirectional_attention=(False, None),
-    )
-    full, local = _ropes(raw)
-    pattern = int(raw["sliding_window_pattern"])
-    sliding = [(index + 1) % pattern != 0 for index in range(int(raw["num_hidden_layers"]))]
-    common = common_fields({**raw, "rope_parameters": full, "hidden_act": "silu"}, where)
-    return Gemma3Config(
-        **common,
-        attention_bias=bool(raw.get("attention_bias", False)),
-        windows=layer_windows(raw, where, raw["sliding_window"], sliding),
-        norm_offset=1.0,
-        query_pre_attn_scalar=float(raw["query_pre_attn_scalar"]),
-        local_rope_theta=float(local["rope_theta"]),
-        local_rope_scaling=rope_scaling(local, raw, where),
-    )
-
-
-def _ropes(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Rope parameters of full and of sliding layers: nested in new configs, flat in old ones."""
-    nested = raw.get("rope_parameters") or {}
-    theta, local_theta = raw.get("rope_theta", 1e6), raw.get("rope_local_base_freq", 1e4)
-    full = {"rope_theta": theta, **(raw.get("rope_scaling") or {}), **(nested.get(_FULL) or {})}
-    return full, {"rope_theta": local_theta, **(nested.get(_SLIDING) or {})}
 
 
 class SandwichLayer:

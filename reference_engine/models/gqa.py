@@ -5,7 +5,8 @@ from torch.nn.functional import rms_norm
 
 from reference_engine.attention.base import AttentionStep
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Rotations, layer_prefix
+from reference_engine.models.decoder import Rotations
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
 
 

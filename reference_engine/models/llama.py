@@ -4,28 +4,12 @@ With `cla_factor` in config.json, that many consecutive layers share the keys an
 attention, arXiv:2405.12981); the others have no k_proj and v_proj.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import ModelConfig, common_fields
-from reference_engine.models.decoder import Decoder, layer_prefix, pre_norm_decoder
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Decoder, pre_norm_decoder
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
-
-
-def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `registry.Family`."""
-    cla_factor = int(raw.get("cla_factor", 1))
-    if cla_factor < 1:
-        raise CheckpointError(f"{where}: cla_factor {cla_factor} must be at least 1")
-    return ModelConfig(
-        **common_fields(raw, where),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        cla_factor=cla_factor,
-    )
 
 
 def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:

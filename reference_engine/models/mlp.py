@@ -5,12 +5,11 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import gelu
 
+from reference_engine.models.names import LLAMA_PARTS
 from reference_engine.models.weights import Weights
 
 FeedForward = Callable[[torch.Tensor], torch.Tensor]
 """Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; rows are independent."""
-
-LLAMA_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 class GatedMlp:

@@ -1,35 +1,17 @@
 """Phi-3 (arXiv 2404.14219): Llama whose checkpoints fuse queries, keys and values, and the gate and up matrices."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from reference_engine.loading.source import WeightSource
-from reference_engine.models.config import ModelConfig, check_options, common_fields, layer_windows
-from reference_engine.models.decoder import Decoder, layer_prefix, pre_norm_decoder
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Decoder, pre_norm_decoder
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
 from reference_engine.quantization.matrix import QuantisedMatrix
-
-_DEFAULTS: Mapping[str, Any] = {
-    "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-}  # fmt: skip
-
-
-def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `registry.Family`."""
-    raw = {**_DEFAULTS, **raw}
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    kind = "longrope" if kind in ("su", "yarn") else kind  # earlier names in this family
-    check_options({"rope scaling": kind}, where, **{"rope scaling": ("default", "longrope")})
-    check_options(raw, where, attention_bias=(False,))
-    return ModelConfig(
-        **common_fields({**raw, "rope_parameters": {**rope, "rope_type": kind}}, where),
-        windows=layer_windows(raw, where, raw.get("sliding_window")),
-    )
 
 
 class SplitWeights:

@@ -1,24 +1,11 @@
 """Qwen3 (arXiv 2505.09388): Qwen2 with norms of each head's query and key instead of biases."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from reference_engine.models.config import ModelConfig, common_fields
-from reference_engine.models.decoder import Decoder, layer_prefix, pre_norm_decoder
+from reference_engine.models.config import ModelConfig
+from reference_engine.models.decoder import Decoder, pre_norm_decoder
 from reference_engine.models.gqa import GroupedQueryAttention
 from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.qwen2 import qwen_windows
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.weights import Weights
-
-
-def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `registry.Family`."""
-    raw = {"max_position_embeddings": 32768, "head_dim": 128, **raw}
-    return ModelConfig(
-        **common_fields(raw, where),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        windows=qwen_windows(raw, where),
-    )
 
 
 def qwen3_attention(config: ModelConfig, index: int, weights: Weights) -> GroupedQueryAttention:

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from reference_engine.engine.config import QuantizationName
-from reference_engine.errors import CheckpointError
 from reference_engine.loading.source import WeightSource
 from reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
-from reference_engine.models.config import ModelConfig, check_options
+from reference_engine.models.config import ModelConfig
 from reference_engine.models.decoder import Model
 from reference_engine.models.offload import WeightOffload
 from reference_engine.models.weights import Weights
@@ -27,52 +26,30 @@ def _as_stored(config: ModelConfig, source: WeightSource) -> WeightSource:  # no
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """Functions that read the config of a family and build its models.
+    """Functions that build the models of a family; `config_readers` has those that read its config.
 
     Attributes:
-        read_config: takes a decoded config.json and its path, for messages; raises CheckpointError for options that
-            are not computed exactly.
         build: takes the config with a rank's share of the heads, the weights, and the maximum sequence length in
             tokens.
         adapt: takes the config of the whole model and the weights as stored, and provides them under the names that
             `build` uses.
     """
 
-    read_config: Callable[[Mapping[str, Any], str], ModelConfig]
     build: Callable[[Any, Weights, int], Model]
     adapt: Callable[[ModelConfig, WeightSource], WeightSource] = _as_stored
 
 
 FAMILIES: Mapping[str, Family] = {
-    "deepseek_v2": Family(deepseek_v2.read_config, deepseek_v2.build),
-    "gemma3_text": Family(gemma3.read_config, gemma3.build),
-    "llama": Family(llama.read_config, llama.build),
-    "mistral": Family(mistral.read_config, mistral.build),
-    "mixtral": Family(mixtral.read_config, mixtral.build),
-    "phi3": Family(phi3.read_config, phi3.build, phi3.SplitWeights),
-    "qwen2": Family(qwen2.read_config, qwen2.build),
-    "qwen3": Family(qwen3.read_config, qwen3.build),
-    "qwen3_moe": Family(qwen3_moe.read_config, qwen3_moe.build),
+    "deepseek_v2": Family(deepseek_v2.build),
+    "gemma3_text": Family(gemma3.build),
+    "llama": Family(llama.build),
+    "mistral": Family(mistral.build),
+    "mixtral": Family(mixtral.build),
+    "phi3": Family(phi3.build, phi3.SplitWeights),
+    "qwen2": Family(qwen2.build),
+    "qwen3": Family(qwen3.build),
+    "qwen3_moe": Family(qwen3_moe.build),
 }
-
-
-def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Reads a decoded config.json (Transformers 4 and 5 spellings).
-
-    Raises:
-        CheckpointError: the family or an option is not supported, or a field is missing or has the wrong type.
-    """
-    family = FAMILIES.get(str(raw.get("model_type")))
-    if family is None:
-        known = ", ".join(map(repr, FAMILIES))
-        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
-    check_options(raw, where, partial_rotary_factor=(None, 1.0))
-    try:
-        return family.read_config(raw, where)
-    except KeyError as error:
-        raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
 
 
 def build_model(

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import layer_prefix
-from reference_engine.models.deepseek_v2 import DeepseekV2Config
-from reference_engine.models.experts import MoeConfig
-from reference_engine.models.mlp import LLAMA_PARTS
+from reference_engine.models.config_readers import DeepseekV2Config, MoeConfig
+from reference_engine.models.names import LLAMA_PARTS, layer_prefix
 
 Shape = tuple[int, ...]
 _NORMS = ("input_layernorm", "post_attention_layernorm")

@@ -12,16 +12,14 @@ import torch
 
 from reference_engine.engine.config import QuantizationName
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.deepseek_v2 import DeepseekV2Config
+from reference_engine.models.config_readers import DeepseekV2Config
+from reference_engine.models.names import ENDS, ROUTER
 from reference_engine.models.shapes import Shape, weight_shapes
 from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
 from reference_engine.quantization.integer_matrix import IntegerMatrix
 from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.methods import METHODS
 
-ENDS = ("model.embed_tokens.weight", "lm_head.weight")
-ROUTER = ".gate.weight"
-"""How the names of routers end, which are kept in float32."""
 _META = torch.device("meta")
 _MATRIX = 2  # dimensions
 _JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3": "w1"}

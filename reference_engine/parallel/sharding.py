@@ -4,7 +4,7 @@ import dataclasses
 
 from reference_engine.errors import ConfigError
 from reference_engine.models.config import ModelConfig
-from reference_engine.models.experts import MoeConfig
+from reference_engine.models.config_readers import MoeConfig
 
 
 def config_of_rank(config: ModelConfig, size: int) -> ModelConfig:

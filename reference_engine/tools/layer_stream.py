@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.decoder import layer_prefix
+from reference_engine.models.names import layer_prefix
 
 
 class _Recorder(nn.Module):

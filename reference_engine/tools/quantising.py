@@ -22,7 +22,7 @@ from reference_engine.engine.resolution import resolve_device
 from reference_engine.errors import ConfigError
 from reference_engine.loading.files import read_json, read_text
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.decoder import layer_prefix
+from reference_engine.models.names import layer_prefix
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.quantization.activations import observed
 from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme, stored_modules

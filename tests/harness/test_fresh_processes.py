@@ -52,6 +52,7 @@ COMMANDS = {
     "models pull": ("nothing", 2, "nothing"),
     "models quantize": ("nothing --out out --method int8", 2, "unknown model 'nothing'"),
     "models trim": ("nothing", 2, "unknown model 'nothing'"),
+    "plan": ("smollm2-135m --gpu h200", 0, "0.13 G parameters; 257 MiB in bf16"),
     "report": ("runs/run", 0, "report: runs/run/report.html"),
     "run": ("experiment.toml --out file", 3, "cannot make the folder"),
     "search": ("experiment.toml --slo ttft_p99<1s --out file", 3, "cannot make the folder"),

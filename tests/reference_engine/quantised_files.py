@@ -171,7 +171,7 @@ def write_pair(folder, config, draw, tensors_of, *, plain=("lm_head",), raw=TINY
 
 
 def config_of(raw) -> ModelConfig:
-    from reference_engine.models.registry import config_from_hf  # noqa: PLC0415 (imports every family)
+    from reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415 (imports every family)
 
     return config_from_hf(raw, "x")
 

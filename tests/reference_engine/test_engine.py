@@ -10,7 +10,7 @@ from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.resolution import resolve_config
 from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
 from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.registry import config_from_hf
+from reference_engine.models.config_readers import config_from_hf
 from reference_engine.offline import generate
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)

@@ -15,8 +15,9 @@ from reference_engine.errors import ConfigError
 from reference_engine.kernels import coded_products
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.dummy import DummyWeights
+from reference_engine.models.config_readers import config_from_hf
 from reference_engine.models.costs import ModelCosts
-from reference_engine.models.registry import build_model, config_from_hf
+from reference_engine.models.registry import build_model
 from reference_engine.models.weight_bytes import Loading, quantised_bytes
 from reference_engine.quantization import fp8
 from reference_engine.quantization.formats.registry import format_of

@@ -8,8 +8,9 @@ from reference_engine.errors import CheckpointError
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.safetensors import SafetensorsDirectory
 from reference_engine.models.config import ModelConfig, RopeScaling, config_to_hf
+from reference_engine.models.config_readers import config_from_hf
 from reference_engine.models.linear import PackedLinear, PlainLinear, can_pack, make_linear
-from reference_engine.models.registry import build_model, config_from_hf
+from reference_engine.models.registry import build_model
 
 CPU = torch.device("cpu")
 LLAMA3 = {

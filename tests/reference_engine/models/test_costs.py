@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from reference_engine.loading.safetensors import SafetensorsDirectory
+from reference_engine.models.config_readers import config_from_hf
 from reference_engine.models.costs import Chunk, Machine, ModelCosts, floor_s
 from reference_engine.models.registry import FAMILIES as BUILT
-from reference_engine.models.registry import config_from_hf
 from reference_engine.models.shapes import weight_shapes
 from reference_engine.models.weights import Weights
 from tests.reference_engine.models.tiny_families import FAMILIES, make_family
@@ -117,3 +117,9 @@ def test_the_floor_of_a_run_is_that_of_its_steps():
 def test_smaller_types_move_fewer_bytes_and_compute_as_much():
     wide, narrow = (ModelCosts(read(), size, size).decode(4, 9) for size in (2, 1))
     assert dataclasses.astuple(narrow) == (wide.bytes / 2, wide.flops)
+
+
+def test_embedding_and_output_matrix_may_keep_a_wider_type():
+    costs, plain = ModelCosts(read(), 0.5, end_bytes_each=2), ModelCosts(read(), 0.5)
+    assert costs.weight_bytes - plain.weight_bytes == 1.5 * 2 * HEAD
+    assert costs.decode(1, 0).bytes - plain.decode(1, 0).bytes == 1.5 * HEAD

@@ -9,7 +9,8 @@ from reference_engine.engine.resolution import cache_layout
 from reference_engine.errors import CheckpointError
 from reference_engine.kv_cache.block_table import Visible
 from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.models.registry import FAMILIES, config_from_hf
+from reference_engine.models.config_readers import config_from_hf
+from reference_engine.models.registry import FAMILIES
 
 SIZES = {
     "vocab_size": 99, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 7, "num_attention_heads": 8,

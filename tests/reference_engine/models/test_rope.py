@@ -11,7 +11,8 @@ from reference_engine.engine.resolution import cache_layout
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.registry import build_model, config_from_hf
+from reference_engine.models.config_readers import config_from_hf
+from reference_engine.models.registry import build_model
 from reference_engine.models.rope import RotaryTable, scaled_frequencies
 from reference_engine.offline import load_engine
 from reference_engine.tools.evaluator import Sample, Scorer

@@ -1,0 +1,128 @@
+"""The command ``bakeoff plan``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import cyclopts
+
+from harness.cli.options import EXIT_OK, Json, standard_output
+
+Names = Annotated[list[str] | None, cyclopts.Parameter(negative="")]
+Objectives = Annotated[list[str] | None, cyclopts.Parameter(name="--slo", negative="")]
+Prices = Annotated[list[str] | None, cyclopts.Parameter(name="--price", negative="")]
+Runs = Annotated[list[Path] | None, cyclopts.Parameter(name="--from-run", negative="")]
+
+
+def plan(
+    model: str,
+    *,
+    gpu: Names = None,
+    gpus: Path | None = None,
+    machine: Path | None = None,
+    precision: str = "bf16",
+    kv: str = "bf16",
+    tensor_parallel: int | None = None,
+    input_tokens: Annotated[int, cyclopts.Parameter(name="--input")] = 1024,
+    output_tokens: Annotated[int, cyclopts.Parameter(name="--output")] = 256,
+    cached_share: float = 0.0,
+    cached_discount: float = 0.0,
+    sequences: int = 256,
+    step_tokens: int | None = None,
+    memory_fraction: float = 0.9,
+    price: Prices = None,
+    slo: Objectives = None,
+    rate: float | None = None,
+    from_run: Runs = None,
+    engine: str | None = None,
+    seed: int = 1,
+    out: Annotated[Path | None, cyclopts.Parameter(name="--out")] = None,
+    json: Json = False,
+) -> int:
+    """Plan memory, latency and cost of a model on GPUs, and how many keep an SLO, before renting them.
+
+    docs/plan.md has every formula. Nothing is measured; --from-run calibrates the plan with what was.
+
+    Parameters
+    ----------
+    model
+        Name of a known model, such as llama-3.1-8b; its config.json; or the folder of that.
+    gpu
+        Name of a GPU, such as h200; repeat the option for several. Default: all that are known.
+    gpus
+        TOML file with more GPUs, like harness/planning/gpus.toml.
+    machine
+        Output of bakeoff machine --json; its devices are the GPUs cpu, cuda:0 and so on.
+    precision
+        Of the weights: bf16, fp8, w8a8, int8, int4, int4-zp, nf4, mxfp4, q8_0, q4_0, fp16 or fp32.
+    kv
+        Of the KV cache: bf16, fp8, int8, int4 or fp32.
+    tensor_parallel
+        GPUs that split each layer. Default: the fewest that hold the model; with --slo, 1, 2, 4 and 8 are tried.
+    input_tokens
+        Tokens of each prompt.
+    output_tokens
+        Tokens of each answer.
+    cached_share
+        Share of each prompt that is in the prefix cache.
+    cached_discount
+        Share of the price of a prompt token that is not charged for a cached one.
+    sequences
+        Requests that a server runs at once.
+    step_tokens
+        Tokens that a server computes per step. Default: 8192, on a CPU 512.
+    memory_fraction
+        Share of a GPU's memory that the engine may take.
+    price
+        Price of a GPU hour: 3.5 for all GPUs, or h200=3.5; repeat the option for several.
+    slo
+        Objectives, such as 'ttft_p90<500ms,itl_p90<50ms', or one for each time the option is given. Needs --rate.
+    rate
+        Requests per second that arrive in all.
+    from_run
+        Run folder of this model on the first --gpu: fits the engine's efficiency and prints the error of each
+        prediction. Repeat the option for several runs.
+    engine
+        Engine of --from-run whose fit the plan uses. Default: the first.
+    seed
+        Random seed of the arrivals.
+    out
+        HTML page to write.
+    json
+        Print the plan as JSON.
+    """
+    from harness.cli.reading import print_json
+    from harness.planning.plan import Question, make_plan, prices
+    from harness.planning.table import print_plan
+
+    question = Question(
+        model=model,
+        gpu=gpu or [],
+        gpus=gpus,
+        machine=machine,
+        precision=precision,
+        kv=kv,
+        tensor_parallel=tensor_parallel,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_share=cached_share,
+        cached_discount=cached_discount,
+        sequences=sequences,
+        step_tokens=step_tokens,
+        memory_fraction=memory_fraction,
+        price=prices(price or []),
+        slo=",".join(slo) if slo else None,
+        rate=rate,
+        from_run=from_run or [],
+        engine=engine,
+        seed=seed,
+    )
+    made = make_plan(question)
+    if json:
+        print_json(made)
+    else:
+        print_plan(made, standard_output())
+    if out is not None:
+        from harness.planning.page import write_page
+
+        write_page(made, out)
+    return EXIT_OK

@@ -1,0 +1,202 @@
+"""Fits the step-time model to a measured run, and predicts each load from the others.
+
+The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step, of each
+sequence in it and of a request. Least squares on the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50
+and output tokens per second of every load (trust region, scipy), where simulated is what the server of
+:mod:`harness.planning.server` makes of the requests that were sent. An open loop's throughput is left out: its schedule
+sets it. A weak prior keeps parameters that a run does not tell where they began.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from harness.errors import BadPlan
+from harness.planning.gpus import Gpu
+from harness.planning.measured import METRICS, Load, MeasuredEngine
+from harness.planning.memory import workspace_bytes
+from harness.planning.model import Model
+from harness.planning.precision import CachePrecision, Precision
+from harness.planning.server import Served, simulate
+from harness.planning.step_times import Efficiency, StepTimes, StepWork
+
+_START = {False: (0.6, 0.4, 1e-3, 2e-4, 1e-2), True: (0.85, 0.85, 3e-4, 5e-6, 5e-3)}  # on a CPU, on a GPU
+_LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5), (1.2, 1.2, 0.2, 0.02, 2.0)
+_WEIGHTS = {"itl_p50_s": 1.0, "ttft_p50_s": 0.3, "output_tokens_per_s": 0.5, "tpot_p50_s": 1.0}
+"""Of errors: between repeats TTFT varies several times as much as ITL and TPOT do."""
+_PRIOR = 0.01
+_STEP = 0.02  # of a logarithm, for differences: ends and arrivals make the simulation's answers jump a little
+_FEWEST_LOADS = 3
+_MEMORY = "memory"
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """One figure of one load.
+
+    Attributes:
+        load: label.
+        metric: a name of the catalogue, or ``memory``.
+        measured: median over the repeats.
+        predicted: by a fit to the other loads; with fewer than three, by a fit to all.
+    """
+
+    load: str
+    metric: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus 1."""
+        return self.predicted / self.measured - 1
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """An engine's fit.
+
+    Attributes:
+        engine: label.
+        run: path of the run.
+        efficiency: fitted to all loads.
+        fixed_bytes: memory beside what the model accounts for; None if it was not measured.
+        is_prediction: whether predictions come from other loads.
+        predictions: of each load.
+    """
+
+    engine: str
+    run: str
+    efficiency: Efficiency
+    fixed_bytes: float | None
+    is_prediction: bool
+    predictions: list[Prediction]
+
+
+class Fitter:
+    """Fits engines that served one model on one device.
+
+    Args:
+        model: the model.
+        precision: of its weights.
+        cache: of its KV cache.
+        gpu: the device.
+        ranks: GPUs of tensor parallelism.
+    """
+
+    def __init__(self, model: Model, precision: Precision, cache: CachePrecision, gpu: Gpu, ranks: int = 1) -> None:
+        self._model, self._precision, self._gpu = model, precision, gpu
+        self._costs = model.costs(precision, cache)
+        self._ranks = ranks
+        self._work = StepWork(self._costs, ranks)
+        self._is_gpu = gpu.name != "cpu"
+
+    def efficiency(self, engine: MeasuredEngine, loads: Sequence[Load], start: Efficiency | None = None) -> Efficiency:
+        """The fit to some loads of an engine, from the start values of its kind of device or from another fit."""
+        from scipy.optimize import least_squares  # noqa: PLC0415  (0.3 s; only calibrations need it)
+
+        origin = np.log(_START[self._is_gpu])
+        first = origin if start is None else np.log(np.clip(_vector(start), _LOW, _HIGH))
+
+        def residuals(logs: np.ndarray) -> np.ndarray:
+            fit = _efficiency(np.exp(logs), "")
+            errors = [error for load in loads for error in self._errors(engine, load, fit)]
+            return np.array([*errors, *(_PRIOR * (logs - origin))])
+
+        bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
+        solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
+        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}")
+
+    def served(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> Served:
+        """The simulated load."""
+        times = StepTimes(self._work, self._gpu, self._precision, efficiency)
+        return simulate(
+            load.requests, times, engine.limits, concurrency=load.concurrency, request_s=efficiency.request_s
+        )
+
+    def _errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
+        values = simulated(load, self.served(engine, load, efficiency))
+        return [
+            weight * math.log(values[name] / load.measured[name])
+            for name, weight in _WEIGHTS.items()
+            if name in values and load.measured.get(name)
+        ]
+
+    def modelled_bytes(self, engine: MeasuredEngine, served: Served) -> float:
+        """Memory that the model accounts for: a reserved share of the device, or what the load touched."""
+        if self._is_gpu and engine.memory_fraction is not None:
+            return engine.memory_fraction * self._gpu.memory_bytes * self._ranks
+        workspace = workspace_bytes(self._model, served.peak_step_tokens, 1)
+        return self._costs.weight_bytes + served.peak_kv_tokens * self._costs.kv_bytes_per_token + workspace
+
+    def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
+        """Measured memory; None if it is absent or not the engine's own."""
+        if engine.why_no_memory:
+            return None
+        return load.measured.get("peak_gpu_bytes" if self._is_gpu else "peak_host_bytes")
+
+
+def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
+    """Fit an engine, and predict each of its loads from the others.
+
+    Raises:
+        BadPlan: no load has requests with token counts and figures.
+    """
+    loads = [load for load in engine.loads if load.requests and load.measured]
+    if not loads:
+        raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")
+    whole = fitter.efficiency(engine, loads)
+    apart = len(loads) >= _FEWEST_LOADS
+    extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
+    known = [value for value in extra.values() if value is not None]
+    predictions: list[Prediction] = []
+    for load in loads:
+        others = [other for other in loads if other is not load] if apart else loads
+        fit = fitter.efficiency(engine, others, whole) if apart else whole
+        fixed = [value for other in others if (value := extra[other.label]) is not None]
+        predictions += predict(fitter, engine, load, fit, median(fixed) if fixed else None)
+    return Calibration(engine.engine, engine.run, whole, median(known) if known else None, apart, predictions)
+
+
+def predict(
+    fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency: Efficiency, fixed_bytes: float | None
+) -> list[Prediction]:
+    """Predictions of one load by a fit, those that were measured."""
+    served = fitter.served(engine, load, efficiency)
+    predictions = [
+        Prediction(load.label, name, load.measured[name], value)
+        for name, value in simulated(load, served).items()
+        if load.measured.get(name)
+    ]
+    peak = fitter.peak_of(engine, load)
+    if peak and fixed_bytes is not None:
+        predictions.append(Prediction(load.label, _MEMORY, peak, fitter.modelled_bytes(engine, served) + fixed_bytes))
+    return predictions
+
+
+def simulated(load: Load, served: Served) -> dict[str, float]:
+    """Values of the metrics that are predicted; in an open loop the schedule sets the throughput."""
+    output = served.output_tokens_per_s if load.concurrency is not None else None
+    values = (served.itl(0.5), served.ttft(0.5) if len(served.ttft_s) else None, output, served.tpot(0.5))
+    return {name: value for name, value in zip(METRICS, values, strict=True) if value}
+
+
+def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> float | None:
+    peak = fitter.peak_of(engine, load)
+    return None if peak is None else peak - fitter.modelled_bytes(engine, fitter.served(engine, load, efficiency))
+
+
+def _vector(efficiency: Efficiency) -> list[float]:
+    return [
+        efficiency.bytes_share,
+        efficiency.flops_share,
+        efficiency.step_s,
+        efficiency.sequence_s,
+        efficiency.request_s,
+    ]
+
+
+def _efficiency(values: Sequence[float] | np.ndarray, source: str) -> Efficiency:
+    bytes_share, flops_share, step_s, sequence_s, request_s = map(float, values)
+    return Efficiency(bytes_share, flops_share, step_s, sequence_s, request_s, source)

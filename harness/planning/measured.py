@@ -1,0 +1,178 @@
+"""Measured loads of a run: what was sent, what came out, and the server's limits."""
+
+import csv
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from harness.errors import BadPlan
+from harness.planning.server import Limits, Request
+from harness.planning.sizing import CPU_STEP_TOKENS, GPU_STEP_TOKENS
+from results.units import NS_PER_S
+
+Row = Mapping[str, Any]
+"""One row of a table: of trials or of requests."""
+
+METRICS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s", "tpot_p50_s")
+"""Metrics that a calibration fits and predicts, beside memory."""
+PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
+_FEWEST_REQUESTS = 300
+_CLOSED = re.compile(r"c=(\d+)")
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One engine at one load.
+
+    Attributes:
+        label: of the load.
+        concurrency: of a closed loop; None for an open loop.
+        requests: of one trial, in planned order, several times over if they are few; of each prompt the share is cached
+            that the engine reported in the mean.
+        measured: medians over the VALID repeats by metric; absent metrics have no entry.
+    """
+
+    label: str
+    concurrency: int | None
+    requests: list[Request]
+    measured: dict[str, float]
+
+
+class MeasuredEngine(msgspec.Struct, frozen=True):
+    """One engine of a run.
+
+    Attributes:
+        engine: label.
+        run: path of the run.
+        loads: in planned order.
+        limits: of the server: as in the experiment, else the engine's defaults.
+        memory_fraction: of GPU memory, which the engine reserves; None if it was not given.
+        why_no_memory: why its memory is not its own; None if it is.
+    """
+
+    engine: str
+    run: str
+    loads: list[Load]
+    limits: Limits
+    memory_fraction: float | None
+    why_no_memory: str | None
+
+
+def measured_engines(path: Path) -> list[MeasuredEngine]:
+    """The engines of a run folder, or of a published one (trials.csv, requests.csv and experiment.toml).
+
+    Raises:
+        BadPlan: there is no run, or no VALID trial in it.
+        ResultsError: the run cannot be read.
+    """
+    trials, requests, experiment = _published(path) if (path / "trials.csv").is_file() else _run(path)
+    by_engine: dict[str, list[Row]] = {}
+    for trial in trials:
+        if trial["verdict"] == "VALID":
+            by_engine.setdefault(str(trial["engine"]), []).append(trial)
+    if not by_engine:
+        raise BadPlan(f"{path} has no VALID trial; give a run folder, or a folder with trials.csv and requests.csv")
+    return [_engine(name, own, requests, experiment, path) for name, own in by_engine.items()]
+
+
+def _run(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
+    import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
+
+    run = results.load(path)
+    sent = [row for row in _rows(run.requests) if row["phase"] != "warmup"]
+    return _rows(run.trials), sent, run.manifest.experiment
+
+
+def _rows(frame: Any) -> list[Row]:  # noqa: ANN401  (a data frame)
+    return frame.to_dict("records")
+
+
+def _published(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
+    try:
+        experiment = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
+        trials, requests = (
+            list(csv.DictReader((path / name).read_text(encoding="utf-8").splitlines()))
+            for name in ("trials.csv", "requests.csv")
+        )
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadPlan(f"{path} is not a published run: {error}") from error
+    return trials, requests, experiment
+
+
+def _engine(
+    name: str, trials: Sequence[Row], requests: Sequence[Row], experiment: Mapping[str, Any], path: Path
+) -> MeasuredEngine:
+    entries = experiment.get("engines", [])
+    entry = next((each for each in entries if (each.get("label") or each.get("adapter")) == name), {})
+    spec = {} if entry.get("url") else {**experiment.get("spec", {}), **entry.get("spec", {})}
+    on_gpu = any(_number(trial, "peak_gpu_bytes") is not None for trial in trials)
+    limits = Limits(
+        sequences=int(spec.get("max_num_seqs") or Limits().sequences),
+        step_tokens=int(spec.get("max_num_batched_tokens") or (GPU_STEP_TOKENS if on_gpu else CPU_STEP_TOKENS)),
+        plans_ahead=on_gpu,
+    )
+    shared = "it ran at an address, beside others" if entry.get("url") else None
+    by_load: dict[str, list[Row]] = {}
+    for trial in trials:
+        by_load.setdefault(str(trial["load"]), []).append(trial)
+    loads = [_load(label, own, requests) for label, own in by_load.items()]
+    return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared)
+
+
+def _load(label: str, trials: Sequence[Row], requests: Sequence[Row]) -> Load:
+    """The first trial's requests, and medians over all trials."""
+    first = trials[0]["trial"]
+    share = _median(trials, "server_prefix_hit_share") or 0.0
+    sent = [
+        (planned, int(prompt), int(output))
+        for row in requests
+        if row["trial"] == first
+        and (planned := _number(row, "planned_ns")) is not None
+        and (prompt := _number(row, "prompt_tokens")) is not None
+        and (output := _number(row, "output_tokens"))
+    ]
+    sent.sort()
+    closed = _CLOSED.fullmatch(label)
+    values = {name: _median(trials, name) for name in (*METRICS, *PEAKS)}
+    return Load(
+        label=label,
+        concurrency=int(closed[1]) if closed else None,
+        requests=repeated(
+            [
+                Request(prompt, output, (planned - sent[0][0]) / NS_PER_S, int(share * prompt))
+                for planned, prompt, output in sent
+            ]
+        ),
+        measured={name: value for name, value in values.items() if value is not None},
+    )
+
+
+def repeated(requests: Sequence[Request]) -> list[Request]:
+    """At least 300 requests, so that medians of a simulation vary little; later rounds follow at the same pace."""
+    if not requests:
+        return []
+    last = requests[-1].arrival_s
+    span = last + last / max(1, len(requests) - 1)
+    rounds = range(-(-_FEWEST_REQUESTS // len(requests)))
+    return [
+        msgspec.structs.replace(request, arrival_s=request.arrival_s + number * span)
+        for number in rounds
+        for request in requests
+    ]
+
+
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    values = [value for row in rows if (value := _number(row, name)) is not None]
+    return median(values) if values else None
+
+
+def _number(row: Row, name: str) -> float | None:
+    """A number of a row; None if it is missing or not a number."""
+    value = row.get(name)
+    number = math.nan if value is None or value == "" else float(value)
+    return None if math.isnan(number) else number

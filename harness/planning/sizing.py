@@ -1,0 +1,315 @@
+"""Which GPUs, how many and in which parallelism keep an SLO at a request rate.
+
+Each candidate is one kind of GPU and a degree of tensor parallelism; replicas share the requests at random, so each
+gets a Poisson process of its share. A replica's capacity is the highest rate at which the simulated server meets every
+objective, found by bisection on one seed; replicas are the rate over that capacity, rounded up.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from harness.errors import BadPlan
+from harness.planning.gpus import Gpu
+from harness.planning.memory import Memory, fitting_sequences, memory_of
+from harness.planning.model import Model
+from harness.planning.precision import CachePrecision, Precision
+from harness.planning.server import Limits, Request, Served, poisson_s, simulate
+from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from results.objectives import Objective
+
+RANKS = (1, 2, 4, 8)
+CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
+"""Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
+_BISECTIONS = 8  # of a range of factor 64: within 1.6 %
+_RANGE = 64.0
+_ABOVE = 1.05  # of a full server's throughput: no rate beyond can be kept up
+_GIB = 2**30
+_REQUESTS, _TAIL_REQUESTS = 400, 1500
+_QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
+    "ttft": Served.ttft,
+    "itl": Served.itl,
+    "tpot": Served.tpot,
+    "e2e": Served.e2e,
+}
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Requests of equal lengths.
+
+    Attributes:
+        input_tokens: of each prompt.
+        output_tokens: of each answer.
+        cached_tokens: of each prompt, in the prefix cache.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and answer."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def request(self) -> Request:
+        """One request."""
+        return Request(self.input_tokens, self.output_tokens, cached_tokens=self.cached_tokens)
+
+
+class Why(StrEnum):
+    """Why a candidate fails."""
+
+    DOES_NOT_FIT = "does not fit"
+    CANNOT_SPLIT = "cannot be split"
+    TOO_SLOW_ALONE = "too slow even for one request at a time"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One kind of GPU in one parallelism.
+
+    Attributes:
+        gpu: name.
+        ranks: GPUs of tensor parallelism.
+        failure: why it fails; None if it keeps the SLO.
+        detail: the failure in words.
+        capacity_per_s: highest rate of one replica.
+        replicas: needed for the rate.
+        values: predicted value of each objective's metric at the rate.
+        running: mean number of requests in one replica.
+        price_per_hour: of all GPUs; None without a price.
+        tdp_w: of all GPUs; None if unknown.
+    """
+
+    gpu: str
+    ranks: int
+    failure: Why | None = None
+    detail: str = ""
+    capacity_per_s: float = 0.0
+    replicas: int = 0
+    values: dict[str, float | None] = {}
+    running: float = 0.0
+    price_per_hour: float | None = None
+    tdp_w: float | None = None
+
+    @property
+    def count(self) -> int:
+        """GPUs in all."""
+        return self.ranks * self.replicas
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all candidates share; see :class:`harness.planning.plan.Question`."""
+
+    model: Model
+    precision: Precision
+    cache: CachePrecision
+    traffic: Traffic
+    sequences: int
+    step_tokens: int | None
+    usable_share: float
+    runtime_bytes: float
+    efficiency: Efficiency
+    seed: int
+
+    def step_tokens_of(self, gpu: Gpu) -> int:
+        """Token budget of a step."""
+        return self.step_tokens or (CPU_STEP_TOKENS if gpu.name == "cpu" else GPU_STEP_TOKENS)
+
+    def memory(self, gpu: Gpu, ranks: int) -> Memory:
+        """Memory on one of the GPUs."""
+        return memory_of(
+            self.model,
+            self.model.costs(self.precision, self.cache),
+            gpu,
+            ranks=ranks,
+            step_tokens=self.step_tokens_of(gpu),
+            sequences=self.sequences,
+            usable_share=self.usable_share,
+            runtime_bytes=self.runtime_bytes,
+        )
+
+    def why_not_split(self, gpu: Gpu, ranks: int) -> str | None:
+        """Why so many of these GPUs cannot split the model; None if they can."""
+        if ranks > 1 and gpu.link_bytes_per_s is None:
+            return f"{gpu.title} has no link to other GPUs"
+        return self.model.why_not_split(ranks)
+
+    def fitting(self, gpu: Gpu, ranks: int) -> int:
+        """How many of the requests the KV cache holds at once."""
+        costs = self.model.costs(self.precision, self.cache)
+        return fitting_sequences(self.memory(gpu, ranks), costs, ranks, self.traffic.tokens)
+
+    def need_text(self, gpu: Gpu, ranks: int) -> str:
+        """What one request needs, and what there is."""
+        memory = self.memory(gpu, ranks)
+        needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
+        return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
+
+    def server(self, gpu: Gpu, ranks: int) -> "Server":
+        """A replica."""
+        work = StepWork(self.model.costs(self.precision, self.cache), ranks)
+        times = StepTimes(work, gpu, self.precision, self.efficiency)
+        limits = Limits(
+            self.sequences,
+            self.step_tokens_of(gpu),
+            self.fitting(gpu, ranks) * self.traffic.tokens,
+            plans_ahead=gpu.name != "cpu",
+        )
+        return Server(times, limits, [self.traffic.request], self.seed)
+
+
+class Server:
+    """One replica under loads of a mix of requests.
+
+    Args:
+        times: of its steps.
+        limits: of the server.
+        mix: lengths of requests, which repeat in this order.
+        seed: of arrivals.
+    """
+
+    def __init__(self, times: StepTimes, limits: Limits, mix: Sequence[Request], seed: int) -> None:
+        self._times, self._mix, self._seed = times, mix, seed
+        self.limits = limits
+
+    def closed(self, concurrency: int) -> Served:
+        """Under a closed loop, whose first answers are of all lengths, so that they do not end together."""
+        count = max(24, 6 * concurrency)
+        requests = [self._mix[i % len(self._mix)] for i in range(count)]
+        requests[:concurrency] = [
+            msgspec.structs.replace(
+                request, output_tokens=max(1, math.ceil(request.output_tokens * (slot + 1) / concurrency))
+            )
+            for slot, request in enumerate(requests[:concurrency])
+        ]
+        return self._serve(requests, concurrency)
+
+    def open(self, rate_per_s: float, count: int = _REQUESTS) -> Served:
+        """Under Poisson arrivals."""
+        times = poisson_s(rate_per_s, count, self._seed)
+        mixed = [self._mix[i % len(self._mix)] for i in range(count)]
+        requests = [msgspec.structs.replace(each, arrival_s=t) for each, t in zip(mixed, times, strict=True)]
+        return self._serve(requests, None)
+
+    def decode_s(self, batch: int, context: int) -> float:
+        """Seconds of one decode step."""
+        return self._times.seconds(batch, context)
+
+    def _serve(self, requests: Sequence[Request], concurrency: int | None) -> Served:
+        request_s = self._times.efficiency.request_s
+        return simulate(requests, self._times, self.limits, concurrency=concurrency, request_s=request_s)
+
+
+def check_predictable(objectives: Sequence[Objective]) -> None:
+    """Check that a plan predicts the metric of each objective.
+
+    Raises:
+        BadPlan: it does not predict one.
+    """
+    for objective in objectives:
+        family, share = _quantile(objective)
+        if family not in _QUANTILE or share is None:
+            known = ", ".join(f"{name}_p90" for name in _QUANTILE)
+            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {known}")
+
+
+def objective_value(objective: Objective, served: Served) -> float | None:
+    """The simulated value of an objective's metric; None if no request has it."""
+    family, share = _quantile(objective)
+    assert share is not None
+    return _QUANTILE[family](served, share)
+
+
+def _quantile(objective: Objective) -> tuple[str, float | None]:
+    """``ttft`` and 0.9 of ``ttft_p90_s``."""
+    family, _, percentile = objective.metric.removesuffix("_s").rpartition("_p")
+    return family, float(f"0.{percentile}") if percentile.isdigit() else None
+
+
+def holds(objectives: Sequence[Objective], served: Served) -> bool:
+    """Whether a simulated load meets every objective."""
+    values = [(objective, objective_value(objective, served)) for objective in objectives]
+    return all(value is None or objective.holds(value) for objective, value in values)
+
+
+def capacity_per_s(server: Server, objectives: Sequence[Objective]) -> float:
+    """Highest Poisson rate at which a replica meets the objectives; 0 if it meets them at none.
+
+    The search covers a factor of 64 below the throughput of a full server.
+    """
+    count = _TAIL_REQUESTS if any("_p99" in objective.metric for objective in objectives) else _REQUESTS
+    high = server.closed(server.limits.sequences).requests_per_s * _ABOVE
+    low = high / _RANGE
+    if not holds(objectives, server.open(low, count)):
+        return 0.0
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(objectives, server.open(middle, count)) else (low, middle)
+    return low
+
+
+def candidate(
+    setting: Setting,
+    gpu: Gpu,
+    ranks: int,
+    objectives: Sequence[Objective],
+    *,
+    rate_per_s: float,
+    price: float | None,
+) -> Candidate:
+    """Judge one kind of GPU in one parallelism.
+
+    Args:
+        setting: model, precision and traffic.
+        gpu: the device.
+        ranks: GPUs of tensor parallelism.
+        objectives: what every replica must meet.
+        rate_per_s: requests per second in all.
+        price: of one GPU hour.
+    """
+    if detail := setting.why_not_split(gpu, ranks):
+        return Candidate(gpu.name, ranks, Why.CANNOT_SPLIT, detail)
+    if setting.fitting(gpu, ranks) == 0:
+        return Candidate(gpu.name, ranks, Why.DOES_NOT_FIT, setting.need_text(gpu, ranks))
+    server = setting.server(gpu, ranks)
+    if detail := _too_slow(objectives, server.closed(1)):
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)
+    capacity = capacity_per_s(server, objectives)
+    if capacity == 0:
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that meet by chance already break the SLO")
+    replicas = math.ceil(rate_per_s / capacity)
+    served = server.open(rate_per_s / replicas)
+    return Candidate(
+        gpu.name,
+        ranks,
+        capacity_per_s=capacity,
+        replicas=replicas,
+        values={objective.metric: objective_value(objective, served) for objective in objectives},
+        running=served.running * served.busy_share,
+        price_per_hour=None if price is None else price * ranks * replicas,
+        tdp_w=None if gpu.tdp_w is None else gpu.tdp_w * ranks * replicas,
+    )
+
+
+def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that keep the SLO by price, without prices by power, then by number of GPUs; the others follow."""
+    priced = all(each.price_per_hour is not None for each in candidates if each.failure is None)
+
+    def key(each: Candidate) -> tuple[bool, float, float, int]:
+        power = math.inf if each.tdp_w is None else each.tdp_w
+        return each.failure is not None, (each.price_per_hour or 0.0) if priced else 0.0, power, each.count
+
+    return sorted(candidates, key=key)
+
+
+def _too_slow(objectives: Sequence[Objective], alone: Served) -> str:
+    """The objective that one request at a time breaks; empty if there is none."""
+    for objective in objectives:
+        value = objective_value(objective, alone)
+        if value is not None and not objective.holds(value):
+            return f"{objective.metric.removesuffix('_s')} {value * 1e3:.1f} ms, {objective.text} wanted"
+    return ""

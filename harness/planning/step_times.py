@@ -1,0 +1,140 @@
+"""How long one step of an engine takes.
+
+A step's products read weights while they compute, so the slower of the two decides; reading the KV cache comes on top::
+
+    step_s + sequence_s · sequences + max(weight bytes / (b · B), operations / (f · F)) + KV bytes / (b · B)
+    + all-reduces of tensor parallelism
+
+B and F are the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
+precision where that is not bf16. Without shares and fixed times it is the floor of an engine whose kernels run one
+after the other; :func:`floor_s` lets them overlap.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.planning.gpus import Gpu
+from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
+from harness.planning.precision import Precision
+
+_PAST_STEP = 64  # tokens: decodes whose mean context differs by less share one cached count
+_ACTIVATION_BYTES = 2
+_ALL_REDUCES = 2  # per layer, after attention and after the feed-forward network (Megatron-LM, arXiv 1909.08053)
+ALL_REDUCE_S = 10e-6
+"""Latency of one all-reduce over NVLink; assumed."""
+
+
+class Efficiency(msgspec.Struct, frozen=True):
+    """What an engine makes of a device.
+
+    Attributes:
+        bytes_share: of the device's bandwidth.
+        flops_share: of its products per second.
+        step_s: fixed seconds of a step: launches, scheduling, sampling.
+        sequence_s: seconds of a step for each sequence in it.
+        request_s: seconds of a request outside of steps, before its first token: client, HTTP, tokenizer.
+        source: where the figures come from.
+    """
+
+    bytes_share: float = 1.0
+    flops_share: float = 1.0
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    request_s: float = 0.0
+    source: str = "the device's limits, no overhead"
+
+
+class Work(msgspec.Struct, frozen=True):
+    """One step's demands of one GPU."""
+
+    weight_bytes: float
+    kv_bytes: float
+    flops: float
+    sequences: int
+    reduced_bytes: float
+
+
+class StepWork:
+    """Counts work of steps; results are cached, because a simulation asks for the same steps again.
+
+    Args:
+        costs: of the whole model.
+        ranks: GPUs of tensor parallelism.
+    """
+
+    def __init__(self, costs: ModelCosts, ranks: int = 1) -> None:
+        self._costs, self._ranks = costs, ranks
+        self._uncached = without_cache(costs)
+        self._known: dict[tuple[int, int, tuple[tuple[int, int], ...]], Work] = {}
+
+    def of(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> Work:
+        """Work of one step.
+
+        Args:
+            decodes: sequences that decode one token.
+            past: their mean context in tokens. With windows the mean over sequences is an approximation.
+            prompts: new and cached tokens of each chunk of a prompt.
+        """
+        key = decodes, round(past / _PAST_STEP), tuple(prompts)
+        work = self._known.get(key)
+        if work is None:
+            work = self._known[key] = self._count(decodes, key[1] * _PAST_STEP, prompts)
+        return work
+
+    def _count(self, decodes: int, past: int, prompts: Sequence[tuple[int, int]]) -> Work:
+        config = self._costs.config
+        chunks = [Chunk(length, cached) for length, cached in prompts]
+        chunks += [Chunk(past=past, count=decodes)] if decodes else []
+        step, weights = self._costs.step(chunks), self._uncached.step(chunks).bytes
+        tokens = decodes + sum(length for length, _ in prompts)
+        reduced = _ALL_REDUCES * config.num_hidden_layers * tokens * config.hidden_size * _ACTIVATION_BYTES
+        return Work(
+            weight_bytes=weights / self._ranks,
+            kv_bytes=(step.bytes - weights) * kv_share(self._costs, self._ranks),
+            flops=step.flops / self._ranks,
+            sequences=decodes + len(prompts),
+            reduced_bytes=reduced if self._ranks > 1 else 0.0,
+        )
+
+    def reduce_s(self, work: Work, gpu: Gpu) -> float:
+        """Seconds of a step's all-reduces in a ring: 2 (n−1)/n of the bytes over each link, and a latency each."""
+        if self._ranks == 1:
+            return 0.0
+        assert gpu.link_bytes_per_s is not None
+        ring = 2 * (self._ranks - 1) / self._ranks * work.reduced_bytes / gpu.link_bytes_per_s
+        return ring + _ALL_REDUCES * self._costs.config.num_hidden_layers * ALL_REDUCE_S
+
+
+def kv_share(costs: ModelCosts, ranks: int) -> float:
+    """Share of the KV cache on each GPU; more GPUs than key/value heads keep copies."""
+    return 1.0 / min(ranks, costs.config.cached_vectors.num_kv_heads)
+
+
+class StepTimes:
+    """Seconds of steps of one engine on one device.
+
+    Args:
+        work: counts the work.
+        gpu: the device.
+        precision: of the weights, which decides the data type of the products.
+        efficiency: of the engine.
+    """
+
+    def __init__(self, work: StepWork, gpu: Gpu, precision: Precision, efficiency: Efficiency) -> None:
+        self._work, self._gpu, self.efficiency = work, gpu, efficiency
+        self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
+        self._weights_per_s = self._bytes_per_s * precision.read_share
+        self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * precision.product_share
+
+    def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
+        """Duration of one step; see :meth:`StepWork.of`."""
+        work = self._work.of(decodes, past, prompts)
+        products = max(work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s)
+        fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
+        return fixed + products + work.kv_bytes / self._bytes_per_s + self._work.reduce_s(work, self._gpu)
+
+
+def limits(gpu: Gpu, precision: Precision, ranks: int = 1) -> Machine:
+    """The device as :func:`floor_s` takes it; several GPUs count together, their links as endless."""
+    return Machine(gpu.bytes_per_s * ranks, gpu.flops(precision.compute) * ranks)

@@ -1,0 +1,310 @@
+"""Reads config.json into the config of its family.
+
+Imports no torch, as `shapes` and `costs` do not: a machine that only plans needs none.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reference_engine.errors import CheckpointError
+from reference_engine.models.config import (
+    CachedVectors,
+    ModelConfig,
+    RopeScaling,
+    check_options,
+    common_fields,
+    layer_windows,
+    rope_scaling,
+    yarn_length,
+)
+
+_DEEPSEEK_V2_DEFAULTS: Mapping[str, Any] = {
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
+}  # fmt: skip
+_GEMMA3_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    "sliding_window": 4096, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
+}  # fmt: skip
+_MISTRAL_DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}
+_MIXTRAL_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+    "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+_PHI3_DEFAULTS: Mapping[str, Any] = {
+    "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+_QWEN3_MOE_DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 4, "max_position_embeddings": 32768, "sliding_window": 4096, "decoder_sparse_step": 1,
+    "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+}  # fmt: skip
+
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MoeConfig(ModelConfig):
+    """Config of a decoder with experts.
+
+    Attributes:
+        num_experts: experts per layer.
+        num_experts_per_tok: experts per token.
+        moe_intermediate_size: intermediate size of an expert.
+        norm_topk_prob: whether the chosen experts' probabilities are normalised to sum to 1.
+        dense_layers: indices of layers without experts.
+        routed_scaling_factor: factor on the experts' sum.
+        n_group: groups of consecutive experts.
+        topk_group: groups to choose from: those with the best expert.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    norm_topk_prob: bool
+    dense_layers: frozenset[int] = frozenset()
+    routed_scaling_factor: float = 1.0
+    n_group: int = 1
+    topk_group: int = 1
+
+    def __post_init__(self) -> None:
+        ModelConfig.__post_init__(self)
+        choice = self.num_experts // self.n_group * self.topk_group
+        if self.num_experts % self.n_group or not 1 <= self.num_experts_per_tok <= choice:
+            raise CheckpointError(
+                f"{self.num_experts_per_tok} experts per token cannot be chosen from {self.topk_group} of "
+                f"{self.n_group} groups of {self.num_experts} experts: the checkpoint's config is damaged, fetch it "
+                f"again"
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeepseekV2Config(MoeConfig):
+    """Config of DeepSeek-V2; `head_dim` is the size of the rotated part of queries and keys.
+
+    Attributes:
+        kv_lora_rank: elements of the latent of keys and values.
+        q_lora_rank: elements of the latent of queries; None without one.
+        qk_nope_head_dim: elements of a head's query and key that are not rotated.
+        v_head_dim: elements of a head's value.
+        n_shared_experts: width of the shared network, in experts.
+        attention_scale: factor on attention scores.
+    """
+
+    kv_lora_rank: int
+    q_lora_rank: int | None
+    qk_nope_head_dim: int
+    v_head_dim: int
+    n_shared_experts: int
+    attention_scale: float
+
+    @property
+    def cached_vectors(self) -> CachedVectors:
+        """One vector per token: the latent, which is the value too, and the rotated part of the key."""
+        return CachedVectors(1, self.kv_lora_rank + self.head_dim, self.kv_lora_rank, value_in_key=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gemma3Config(ModelConfig):
+    """Config of Gemma 3; `rope_theta` and `rope_scaling` are those of layers with full attention."""
+
+    query_pre_attn_scalar: float
+    local_rope_theta: float
+    local_rope_scaling: RopeScaling | None
+
+
+def read_llama(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """See `config_from_hf`."""
+    cla_factor = int(raw.get("cla_factor", 1))
+    if cla_factor < 1:
+        raise CheckpointError(f"{where}: cla_factor {cla_factor} must be at least 1")
+    return ModelConfig(
+        **common_fields(raw, where),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        cla_factor=cla_factor,
+    )
+
+
+def read_mistral(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """See `config_from_hf`."""
+    raw = {**_MISTRAL_DEFAULTS, **raw}
+    return ModelConfig(**common_fields(raw, where), windows=layer_windows(raw, where, raw["sliding_window"]))
+
+
+def read_mixtral(raw: Mapping[str, Any], where: str) -> MoeConfig:
+    """See `config_from_hf`."""
+    raw = {**_MIXTRAL_DEFAULTS, **raw}
+    return MoeConfig(
+        **common_fields(raw, where),
+        windows=layer_windows(raw, where, raw.get("sliding_window")),
+        num_experts=int(raw["num_local_experts"]),
+        num_experts_per_tok=int(raw["num_experts_per_tok"]),
+        moe_intermediate_size=int(raw["intermediate_size"]),
+        norm_topk_prob=True,
+    )
+
+
+def read_phi3(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """See `config_from_hf`."""
+    raw = {**_PHI3_DEFAULTS, **raw}
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = "longrope" if kind in ("su", "yarn") else kind  # earlier names in this family
+    check_options({"rope scaling": kind}, where, **{"rope scaling": ("default", "longrope")})
+    check_options(raw, where, attention_bias=(False,))
+    return ModelConfig(
+        **common_fields({**raw, "rope_parameters": {**rope, "rope_type": kind}}, where),
+        windows=layer_windows(raw, where, raw.get("sliding_window")),
+    )
+
+
+def read_qwen2(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """See `config_from_hf`."""
+    raw = {"max_position_embeddings": 32768, **raw}
+    return ModelConfig(**common_fields(raw, where), windows=_qwen_windows(raw, where))
+
+
+def read_qwen3(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """See `config_from_hf`."""
+    raw = {"max_position_embeddings": 32768, "head_dim": 128, **raw}
+    return ModelConfig(
+        **common_fields(raw, where),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        windows=_qwen_windows(raw, where),
+    )
+
+
+def read_qwen3_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
+    """See `config_from_hf`."""
+    raw = {**_QWEN3_MOE_DEFAULTS, **raw}
+    layers = range(int(raw["num_hidden_layers"]))
+    window = raw["sliding_window"] if raw.get("use_sliding_window", False) else None
+    step, dense = int(raw["decoder_sparse_step"]), raw.get("mlp_only_layers") or ()
+    return MoeConfig(
+        **common_fields(raw, where),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        windows=layer_windows(raw, where, window),
+        num_experts=int(raw.get("num_local_experts") or raw["num_experts"]),
+        num_experts_per_tok=int(raw["num_experts_per_tok"]),
+        moe_intermediate_size=int(raw["moe_intermediate_size"]),
+        norm_topk_prob=bool(raw.get("norm_topk_prob", False)),
+        dense_layers=frozenset(i for i in layers if i in dense or (i + 1) % step),
+    )
+
+
+def read_gemma3(raw: Mapping[str, Any], where: str) -> Gemma3Config:
+    """See `config_from_hf`."""
+    raw = {**_GEMMA3_DEFAULTS, **raw}
+    check_options(
+        raw,
+        where,
+        hidden_activation=("gelu_pytorch_tanh",),
+        attn_logit_softcapping=(None,),
+        final_logit_softcapping=(None,),
+        use_bidirectional_attention=(False, None),
+    )
+    full, local = _ropes(raw)
+    pattern = int(raw["sliding_window_pattern"])
+    sliding = [(index + 1) % pattern != 0 for index in range(int(raw["num_hidden_layers"]))]
+    common = common_fields({**raw, "rope_parameters": full, "hidden_act": "silu"}, where)
+    return Gemma3Config(
+        **common,
+        attention_bias=bool(raw.get("attention_bias", False)),
+        windows=layer_windows(raw, where, raw["sliding_window"], sliding),
+        norm_offset=1.0,
+        query_pre_attn_scalar=float(raw["query_pre_attn_scalar"]),
+        local_rope_theta=float(local["rope_theta"]),
+        local_rope_scaling=rope_scaling(local, raw, where),
+    )
+
+
+def read_deepseek_v2(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
+    """See `config_from_hf`."""
+    raw = {**_DEEPSEEK_V2_DEFAULTS, **raw}
+    check_options(
+        raw,
+        where,
+        topk_method=("greedy", "group_limited_greedy"),
+        scoring_func=("softmax",),
+        norm_topk_prob=(False, None),
+        moe_layer_freq=(1,),
+        mlp_bias=(False,),
+    )
+    grouped = raw.get("topk_method") == "group_limited_greedy"
+    plain, turned = int(raw["qk_nope_head_dim"]), int(raw["qk_rope_head_dim"])
+    return DeepseekV2Config(
+        **common_fields({**raw, "head_dim": turned}, where),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        num_experts=int(raw["n_routed_experts"]),
+        num_experts_per_tok=int(raw["num_experts_per_tok"]),
+        moe_intermediate_size=int(raw["moe_intermediate_size"]),
+        norm_topk_prob=False,
+        dense_layers=frozenset(range(int(raw["first_k_dense_replace"]))),
+        routed_scaling_factor=float(raw.get("routed_scaling_factor", 1.0)),
+        n_group=int(raw["n_group"]) if grouped else 1,
+        topk_group=int(raw["topk_group"]) if grouped else 1,
+        kv_lora_rank=int(raw["kv_lora_rank"]),
+        q_lora_rank=None if raw["q_lora_rank"] is None else int(raw["q_lora_rank"]),
+        qk_nope_head_dim=plain,
+        v_head_dim=int(raw["v_head_dim"]),
+        n_shared_experts=int(raw["n_shared_experts"]),
+        attention_scale=(plain + turned) ** -0.5 * _yarn_scale(raw),
+    )
+
+
+def _qwen_windows(raw: Mapping[str, Any], where: str) -> tuple[int | None, ...]:
+    """Windows of this family: only if enabled, and only from layer max_window_layers on."""
+    window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window", False) else None
+    first = int(raw.get("max_window_layers", 28))
+    sliding = [window is not None and index >= first for index in range(int(raw["num_hidden_layers"]))]
+    return layer_windows(raw, where, window, sliding)
+
+
+def _ropes(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Rope parameters of full and of sliding layers: nested in new configs, flat in old ones."""
+    nested = raw.get("rope_parameters") or {}
+    theta, local_theta = raw.get("rope_theta", 1e6), raw.get("rope_local_base_freq", 1e4)
+    full = {"rope_theta": theta, **(raw.get("rope_scaling") or {}), **(nested.get(_FULL) or {})}
+    return full, {"rope_theta": local_theta, **(nested.get(_SLIDING) or {})}
+
+
+def _yarn_scale(raw: Mapping[str, Any]) -> float:
+    """YaRN's factor on attention scores if it scales all dimensions."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    return yarn_length(float(rope["factor"]), rope["mscale_all_dim"]) ** 2 if rope.get("mscale_all_dim") else 1.0
+
+
+READERS: Mapping[str, Callable[[Mapping[str, Any], str], ModelConfig]] = {
+    "deepseek_v2": read_deepseek_v2,
+    "gemma3_text": read_gemma3,
+    "llama": read_llama,
+    "mistral": read_mistral,
+    "mixtral": read_mixtral,
+    "phi3": read_phi3,
+    "qwen2": read_qwen2,
+    "qwen3": read_qwen3,
+    "qwen3_moe": read_qwen3_moe,
+}
+"""By `model_type`. Each takes a decoded config.json and its path, for messages, and raises CheckpointError for options
+that are not computed exactly."""
+
+
+def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """Reads a decoded config.json (Transformers 4 and 5 spellings).
+
+    Raises:
+        CheckpointError: the family or an option is not supported, or a field is missing or has the wrong type.
+    """
+    read = READERS.get(str(raw.get("model_type")))
+    if read is None:
+        known = ", ".join(map(repr, READERS))
+        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
+    check_options(raw, where, partial_rotary_factor=(None, 1.0))
+    try:
+        return read(raw, where)
+    except KeyError as error:
+        raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error

@@ -1,0 +1,177 @@
+"""A fit finds the efficiency that made the figures, and predicts loads that it has not seen."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import bakeoff
+from harness.conduct.world import inside
+from harness.errors import BadPlan
+from harness.planning.calibration import Calibration, Fitter, calibrate, predict, simulated
+from harness.planning.gpus import gpu_table
+from harness.planning.measured import Load, MeasuredEngine, measured_engines
+from harness.planning.model import load_model
+from harness.planning.precision import CACHES, PRECISIONS
+from harness.planning.server import Limits, Request
+from harness.planning.step_times import Efficiency
+from harness.virtual import VirtualEngine, VirtualWorld
+from tests.test_imports import ROOT
+
+TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3)
+MIX = [Request(200 + 137 * i % 1500, 40 + 53 * i % 300) for i in range(120)]
+
+
+@pytest.fixture(scope="module")
+def fitter() -> Fitter:
+    return Fitter(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
+
+
+def planted(fitter: Fitter, *concurrency: int, memory_bytes: float | None = None) -> MeasuredEngine:
+    """An engine whose loads measure exactly what an efficiency makes of them."""
+    engine = MeasuredEngine("planted", "a run", [], Limits(plans_ahead=True), 0.9, None)
+    loads: list[Load] = []
+    for slots in concurrency:
+        load = Load(f"c={slots}", slots, MIX, {})
+        measured = simulated(load, fitter.served(engine, load, TRUE))
+        loads.append(
+            msgspec.structs.replace(
+                load, measured=measured | ({"peak_gpu_bytes": memory_bytes} if memory_bytes else {})
+            )
+        )
+    return msgspec.structs.replace(engine, loads=loads)
+
+
+@pytest.fixture(scope="module")
+def calibration(fitter: Fitter) -> Calibration:
+    return calibrate(fitter, planted(fitter, 1, 8, 32, memory_bytes=0.9 * 150_754_820_096 + 1e9))
+
+
+def test_a_fit_finds_the_efficiency_that_made_the_figures(calibration: Calibration):
+    assert calibration.efficiency.bytes_share == pytest.approx(TRUE.bytes_share, rel=0.05)
+    assert calibration.efficiency.flops_share == pytest.approx(TRUE.flops_share, rel=0.05)
+    assert calibration.efficiency.request_s == pytest.approx(TRUE.request_s, rel=0.3)
+
+
+def test_each_load_is_predicted_by_the_others(calibration: Calibration):
+    assert calibration.is_prediction
+    errors = {(each.load, each.metric): abs(each.error) for each in calibration.predictions}
+    assert {load for load, _ in errors} == {"c=1", "c=8", "c=32"}
+    assert max(errors.values()) < 0.05
+
+
+def test_memory_beside_the_model_is_fitted_too(calibration: Calibration):
+    assert calibration.fixed_bytes == pytest.approx(1e9)
+    memory = [each for each in calibration.predictions if each.metric == "memory"]
+    assert [each.error for each in memory] == pytest.approx([0.0] * 3)
+
+
+def test_two_loads_are_fitted_and_said_not_to_be_predicted(fitter: Fitter):
+    calibration = calibrate(fitter, planted(fitter, 1, 8))
+    assert not calibration.is_prediction
+    assert calibration.fixed_bytes is None
+    assert max(abs(each.error) for each in calibration.predictions) < 0.05
+
+
+class Recorded(Fitter):
+    """Fits nothing; records the loads that it was given."""
+
+    def efficiency(self, engine: MeasuredEngine, loads: Sequence[Load], start: Efficiency | None = None) -> Efficiency:
+        self.asked: list[list[str]] = [*getattr(self, "asked", []), [load.label for load in loads]]
+        return TRUE
+
+
+def test_no_load_is_part_of_its_own_prediction():
+    fitter = Recorded(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
+    calibrate(fitter, planted(fitter, 1, 8, 32))
+    assert fitter.asked == [["c=1", "c=8", "c=32"], ["c=8", "c=32"], ["c=1", "c=32"], ["c=1", "c=8"]]
+
+
+def test_a_published_run_is_read_with_its_settings():
+    engines = {each.engine: each for each in measured_engines(ROOT / "docs/results/h200-bakeoff")}
+    vllm = engines["vllm"]
+    assert vllm.limits == Limits(sequences=256, step_tokens=8192, plans_ahead=True)
+    assert vllm.memory_fraction == 0.9
+    assert [load.label for load in vllm.loads] == ["c=1", "c=8", "c=64", "poisson 10/s"]
+    assert [load.concurrency for load in vllm.loads] == [1, 8, 64, None]
+    first = vllm.loads[0]
+    assert first.measured["itl_p50_s"] == pytest.approx(0.00499, rel=1e-2)
+    assert first.requests[0].arrival_s == 0
+    assert 0 < first.requests[0].cached_tokens < 0.05 * first.requests[0].prompt_tokens
+
+
+def test_servers_that_share_a_gpu_have_no_memory_of_their_own():
+    engines = measured_engines(ROOT / "docs/results/h200-served-random")
+    assert {each.why_no_memory for each in engines} == {"it ran at an address, beside others"}
+
+
+def test_vllm_on_an_h200_is_predicted_at_a_load_that_it_was_not_fitted_to(fitter: Fitter):
+    """docs/results/h200-bakeoff: 8 users from 1 and 64 users."""
+    engine = next(each for each in measured_engines(ROOT / "docs/results/h200-bakeoff") if each.engine == "vllm")
+    fit = fitter.efficiency(engine, [engine.loads[0], engine.loads[2]])
+    errors = {each.metric: each.error for each in predict(fitter, engine, engine.loads[1], fit, 1.5e9)}
+    assert abs(errors["itl_p50_s"]) < 0.05
+    assert abs(errors["tpot_p50_s"]) < 0.05
+    assert abs(errors["output_tokens_per_s"]) < 0.05
+    assert abs(errors["ttft_p50_s"]) < 0.2
+    assert abs(errors["memory"]) < 0.03
+
+
+def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Path):
+    write_run(tmp_path, [trial("a", "VALID", 0.01), trial("b", "INVALID", 9.0), trial("c", "VALID", 0.02)])
+    load = measured_engines(tmp_path)[0].loads[0]
+    assert load.measured["itl_p50_s"] == pytest.approx(0.015)
+    assert len(load.requests) == 300
+    assert set(load.requests) == {Request(10, 3)}
+    write_run(tmp_path, [trial("b", "INVALID", 9.0)])
+    with pytest.raises(BadPlan, match="has no VALID trial"):
+        measured_engines(tmp_path)
+
+
+def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
+    """A virtual engine; its model is none that can be planned for, so only what was sent and measured is looked at."""
+    experiment = {
+        "name": "t",
+        "repeats": 1,
+        "engines": [{"adapter": "openai", "label": "a", "url": "http://a"}],
+        "spec": {"max_num_seqs": 7},
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 4}],
+        "trial": {"ramp_s": 1.0, "duration_s": 20.0, "warm_up_s": 0.0},
+        "client": {"calibrate": False},
+        "quality": {"samples": 0},
+    }
+    with inside(VirtualWorld({"a": VirtualEngine()})):
+        run = bakeoff.run(experiment, out=tmp_path)
+    (engine,) = measured_engines(run.path)
+    assert (engine.engine, engine.limits) == ("a", Limits(step_tokens=512)), "a running server has its own settings"
+    (load,) = engine.loads
+    assert load.concurrency == 4
+    sent = len(run.requests[run.requests.phase != "warmup"])
+    assert len(load.requests) % sent == 0
+    assert {(request.prompt_tokens, request.output_tokens) for request in load.requests} == {(8, 5)}
+    assert load.measured["itl_p50_s"] == run.trials.itl_p50_s[0]
+
+
+def test_a_run_without_token_counts_is_refused(fitter: Fitter):
+    engine = MeasuredEngine("e", "runs/x", [Load("c=1", 1, [], {})], Limits(), None, None)
+    with pytest.raises(BadPlan, match="runs/x has no requests of e with token counts"):
+        calibrate(fitter, engine)
+
+
+def trial(name: str, verdict: str, itl_s: float) -> dict[str, object]:
+    return {"trial": name, "engine": "e", "load": "c=2", "verdict": verdict, "itl_p50_s": itl_s, "ttft_p50_s": ""}
+
+
+def write_run(folder: Path, trials: list[dict[str, object]]) -> None:
+    requests = [{"trial": row["trial"], "planned_ns": 5, "prompt_tokens": 10.0, "output_tokens": 3.0} for row in trials]
+    requests.append({"trial": trials[0]["trial"], "planned_ns": 6, "prompt_tokens": 10.0, "output_tokens": ""})
+    for name, rows in (("trials", trials), ("requests", requests)):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    (folder / "experiment.toml").write_text(f"name = {json.dumps('t')}\n")

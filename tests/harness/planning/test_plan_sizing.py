@@ -1,0 +1,97 @@
+"""Which GPUs keep an SLO: capacity, replicas, parallelism, order, and why the others fail."""
+
+import pytest
+
+from harness.errors import BadPlan
+from harness.planning.plan import Question, make_plan, prices, question_of
+from harness.planning.sizing import Candidate, Why, cheapest_first
+from results.errors import NotComparable
+
+SLO = "ttft_p90<500ms,itl_p90<50ms"
+
+
+def sized(**options: object) -> list[Candidate]:
+    made = make_plan(Question(**{"model": "llama-3.1-8b", "slo": SLO, "rate": 5.0, **options}))
+    assert made.sizing is not None
+    return made.sizing.candidates
+
+
+@pytest.fixture(scope="module")
+def h200() -> list[Candidate]:
+    return sized(gpu=["h200"], rate=50.0)
+
+
+def test_replicas_are_the_rate_over_what_one_keeps_up(h200: list[Candidate]):
+    for each in h200:
+        assert each.replicas == -(-50.0 // each.capacity_per_s)
+        assert each.count == each.ranks * each.replicas
+        assert each.values["ttft_p90_s"] < 0.5
+        assert each.values["itl_p90_s"] < 0.05
+
+
+def test_more_gpus_of_one_replica_keep_up_more_but_not_in_proportion(h200: list[Candidate]):
+    by_ranks = {each.ranks: each.capacity_per_s for each in h200}
+    assert by_ranks[1] < by_ranks[2] < by_ranks[4] < by_ranks[8]
+    assert by_ranks[8] < 8 * by_ranks[1]
+
+
+def test_a_tighter_slo_has_a_lower_capacity():
+    def capacity(slo: str) -> float:
+        return sized(gpu=["h200"], tensor_parallel=1, slo=slo)[0].capacity_per_s
+
+    assert capacity("itl_p90<5.5ms") < capacity("itl_p90<20ms") < capacity("itl_p90<60ms")
+
+
+def test_why_a_gpu_fails_is_said():
+    failed = {(each.gpu, each.ranks): each for each in sized(model="llama-3.1-70b", gpu=["a10g", "h200"])}
+    assert failed["a10g", 1].failure is Why.DOES_NOT_FIT
+    assert "one request needs" in failed["a10g", 1].detail
+    assert failed["h200", 1].failure is Why.DOES_NOT_FIT
+    assert failed["h200", 2].failure is None
+    slow = sized(gpu=["a10g"], tensor_parallel=1, slo="itl_p50<10ms")[0]
+    assert slow.failure is Why.TOO_SLOW_ALONE
+    assert slow.detail.endswith("ms, itl_p50<10ms wanted")
+    assert sized(model="qwen2.5-7b", gpu=["h200"], tensor_parallel=8)[0].failure is Why.CANNOT_SPLIT
+
+
+def test_the_cheapest_is_first_and_failures_are_last():
+    def each(gpu: str, price: float | None, watts: float, failure: Why | None = None) -> Candidate:
+        return Candidate(gpu, 1, failure, price_per_hour=price, tdp_w=watts, replicas=1)
+
+    priced = [each("a", 3.0, 1), each("b", 2.0, 9), each("c", None, 1, Why.DOES_NOT_FIT)]
+    assert [one.gpu for one in cheapest_first(priced)] == ["b", "a", "c"]
+    partly = [each("a", 3.0, 5), each("b", None, 1)]
+    assert [one.gpu for one in cheapest_first(partly)] == ["b", "a"]
+
+
+def test_prices_rank_and_are_summed():
+    first, *_ = sized(gpu=["h200", "h100"], price=prices(["h200=1.5", "9"]))
+    assert (first.gpu, first.price_per_hour) == ("h200", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slo": SLO}, "--slo and --rate belong together"),
+        ({"rate": 0.0, "slo": SLO}, "--rate must be above 0"),
+        ({"input_tokens": 0}, "--input must be at least 1 token"),
+        ({"cached_share": 1.0}, "--cached-share must be at least 0 and below 1"),
+        ({"memory_fraction": 1.5}, "--memory-fraction must be above 0"),
+        ({"engine": "vllm"}, "--engine names an engine of --from-run"),
+        ({"from_run": ["x"]}, "--from-run needs --gpu"),
+        ({"rate": 1.0, "slo": "goodput>1"}, "a plan cannot predict goodput_per_s"),
+        ({"rate": 1.0, "slo": "attainment>0.9"}, "a plan cannot predict attainment"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(options: dict[str, object], message: str):
+    with pytest.raises(BadPlan, match=message):
+        make_plan(Question(**{"model": "smollm2-135m", **options}))
+
+
+def test_malformed_objectives_prices_and_options_are_refused():
+    with pytest.raises(NotComparable, match="is not an objective"):
+        sized(gpu=["h200"], slo="fast")
+    with pytest.raises(BadPlan, match="'h200=x' is not a price"):
+        prices(["h200=x"])
+    with pytest.raises(BadPlan, match="unknown option 'gpus_'"):
+        question_of("smollm2-135m", {"gpus_": 1})
