@@ -1,0 +1,97 @@
+"""Records the steps of the engine process; see `serving/event_log.py`."""
+
+from collections import Counter
+
+from reference_engine.engine.outputs import StepReport
+from reference_engine.engine.request import Request
+from reference_engine.engine.step import Engine
+from reference_engine.errors import UserMistakeError
+from reference_engine.scheduling.step import Step
+from reference_engine.serving.event_log import ChunkRecord, EventFile, RequestQueued, StepRecord, check_clock
+
+_NS_PER_S = 1e9
+
+
+class StepLog:
+    """Records from `start` to `stop`.
+
+    Args:
+        directory: for logs; empty where they are off.
+        engine: whose steps are recorded.
+    """
+
+    def __init__(self, directory: str, engine: Engine) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._file: EventFile | None = None
+        self._numbers: dict[str, int] = {}
+        self._num_steps = 0
+
+    def start(self) -> str:
+        """Begins, and says where the log lies.
+
+        Raises:
+            UserMistakeError: there is no directory, a log is being written already, or the clock is not shared.
+        """
+        if self._file is not None:
+            raise UserMistakeError("a step log is being written already; POST /stop_step_log ends it")
+        check_clock()
+        self._file = EventFile(self._directory, "steps")
+        self._numbers, self._num_steps = {}, 0
+        self._engine.on_step = self._step
+        return str(self._file.path)
+
+    def stop(self) -> str:
+        """Ends, and says where the log lies.
+
+        Raises:
+            UserMistakeError: no log is being written, or it is incomplete.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            raise UserMistakeError("no step log is being written; POST /start_step_log begins one")
+        self._engine.on_step = None
+        return file.close()
+
+    def added(self, request: Request, now_s: float) -> None:
+        """A request, with its siblings, has entered the queue."""
+        if self._file is not None:
+            for member in (request, *request.siblings):
+                self._name(member, now_s)
+
+    def _name(self, request: Request, added_s: float | None) -> int:
+        number = self._numbers[request.request_id] = len(self._numbers)
+        record = RequestQueued(
+            number, request.request_id, request.prompt_len, _ns(request.arrival_s), _ns(added_s)
+        )  # fmt: skip
+        assert self._file is not None
+        self._file.append(record)
+        return number
+
+    def _number(self, request: Request) -> int:
+        number = self._numbers.get(request.request_id)
+        return self._name(request, None) if number is None else number
+
+    def _step(self, step: Step, report: StepReport) -> None:
+        assert self._file is not None
+        outputs = Counter([output.request_id for output in report.outputs])
+        chunks = [
+            ChunkRecord(
+                self._number(chunk.request), chunk.start, chunk.length, len(chunk.drafts),
+                outputs[chunk.request.request_id] if chunk.is_sampled else 0,
+            )
+            for chunk in step.chunks
+        ]  # fmt: skip
+        times = report.times
+        self._file.append(
+            StepRecord(
+                self._num_steps, round(times.planned_s * _NS_PER_S), round(times.launched_s * _NS_PER_S),
+                round(times.collected_s * _NS_PER_S), chunks, [self._number(request) for request, _ in step.preempted],
+                report.running, report.waiting, report.used_blocks,
+            )
+        )  # fmt: skip
+        self._num_steps += 1
+
+
+def _ns(time_s: float | None) -> int | None:
+    return None if time_s is None else round(time_s * _NS_PER_S)
