@@ -128,8 +128,13 @@ class Run:
 
     @cached_property
     def finished(self) -> list[Trial]:
-        """Finished trials, in planned order."""
-        return [self._read(self.log.finished[plan.id]) for plan in self.manifest.trials if plan.id in self.log.finished]
+        """Finished trials, in planned order, without profiled ones."""
+        return self._finished(self.manifest.trials)
+
+    @cached_property
+    def profiled(self) -> list[Trial]:
+        """Finished profiled trials, in planned order; no metric of the run counts them."""
+        return self._finished(self.manifest.profiled)
 
     @cached_property
     def search(self) -> SearchRecord | None:
@@ -150,7 +155,7 @@ class Run:
     @cached_property
     def torn(self) -> dict[str, list[str]]:
         """Descriptions of torn logs by trial; readers ignore the torn records."""
-        folders = [self.folder.trial(plan.id) for plan in self.manifest.trials]
+        folders = [self.folder.trial(plan.id) for plan in (*self.manifest.trials, *self.manifest.profiled)]
         torn_by_trial = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
         return {
             trial: [
@@ -245,6 +250,9 @@ class Run:
             for name, i in cell.intervals.items()
         ]
         return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
+
+    def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
+        return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]
 
     def _read(self, record: TrialRecord) -> Trial:
         folder = self.folder.trial(record.id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engines import Deployment, EngineSpec, check
+from engines import Deployment, EngineSpec, check, records_steps
 from harness.errors import BadExperiment
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from results.records import Cache, Load, Slo, TrialPlan
@@ -133,6 +133,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     client: ClientConfig = ClientConfig()
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
+    profile: bool = False
+    """Follow the first trial of each engine and level by one in which the engine records its steps
+    (``bakeoff profile``); no metric counts it."""
 
     def plan(self) -> list[TrialPlan]:
         """The trials in the order in which they run.
@@ -148,7 +151,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 for level, load in levels[::step]:
                     if not engine.loads or load.label in engine.loads:
                         trial_id = f"r{repeat}-{engine.name}-{level}"
-                        trials.append(TrialPlan(trial_id, engine.name, self.workload.name, load, repeat))
+                        plan = TrialPlan(trial_id, engine.name, self.workload.name, load, repeat)
+                        trials.append(plan)
+                        if self.profile and repeat == 1 and records_steps(engine.adapter):
+                            trials.append(msgspec.structs.replace(plan, id=f"{trial_id}-profiled", profiled=True))
         return trials
 
     def engine(self, name: str) -> EngineConfig:
