@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from results import client_error
+from results.attribution import Attribution, Latency, attribution_of
 from results.metrics import CATALOGUE, Value, headline, latency, trial_metrics, under_load, whole_load_metrics
 from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
@@ -228,6 +229,25 @@ class Run:
         return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
 
     @cached_property
+    def attributions(self) -> list[Attribution]:
+        """Where the latency of each profiled trial came from, in planned order."""
+        return [self._attribution(trial) for trial in self.profiled]
+
+    @cached_property
+    def attribution(self) -> "pd.DataFrame":
+        """One row per request of a profiled trial, latency (``e2e``, ``ttft``) and part, in seconds."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (found.record.id, found.record.engine, found.record.load.label, r.index, latency.value, part.value, seconds)
+            for found in self.attributions
+            for r in found.requests
+            for latency in Latency
+            for part, seconds in r.parts[latency].items()
+        ]
+        return pd.DataFrame(rows, columns=["trial", "engine", "load", "request", "latency", "part", "seconds"])
+
+    @cached_property
     def telemetry(self) -> "pd.DataFrame":
         """One row per sample and source, one column per value."""
         import pandas as pd  # noqa: PLC0415
@@ -250,6 +270,10 @@ class Run:
             for name, i in cell.intervals.items()
         ]
         return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
+
+    def _attribution(self, trial: Trial) -> Attribution:
+        folder = self.folder.trial(trial.record.id)
+        return attribution_of(trial.record, trial.answered, folder.read_steps(), folder.read_front_end())
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
         return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]
