@@ -16,7 +16,7 @@ class RequestQueued(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
         number: names it in steps.
         request_id: as the HTTP process knows it.
         prompt_tokens: length of its prompt.
-        submitted_ns: when the HTTP process sent it; None where that is not known.
+        submitted_ns: when the HTTP process is about to send it; None where that is not known.
         added_ns: when it entered the queue of the scheduler; None if it was there before the log began.
     """
 
@@ -91,8 +91,7 @@ class HttpRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ht
     Attributes:
         request_ids: of its sequences; each begins with the id that the answer carries.
         received_ns: when its handler began.
-        parsed_ns: when it was parsed and tokenised.
-        submitted_ns: when it was sent to the engine process.
+        parsed_ns: when it was parsed and tokenised, before it is sent to the engine process.
         writes: of its tokens.
         ended_ns: when the answer had ended.
     """
@@ -100,7 +99,6 @@ class HttpRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ht
     request_ids: list[str]
     received_ns: int
     parsed_ns: int
-    submitted_ns: int
     writes: list[WriteRecord]
     ended_ns: int
 

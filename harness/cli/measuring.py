@@ -70,6 +70,33 @@ def run(
     return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
 
 
+def profile(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+    """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
+
+    Runs one plain and one profiled trial of each engine and level; in the latter the engine records its steps. Prints
+    the parts of each request's latency and the bottleneck, and writes one Perfetto trace per profiled trial, for
+    ui.perfetto.dev. Engines that do not record their steps get a plain trial.
+
+    Parameters
+    ----------
+    experiment
+        TOML file, as for bakeoff run; its repeats and its comparison of answers are left out.
+    out
+        Parent of the new run folder.
+    json
+        Print the summary as JSON.
+    """
+    import msgspec
+
+    from harness.conduct.run import create_run, run_into
+    from harness.experiment.config import QualityConfig, load_experiment, profiling
+
+    loaded = profiling(load_experiment(experiment))
+    loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0))
+    folder = create_run(loaded, out)
+    return _reported(folder, interrupted=run_into(folder, loaded), json=json)
+
+
 def bench(
     *,
     url: str,
@@ -87,6 +114,7 @@ def bench(
     seed: int = 1,
     api_key_env: str | None = None,
     calibrate: bool = True,
+    profile: bool = False,
     max_foreign_share: float = 0.2,
     workers: Workers = None,
     ray: Ray = None,
@@ -130,6 +158,9 @@ def bench(
         Environment variable that holds the server's API key.
     calibrate
         Also measure the client's own error, which the table prints as ±.
+    profile
+        Repeat each level once while the server records its steps, and print where the latency comes from. The server
+        must be a reference engine of this machine, started with --step-log-dir.
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
@@ -144,7 +175,7 @@ def bench(
     from engines.base import base_url
     from harness.conduct.run import create_run, run_into
     from harness.experiment.bench import bench_experiment
-    from harness.experiment.config import with_client
+    from harness.experiment.config import profiling, with_client
 
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
@@ -154,7 +185,7 @@ def bench(
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model
         sys.stderr.write(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
-    experiment = with_client(experiment, workers, ray)
+    experiment = with_client(profiling(experiment) if profile else experiment, workers, ray)
     folder = create_run(experiment, out)
     return _reported(folder, interrupted=run_into(folder, experiment), json=json)
 

@@ -238,6 +238,18 @@ def with_client(experiment: Experiment, workers: int | None, ray: str | None) ->
     return changed
 
 
+def profiling(experiment: Experiment) -> Experiment:
+    """The experiment with profiled trials.
+
+    Raises:
+        BadExperiment: none of its engines records its steps.
+    """
+    if not any(records_steps(engine.adapter) for engine in experiment.engines):
+        names = ", ".join(engine.name for engine in experiment.engines)
+        raise BadExperiment(f"no engine records its steps ({names}); profile the adapter 'reference'")
+    return msgspec.structs.replace(experiment, profile=True)
+
+
 def _problem(experiment: Experiment) -> str | None:
     """The first contradiction or value out of range; None if there is none."""
     for load in experiment.loads:

@@ -65,23 +65,19 @@ class HttpTrace:
         log: gets them when it ends.
     """
 
-    __slots__ = ("_engines", "_log", "_parsed_ns", "_received_ns", "_submitted_ns", "_writes")
+    __slots__ = ("_engines", "_log", "_parsed_ns", "_received_ns", "_writes")
 
     def __init__(self, log: FrontEndLog) -> None:
         self._log = log
         self._received_ns = time.monotonic_ns()
-        self._parsed_ns = self._submitted_ns = 0
+        self._parsed_ns = 0
         self._writes: list[WriteRecord] = []
         self._engines: EngineClient | None = None
 
-    def parsed(self) -> None:
-        """The request has been parsed and tokenised."""
-        self._parsed_ns = time.monotonic_ns()
-
-    def submitted(self, engines: EngineClient) -> None:
-        """It has been sent to the engine."""
+    def parsed(self, engines: EngineClient) -> None:
+        """The request has been parsed and tokenised, and goes to these engines."""
         self._engines = engines
-        self._submitted_ns = time.monotonic_ns()
+        self._parsed_ns = time.monotonic_ns()
 
     def writes(self, tokens: int) -> None:
         """The text of some tokens is about to be handed to the socket."""

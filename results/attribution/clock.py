@@ -54,7 +54,7 @@ def _inside(trace: ServerTrace) -> Iterator[int]:
     """Delays between the two processes of the server."""
     added_ns = trace.own.queued.added_ns
     if added_ns is not None:
-        yield added_ns - trace.http.submitted_ns
+        yield added_ns - trace.http.parsed_ns
     if trace.http.writes and trace.own.output_steps:
         for end in (0, -1):
             yield trace.http.writes[end].reported_ns - int(trace.steps.end_ns[trace.own.output_steps[end]])

@@ -47,8 +47,9 @@ def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -
         begin_ns = int(trace.steps.start_ns[first])
         collected_ns = int(trace.steps.end_ns[final])
         parts_ns[Part.NETWORK_IN] = http.received_ns - sent_ns
-        parts_ns[Part.FRONT_END] = http.submitted_ns - http.received_ns
-        parts_ns[Part.QUEUE] = begin_ns - http.submitted_ns
+        submitted_ns = trace.own.queued.submitted_ns or http.parsed_ns
+        parts_ns[Part.FRONT_END] = submitted_ns - http.received_ns
+        parts_ns[Part.QUEUE] = begin_ns - submitted_ns
         parts_ns |= trace.steps.computing(trace.own, final)
         parts_ns[Part.DETOKENISE] = write.written_ns - collected_ns
         parts_ns[Part.NETWORK_OUT] = end_ns - write.written_ns

@@ -88,10 +88,8 @@ class GenerationRoutes:
             leaders.append(group[0])
         trace = job.trace
         if trace is not None:
-            trace.parsed()
+            trace.parsed(job.serving.engines)
         stream = job.serving.engines.submit(leaders)
-        if trace is not None:
-            trace.submitted(job.serving.engines)
         try:
             if fields.stream:
                 return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)

@@ -1,0 +1,94 @@
+"""The attribution of a profiled trial in words."""
+
+from collections.abc import Mapping
+
+from results.attribution import PARTS, Attribution, Latency, Part
+from results.attribution.bottleneck import WhatIf, bottleneck, what_if
+from results.attribution.clock import ClockCheck
+from results.attribution.trial import MAX_UNATTRIBUTED
+from results.metrics import CATALOGUE, Unit, Value
+from results.text.format import ABSENT, listed, percent_text, value_text
+from results.units import NS_PER_S
+
+_OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
+_NS_PER_US = 1e3
+
+
+def bottleneck_sentence(attribution: Attribution) -> str:
+    """The sentence that names the bottleneck: ``decode takes 53 % of the mean E2E (443 of 837 ms); …``."""
+    found = bottleneck(attribution)
+    if found is None:
+        return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
+    whole = attribution.mean_s(Latency.E2E)
+    spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
+    sentence = f"{PARTS[found.part].title} takes {percent_text(found.share)} of the mean E2E ({spent} of {total})"
+    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
+    return f"{sentence}; {others}" if others else sentence
+
+
+def what_if_lines(attribution: Attribution, count: int = 3) -> list[str]:
+    """The largest savings: ``without interference: 575 ms, −31 %``."""
+    return [f"{_condition(case)}: {value_text(Unit.SECONDS, case.latency_s)}, −{percent_text(case.share)}"
+            for case in what_if(attribution)[:count]]  # fmt: skip
+
+
+def _condition(case: WhatIf) -> str:
+    title = PARTS[case.part].title
+    return f"{title} twice as fast" if case.kept else f"without {title}"
+
+
+def coverage_line(attribution: Attribution) -> str:
+    """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
+    most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
+    line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
+    return f"{line}; {attribution.missing}" if attribution.missing else line
+
+
+def clock_line(clock: ClockCheck | None) -> str:
+    """How well client and server agree on the time."""
+    if clock is None:
+        return "clock: not checked, because no request has stamps of client and server"
+    least, most = (f"{bound / _NS_PER_US:+,.0f} µs".replace("-", "−") for bound in (clock.least_ns, clock.most_ns))
+    if clock.residual_ns:
+        return f"clock: stamps of client and server contradict each other by up to {clock.residual_ns / 1e3:,.0f} µs"
+    return f"clock: all {clock.pairs:,} pairs of stamps are in order; an offset would lie between {least} and {most}"
+
+
+def cost_line(attribution: Attribution) -> str:
+    """What a step of decodes costs without prompts beside it."""
+    cost = attribution.cost
+    if cost is None:
+        return "interference: unknown and counted as decode, because too few steps had no prompt"
+    times_ns = (cost.base_ns, cost.row_ns, 1_000 * cost.context_ns)
+    base, row, context = (value_text(Unit.SECONDS, time_ns / NS_PER_S) for time_ns in times_ns)
+    fit = f"± {percent_text(cost.residual_share)}, fitted on {cost.steps:,} steps"
+    return f"a step of decodes alone: {base} + {row} a sequence + {context} per 1,000 tokens of context ({fit})"
+
+
+def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
+    """What the record cost, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
+    if plain is None:
+        return "overhead: unknown, because the plain trial is missing"
+    parts: list[str] = []
+    for name in _OVERHEAD:
+        metric, before, after = CATALOGUE[name], plain[name].value, profiled[name].value
+        if before and after is not None:
+            texts = value_text(metric.unit, after), value_text(metric.unit, before)
+            change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
+            parts.append(f"{metric.title} {texts[0]} against {texts[1]} ({change})")
+    return f"overhead of the record, one trial each: {'; '.join(parts) or 'unknown'}"
+
+
+def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
+    """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
+    means = attribution.means
+    shown = [part for part in Part if any(round(by_part[part], 7) for by_part in means.values())]
+    return [(part, PARTS[part].title, [*_pair(attribution, Latency.E2E, part), *_pair(attribution, Latency.TTFT, part)])
+            for part in shown]  # fmt: skip
+
+
+def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:
+    seconds = attribution.means[latency][part]
+    if not round(seconds, 9):
+        return ABSENT, ABSENT
+    return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1)
