@@ -88,7 +88,7 @@ class HttpTrace:
         """The answer has ended, or its client has gone."""
         self._log.append(
             HttpRecord(
-                list(request_ids), self._received_ns, self._parsed_ns, self._submitted_ns, self._writes,
+                list(request_ids), self._received_ns, self._parsed_ns, self._writes,
                 time.monotonic_ns(),
             )
         )  # fmt: skip
