@@ -14,6 +14,7 @@ import msgspec
 
 from results import client_error
 from results.attribution import Attribution, Latency, attribution_of
+from results.errors import RunUnreadable
 from results.metrics import CATALOGUE, Value, headline, latency, trial_metrics, under_load, whole_load_metrics
 from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
@@ -273,7 +274,11 @@ class Run:
 
     def _attribution(self, trial: Trial) -> Attribution:
         folder = self.folder.trial(trial.record.id)
-        return attribution_of(trial.record, trial.answered, folder.read_steps(), folder.read_front_end())
+        try:
+            events, front_end = folder.read_steps(), folder.read_front_end()
+        except RunUnreadable as error:  # all else of the run can be read
+            return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
+        return attribution_of(trial.record, trial.answered, events, front_end, missing=trial.record.step_log_missing)
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
         return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]

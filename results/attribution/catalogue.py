@@ -61,7 +61,7 @@ PARTS: dict[Part, PartInfo] = {
             "a faster tokenizer, more front-end processes",
         ),
         PartInfo(
-            Part.QUEUE, "queue", "from there until the first step that computed it began",
+            Part.QUEUE, "queue", "from there until the first step that computes it began",
             "more sequences at a time, more replicas, or a lower rate",
         ),
         PartInfo(
@@ -80,7 +80,7 @@ PARTS: dict[Part, PartInfo] = {
             "smaller prefill chunks, or prefill on other GPUs",
         ),
         PartInfo(
-            Part.BUBBLES, "between steps", "gaps between steps while it was being computed",
+            Part.BUBBLES, "gaps between steps", "gaps between steps while it was being computed",
             "less work between steps: planning, sampling, reports",
         ),
         PartInfo(

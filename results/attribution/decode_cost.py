@@ -1,15 +1,21 @@
 """How long a step of decodes takes without prompts beside it, by linear regression on the trial's own steps.
 
-A decode step reads the weights once and the keys and values of every token before: its duration is fitted as
-``a + b · rows + c · context`` by least squares, over the steps without a prompt. Coefficients below zero, which noise
-can give, are left out and the others fitted again.
+A decode step reads the weights once, and the keys and values of every token before: its duration is fitted as
+``a + b · rows + c · context`` over the steps without a prompt. Residuals beyond 1.345 robust standard deviations weigh
+less (Huber 1964), so that a step that the machine held up changes nothing. Coefficients below zero, which noise can
+give, are left out and the others fitted again.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 MIN_STEPS = 8
 """Steps without prompts that a fit needs."""
+_HUBER = 1.345
+_SIGMA_PER_MAD = 1.4826
+_ITERATIONS = 30
 
 
 class DecodeCost(msgspec.Struct, frozen=True):
@@ -20,7 +26,7 @@ class DecodeCost(msgspec.Struct, frozen=True):
         row_ns: for each token that it computes.
         context_ns: for each token in the caches that it reads.
         steps: number of steps behind the fit.
-        residual_share: root of the mean square residual, as a share of the mean duration.
+        residual_share: median absolute residual, as a share of the median duration.
     """
 
     base_ns: float
@@ -46,14 +52,27 @@ def fit(rows: np.ndarray, context: np.ndarray, duration_ns: np.ndarray) -> Decod
         return None
     columns = np.stack([np.ones(len(rows)), rows, context], axis=1).astype(np.float64)
     kept = [0, *(column for column in (1, 2) if np.ptp(columns[:, column]) > 0)]
-    while True:
-        found, *_ = np.linalg.lstsq(columns[:, kept], duration_ns.astype(np.float64), rcond=None)
-        negative = [column for column, value in zip(kept, found, strict=True) if value < 0]
-        if not negative or len(kept) == 1:
-            break
-        kept.remove(negative[-1])
-    coefficients = np.zeros(3)
-    coefficients[kept] = found
-    residuals = duration_ns - columns @ coefficients
-    share = float(np.sqrt(np.mean(residuals**2)) / max(1.0, float(np.mean(duration_ns))))
-    return DecodeCost(*coefficients.tolist(), steps=len(rows), residual_share=share)
+    coefficients = _robust(columns, duration_ns, kept)
+    while len(kept) > 1 and coefficients.min() < 0:
+        kept.remove(int(coefficients.argmin()) or kept[-1])
+        coefficients = _robust(columns, duration_ns, kept)
+    residual_ns = float(np.median(np.abs(duration_ns - columns @ coefficients)))
+    return DecodeCost(
+        *coefficients.tolist(), steps=len(rows), residual_share=residual_ns / float(np.median(duration_ns))
+    )
+
+
+def _robust(columns: np.ndarray, values: np.ndarray, kept: Sequence[int]) -> np.ndarray:
+    """Coefficients of all columns, 0 for those left out, by iteratively reweighted least squares."""
+    used = columns[:, list(kept)]
+    weights = np.ones(len(values))
+    found = np.zeros(len(kept))
+    for _ in range(_ITERATIONS):
+        root = np.sqrt(weights)
+        found, *_ = np.linalg.lstsq(used * root[:, None], values * root, rcond=None)
+        size = np.abs(values - used @ found)
+        sigma = max(_SIGMA_PER_MAD * float(np.median(size)), 1e-9)
+        weights = np.minimum(1.0, _HUBER * sigma / np.maximum(size, 1e-12))
+    coefficients = np.zeros(columns.shape[1])
+    coefficients[list(kept)] = found
+    return coefficients

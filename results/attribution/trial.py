@@ -92,6 +92,8 @@ def attribution_of(
     answered: Sequence[RequestRecord],
     events: Sequence[Sequence[EngineEvent]],
     front_end: Iterable[HttpRecord],
+    *,
+    missing: str | None = None,
 ) -> Attribution:
     """Attribute the latency of one trial.
 
@@ -100,6 +102,7 @@ def attribution_of(
         answered: successful requests of the window.
         events: of each engine process.
         front_end: of the HTTP process.
+        missing: why there is no record of the server.
     """
     steps = [steps_of(process) for process in events]
     traces = _traces(steps, front_end)
@@ -112,7 +115,7 @@ def attribution_of(
         if request.chunk_ns
     ]
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
-    return Attribution(record, requests, steps, traces, clock_check(pairs), record.step_log_missing)
+    return Attribution(record, requests, steps, traces, clock_check(pairs), missing)
 
 
 def _traces(steps: Sequence[Steps], front_end: Iterable[HttpRecord]) -> dict[str, ServerTrace]:

@@ -18,7 +18,7 @@ from results.text.attribution import (
     coverage_line,
     overhead_line,
     part_rows,
-    what_if_lines,
+    what_if_text,
 )
 from results.text.format import plain, value_text
 
@@ -43,7 +43,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
     sentence: str
     rows: list[tuple[Part, str, list[str]]]
     totals: list[str]
-    what_if: list[str]
+    what_if: str
     notes: list[str]
 
 
@@ -68,7 +68,7 @@ def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None
             table.add_section()
             table.add_row("sum", trial.totals[0], "", trial.totals[1], "")
             console.print(table)
-            console.print(Text(f"All else equal, the mean E2E would be {'; '.join(trial.what_if)}."))
+            console.print(Text(trial.what_if))
         for note in trial.notes:
             console.print(Text(plain(note), "dim"))
 
@@ -94,7 +94,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
         totals=[value_text(Unit.SECONDS, found.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
         if has_requests
         else [],
-        what_if=what_if_lines(found),
+        what_if=what_if_text(found),
         notes=[
             coverage_line(found),
             clock_line(found.clock),

@@ -12,6 +12,8 @@ from results.units import NS_PER_S
 
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3
+_CASES, _MIN_SAVING = 3, 0.01
+"""Savings that are named: at most so many, each at least this share of the mean."""
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
@@ -21,20 +23,25 @@ def bottleneck_sentence(attribution: Attribution) -> str:
         return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
     whole = attribution.mean_s(Latency.E2E)
     spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
-    sentence = f"{PARTS[found.part].title} takes {percent_text(found.share)} of the mean E2E ({spent} of {total})"
+    sentence = (
+        f"{PARTS[found.part].title.capitalize()} takes {percent_text(found.share)} of the mean E2E ({spent} of {total})"
+    )
     others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
     return f"{sentence}; {others}" if others else sentence
 
 
-def what_if_lines(attribution: Attribution, count: int = 3) -> list[str]:
-    """The largest savings: ``without interference: 575 ms, −31 %``."""
-    return [f"{_condition(case)}: {value_text(Unit.SECONDS, case.latency_s)}, −{percent_text(case.share)}"
-            for case in what_if(attribution)[:count]]  # fmt: skip
+def what_if_text(attribution: Attribution) -> str:
+    """The largest savings: ``All else equal, the mean E2E would be 575 ms (−31 %) without interference``."""
+    cases = [case for case in what_if(attribution)[:_CASES] if case.share >= _MIN_SAVING]
+    texts = [
+        f"{value_text(Unit.SECONDS, case.latency_s)} (−{percent_text(case.share)}) {_condition(case)}" for case in cases
+    ]
+    return f"All else equal, the mean E2E would be {'; '.join(texts)}." if texts else ""
 
 
 def _condition(case: WhatIf) -> str:
     title = PARTS[case.part].title
-    return f"{title} twice as fast" if case.kept else f"without {title}"
+    return f"with {title} twice as fast" if case.kept else f"without {title}"
 
 
 def coverage_line(attribution: Attribution) -> str:
@@ -59,10 +66,14 @@ def cost_line(attribution: Attribution) -> str:
     cost = attribution.cost
     if cost is None:
         return "interference: unknown and counted as decode, because too few steps had no prompt"
-    times_ns = (cost.base_ns, cost.row_ns, 1_000 * cost.context_ns)
-    base, row, context = (value_text(Unit.SECONDS, time_ns / NS_PER_S) for time_ns in times_ns)
-    fit = f"± {percent_text(cost.residual_share)}, fitted on {cost.steps:,} steps"
-    return f"a step of decodes alone: {base} + {row} a sequence + {context} per 1,000 tokens of context ({fit})"
+    terms = (
+        (cost.base_ns, ""),
+        (cost.row_ns, " a sequence"),
+        (1_000 * cost.context_ns, " per 1,000 tokens of context"),
+    )
+    sum_text = " + ".join(f"{value_text(Unit.SECONDS, ns / NS_PER_S)}{of}" for ns, of in terms if ns)
+    fit = f"half of {cost.steps:,} steps within {percent_text(cost.residual_share, 1)}"
+    return f"a step of decodes alone: {sum_text} ({fit})"
 
 
 def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
@@ -91,4 +102,4 @@ def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, 
     seconds = attribution.means[latency][part]
     if not round(seconds, 9):
         return ABSENT, ABSENT
-    return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1)
+    return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")

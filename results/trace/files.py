@@ -1,0 +1,23 @@
+"""Writes one trace per profiled trial into its folder."""
+
+from pathlib import Path
+
+from results.atomic import write_atomic
+from results.run import Run
+from results.trace.trial import trial_trace
+
+NAME = "trace.perfetto-trace"
+
+
+def write_traces(run: Run) -> list[Path]:
+    """Write the traces; returns their paths, in planned order.
+
+    Raises:
+        NotWritable: a folder is read-only or full.
+    """
+    paths: list[Path] = []
+    for trial, attribution in zip(run.profiled, run.attributions, strict=True):
+        path = run.folder.trial(trial.record.id).path / NAME
+        write_atomic(path, trial_trace(attribution, trial.requests, trial.telemetry))
+        paths.append(path)
+    return paths
