@@ -88,7 +88,7 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class _Files(msgspec.Struct):
-    files: list[str]
+    files: list[str] = []
 
 
 async def _step_log(server: Server, path: str) -> list[str]:

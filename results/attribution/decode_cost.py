@@ -56,10 +56,8 @@ def fit(rows: np.ndarray, context: np.ndarray, duration_ns: np.ndarray) -> Decod
     while len(kept) > 1 and coefficients.min() < 0:
         kept.remove(int(coefficients.argmin()) or kept[-1])
         coefficients = _robust(columns, duration_ns, kept)
-    residual_ns = float(np.median(np.abs(duration_ns - columns @ coefficients)))
-    return DecodeCost(
-        *coefficients.tolist(), steps=len(rows), residual_share=residual_ns / float(np.median(duration_ns))
-    )
+    share = float(np.median(np.abs(duration_ns - columns @ coefficients)) / np.median(duration_ns))
+    return DecodeCost(*coefficients.tolist(), steps=len(rows), residual_share=share)
 
 
 def _robust(columns: np.ndarray, values: np.ndarray, kept: Sequence[int]) -> np.ndarray:

@@ -1,0 +1,137 @@
+"""Attribution of latency, against a simulated engine whose true phases are known."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from results.attribution import PARTS, Latency, Part
+from results.attribution.bottleneck import bottleneck, what_if
+from results.attribution.decode_cost import fit
+from results.text.attribution import bottleneck_sentence, clock_line, cost_line, coverage_line, what_if_text
+from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
+
+PLANTED = {
+    "nothing": (Simulated(), Part.DECODE),
+    "slow client": (Simulated(client_ms=400.0), Part.CLIENT),
+    "slow network": (Simulated(network_ms=250.0), Part.NETWORK_IN),
+    "slow tokenizer": (Simulated(front_end_ms=400.0), Part.FRONT_END),
+    "few slots": (Simulated(slots=2, every_ms=50.0), Part.QUEUE),
+    "long prompts of others": (
+        Simulated(long_prompt_tokens=1500, prompt_tokens=20, budget_tokens=512, prefill_ms=0.2, every_ms=150.0),
+        Part.INTERFERENCE,
+    ),
+    "slow step loop": (Simulated(gap_ms=25.0, every_ms=200.0), Part.BUBBLES),
+    "slow detokenizer": (Simulated(detokenise_ms=500.0), Part.DETOKENISE),
+    "memory-bound decode": (Simulated(context_ms=0.02, every_ms=200.0), Part.DECODE),
+    "compute-bound prefill": (Simulated(prefill_ms=2.0, output_tokens=4, every_ms=450.0), Part.PREFILL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None:
+    setup, planted = PLANTED[name]
+    outcome = simulate(setup, seed)
+    found = outcome.attribution()
+    means = found.means[Latency.E2E]
+    for part in Part:
+        if part is not Part.UNATTRIBUTED:
+            truth_ms, tolerance_ms = outcome.truth_ns.get(part, 0.0) / MS / 40, 0.01 * found.mean_s(Latency.E2E) * 1e3
+            assert means[part] * 1e3 == pytest.approx(truth_ms, rel=0.1, abs=tolerance_ms), part
+    named = bottleneck(found)
+    assert named is not None
+    assert named.part is planted
+    assert bottleneck_sentence(found).startswith(PARTS[planted].title.capitalize())
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_parts_sum_to_each_latency(name: str) -> None:
+    outcome = simulate(PLANTED[name][0])
+    found = outcome.attribution()
+    assert found.attributed_share == 1.0
+    for request, record in zip(found.requests, outcome.requests, strict=True):
+        for latency, last in ((Latency.E2E, -1), (Latency.TTFT, 0)):
+            whole_s = (record.chunk_ns[last] - record.planned_ns) / 1e9
+            assert request.total_s(latency) == pytest.approx(whole_s, rel=1e-9)
+            assert request.parts[latency][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
+    calm, held_up = simulate(Simulated()), simulate(Simulated(stalls=(30,)))
+    costs = [outcome.attribution().cost for outcome in (calm, held_up)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
+
+
+def test_time_without_a_place_among_the_running_requests_is_stalled() -> None:
+    outcome = simulate(Simulated(preempts=(40, 60, 80)))
+    found = outcome.attribution()
+    assert outcome.truth_ms(Part.STALL) > 5
+    assert found.means[Latency.E2E][Part.STALL] * 1e3 == pytest.approx(outcome.truth_ms(Part.STALL), rel=0.01)
+
+
+def test_what_if_takes_the_part_away() -> None:
+    found = simulate(PLANTED["few slots"][0]).attribution()
+    first, *_ = what_if(found)
+    assert (first.part, first.kept) == (Part.QUEUE, 0.0)
+    assert first.latency_s == pytest.approx(found.mean_s(Latency.E2E) - found.means[Latency.E2E][Part.QUEUE])
+    decode = next(case for case in what_if(found) if case.part is Part.DECODE)
+    assert decode.share == pytest.approx(found.shares(Latency.E2E)[Part.DECODE] / 2)
+    assert "without queue" in what_if_text(found)
+
+
+def test_what_the_server_did_not_record_stays_unattributed() -> None:
+    outcome = simulate(Simulated())
+    cut = msgspec.structs.replace(outcome.requests[0], answer_id=None)
+    found = Outcomes([cut, *outcome.requests[1:]], outcome.events, outcome.front_end, {}).attribution()
+    parts = found.requests[0].parts[Latency.E2E]
+    assert parts[Part.CLIENT] == pytest.approx(0.1e-3)
+    assert parts[Part.UNATTRIBUTED] == pytest.approx(found.requests[0].total_s(Latency.E2E) - 0.1e-3)
+    assert found.attributed_share == pytest.approx(39 / 40)
+    assert coverage_line(found) == "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests"
+
+
+def test_without_any_record_the_sentence_says_so() -> None:
+    outcome = Outcomes([], [], [], {})
+    assert bottleneck(outcome.attribution()) is None
+    assert what_if(outcome.attribution()) == []
+    assert bottleneck_sentence(outcome.attribution()) == "nothing to attribute: no request of the window succeeded"
+
+
+def test_clocks_are_checked_by_stamps_whose_order_is_certain() -> None:
+    outcome = simulate(Simulated())
+    clock = outcome.attribution().clock
+    assert clock is not None
+    assert (clock.residual_ns, clock.least_ns, clock.most_ns) == (0, -50_000, 50_000)
+    assert "all 240 pairs of stamps are in order" in clock_line(clock)
+    ahead = [  # the server's clock lags by 3 ms, so that it receives what the client has not sent yet
+        msgspec.structs.replace(http, received_ns=http.received_ns - 3 * MS) for http in outcome.front_end
+    ]  # fmt: skip
+    off = Outcomes(outcome.requests, outcome.events, ahead, {}).attribution().clock
+    assert off is not None
+    assert off.residual_ns == 3 * MS - 50_000
+    assert "contradict each other by up to 2,950 µs" in clock_line(off)
+
+
+def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
+    rng = np.random.default_rng(1)
+    rows, context = rng.integers(1, 32, 400), rng.integers(100, 5000, 400)
+    duration = (6e6 + 2e5 * rows + 800 * context) * rng.normal(1, 0.02, 400)
+    duration[::50] += 1e9
+    cost = fit(rows, context, duration)
+    assert cost is not None
+    assert cost.base_ns == pytest.approx(6e6, rel=0.05)
+    assert cost.row_ns == pytest.approx(2e5, rel=0.05)
+    assert cost.context_ns == pytest.approx(800, rel=0.05)
+    assert cost.expected_ns(np.array([2]), np.array([10]))[0] == pytest.approx(6.4e6, rel=0.05)
+
+
+def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
+    rows, context = np.array([1, 2, 3, 4] * 4), np.array([400, 300, 200, 100] * 4)
+    cost = fit(rows, context, 5e6 - 1e5 * rows)
+    assert cost is not None
+    assert min(cost.base_ns, cost.row_ns, cost.context_ns) >= 0
+    assert fit(rows[:7], context[:7], np.full(7, 5e6)) is None
+    crowded = simulate(Simulated(requests=3, output_tokens=2, prompt_tokens=500, budget_tokens=64)).attribution()
+    assert "unknown and counted as decode" in cost_line(crowded)
