@@ -1,5 +1,6 @@
 """Records what the HTTP process does with streamed requests; see `serving/event_log.py`."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -47,6 +48,12 @@ class FrontEndLog:
             return file.close()
         except UserMistakeError as error:
             raise RequestError(str(error)) from error
+
+    def close(self) -> None:
+        """Ends a log that is being written."""
+        if self._file is not None:
+            with contextlib.suppress(RequestError):
+                self.stop()
 
     def trace(self) -> "HttpTrace | None":
         """The trace of a request whose handler begins now; None while nothing is recorded."""

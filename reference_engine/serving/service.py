@@ -105,6 +105,7 @@ class Service:
     async def stop(self) -> None:
         """Ends the engines; requests in flight fail with a message that says so."""
         self._is_draining = True
+        self.front_end_log.close()
         if self._engines is not None:
             await self._engines.stop()
 

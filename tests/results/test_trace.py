@@ -86,7 +86,10 @@ def test_slices_nest_and_say_what_happened_when() -> None:
         (0, "request", request.planned_ns, request.ended_ns),
     ]
     names = [name for _, name, _, _ in trace.slices("server, by request/request 0")]
-    assert names == ["front end", "queue", "prefill 128 tokens", "prefill 72 tokens", *["decode"] * 19]
+    assert names == ["front end", "prefill 128 tokens", "prefill 72 tokens", *["decode"] * 19]
+    queued = outcome.events[2].submitted_ns
+    first = next(step.planned_ns for step in outcome.events[4:] if any(chunk.request == 2 for chunk in step.chunks))
+    assert (0, "queue", queued, first) in trace.slices("server, by request/request 2")
     depths = {depth for depth, *_ in trace.slices("engine 0/steps")}
     assert depths == {0, 1}
     steps = [name for depth, name, _, _ in trace.slices("engine 0/steps") if depth == 0]

@@ -127,6 +127,7 @@ def _serve(channel: Channel, loader: Loader) -> None:
                     freed.give_back()
     finally:
         compilation.close()
+        step_log.close()
         engine.close()
 
 

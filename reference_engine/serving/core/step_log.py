@@ -1,5 +1,6 @@
 """Records the steps of the engine process; see `serving/event_log.py`."""
 
+import contextlib
 from collections import Counter
 
 from reference_engine.engine.outputs import StepReport
@@ -52,6 +53,12 @@ class StepLog:
             raise UserMistakeError("no step log is being written; POST /start_step_log begins one")
         self._engine.on_step = None
         return file.close()
+
+    def close(self) -> None:
+        """Ends a log that is being written."""
+        if self._file is not None:
+            with contextlib.suppress(UserMistakeError):
+                self.stop()
 
     def added(self, request: Request, now_s: float) -> None:
         """A request, with its siblings, has entered the queue."""
