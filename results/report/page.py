@@ -123,7 +123,7 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        contents=tuple(entry for entry in CONTENTS if entry[0] != "attribution" or run.profiled),
+        contents=CONTENTS,
         columns=[(family_of(metric.name), metric.title) for metric in summary.columns_of(run)],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),

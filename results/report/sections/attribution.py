@@ -21,7 +21,7 @@ class AttributionView(msgspec.Struct, frozen=True):
     """The section.
 
     Attributes:
-        trials: profiled trials; the section is left out without any.
+        trials: profiled trials.
         charts: of E2E and of TTFT, one bar per trial.
         meanings: title and definition of each part.
     """
