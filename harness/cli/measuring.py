@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
+from harness.cli.options import (
+    DEFAULT_OUT,
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_OK,
+    Json,
+    Out,
+    Ray,
+    Workers,
+    standard_output,
+)
 
 if TYPE_CHECKING:
     from results.store import RunFolder
@@ -70,7 +80,13 @@ def run(
     return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
 
 
-def profile(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+def profile(
+    experiment: Path | None = None,
+    *,
+    diff: tuple[str, str] | None = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> int:
     """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
 
     Runs one plain and one profiled trial of each engine and level; in the latter the engine records its steps. Prints
@@ -81,6 +97,8 @@ def profile(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> 
     ----------
     experiment
         TOML file, as for bakeoff run; its repeats and its comparison of answers are left out.
+    diff
+        Instead of measuring, compare two profiled runs, RUN or RUN@ENGINE each: which parts the change came from.
     out
         Parent of the new run folder.
     json
@@ -89,12 +107,35 @@ def profile(experiment: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> 
     import msgspec
 
     from harness.conduct.run import create_run, run_into
+    from harness.errors import BadExperiment
     from harness.experiment.config import QualityConfig, load_experiment, profiling
 
+    if diff is not None:
+        return _compared(*diff, json=json)
+    if experiment is None:
+        raise BadExperiment("profile needs an experiment file, or --diff RUN RUN")
     loaded = profiling(load_experiment(experiment))
     loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0))
     folder = create_run(loaded, out)
     return _reported(folder, interrupted=run_into(folder, loaded), json=json)
+
+
+def _compared(a: str, b: str, *, json: bool) -> int:
+    """Print which parts the change from one profiled run to another came from."""
+    from harness.cli.reading import print_json, read
+    from results.attribution.difference import differences, side
+    from results.report.difference_table import print_differences
+
+    sides = [
+        side(read(location).attributions, engine, location)
+        for location, _, engine in (text.partition("@") for text in (a, b))
+    ]
+    found = differences(*sides)
+    if json:
+        print_json(found)
+    else:
+        print_differences(found, standard_output())
+    return EXIT_OK
 
 
 def bench(

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from results.attribution import PARTS, Attribution, Latency, Part
-from results.attribution.bottleneck import WhatIf, bottleneck, what_if
+from results.attribution.bottleneck import NOTABLE_SHARE, WhatIf, bottleneck, what_if
 from results.attribution.clock import ClockCheck
+from results.attribution.difference import Difference
 from results.attribution.trial import MAX_UNATTRIBUTED
 from results.metrics import CATALOGUE, Unit, Value
 from results.text.format import ABSENT, listed, percent_text, value_text
@@ -88,6 +89,30 @@ def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Valu
             change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
             parts.append(f"{metric.title} {texts[0]} against {texts[1]} ({change})")
     return f"overhead of the record, one trial each: {'; '.join(parts) or 'unknown'}"
+
+
+def difference_sentence(difference: Difference) -> str:
+    """Names what a change came from: ``c=4: mean E2E 934 ms → 812 ms (−122 ms, −13 %): interference −110 ms``."""
+    before_s, after_s = difference.total_s(Latency.E2E)
+    change_s = after_s - before_s
+    whole = f"{value_text(Unit.SECONDS, before_s)} → {value_text(Unit.SECONDS, after_s)}"
+    share = _signed_percent(change_s / before_s)
+    largest = [
+        f"{PARTS[part].title} {signed_text(seconds)}"
+        for part, seconds in list(difference.changes_s(Latency.E2E).items())[:_CASES]
+        if seconds and abs(seconds) >= NOTABLE_SHARE * abs(change_s)
+    ]
+    sentence = f"{difference.load}: mean E2E {whole} ({signed_text(change_s)}, {share})"
+    return f"{sentence}: {listed(largest)}" if largest else sentence
+
+
+def signed_text(seconds: float) -> str:
+    """A change: ``+12.0 ms``, ``−340 µs``."""
+    return f"{'−' if seconds < 0 else '+'}{value_text(Unit.SECONDS, abs(seconds))}"
+
+
+def _signed_percent(share: float) -> str:
+    return f"{100 * share:+.0f} %".replace("-", "−")
 
 
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:

@@ -1,13 +1,27 @@
 """Attribution of latency, against a simulated engine whose true phases are known."""
 
+import io
+
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from results.attribution import PARTS, Latency, Part
 from results.attribution.bottleneck import bottleneck, what_if
 from results.attribution.decode_cost import fit
-from results.text.attribution import bottleneck_sentence, clock_line, cost_line, coverage_line, what_if_text
+from results.attribution.difference import differences, side
+from results.errors import NoEvidence, NotComparable
+from results.records import Load
+from results.report.difference_table import print_differences
+from results.text.attribution import (
+    bottleneck_sentence,
+    clock_line,
+    cost_line,
+    coverage_line,
+    difference_sentence,
+    what_if_text,
+)
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
 
 PLANTED = {
@@ -135,3 +149,67 @@ def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
     assert fit(rows[:7], context[:7], np.full(7, 5e6)) is None
     crowded = simulate(Simulated(requests=3, output_tokens=2, prompt_tokens=500, budget_tokens=64)).attribution()
     assert "unknown and counted as decode" in cost_line(crowded)
+
+
+CHANGED = {
+    "client": ({"client_ms": 40.0}, {"client_ms": 0.0}, Part.CLIENT, 0.0),
+    "front end": ({"front_end_ms": 40.0}, {"front_end_ms": 0.0}, Part.FRONT_END, 0.0),
+    "gaps": ({"gap_ms": 5.0}, {"gap_ms": 0.0}, Part.BUBBLES, 0.0),
+    "detokeniser": ({"detokenise_ms": 60.0}, {"detokenise_ms": 0.0}, Part.DETOKENISE, 0.0),
+    "decode": (
+        {"base_ms": 6.0, "row_ms": 0.3, "context_ms": 0.01}, {"base_ms": 3.0, "row_ms": 0.15, "context_ms": 0.005},
+        Part.DECODE, 0.5,
+    ),
+    "interference": (
+        {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "prefill_ms": 0.1, "every_ms": 250.0, "output_tokens": 60},
+        {"long_prompt_tokens": 0, "prompt_tokens": 20, "budget_tokens": 256, "prefill_ms": 0.1, "every_ms": 250.0, "output_tokens": 60},
+        Part.INTERFERENCE, 0.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_if_agrees_with_a_run_in_which_the_part_was_really_changed(name: str) -> None:
+    slow, fast, part, kept = CHANGED[name]
+    before = simulate(Simulated(**{"every_ms": 400.0, **slow}))
+    after = simulate(Simulated(**{"every_ms": 400.0, **fast}))
+    short = [request.index for request in before.requests if name != "interference" or request.index % 3]
+    found, really = before.attribution(), after.attribution()  # of interference, at requests that are the same in both
+    predicted = np.mean([
+        request.total_s(Latency.E2E) - (1 - kept) * request.parts[Latency.E2E][part]
+        for request in found.requests if request.index in short
+    ])  # fmt: skip
+    measured = np.mean([request.total_s(Latency.E2E) for request in really.requests if request.index in short])
+    assert predicted == pytest.approx(measured, rel=0.1)
+    ratio = np.mean([request.total_s(Latency.E2E) for request in found.requests if request.index in short]) / measured
+    assert ratio > 1.1  # the change was there to be predicted
+
+
+def test_a_change_is_traced_to_its_part() -> None:
+    before, after = simulate(Simulated()).attribution(), simulate(Simulated(gap_ms=8.0)).attribution()
+    (found,) = differences([before], [after])
+    first, *_ = found.changes_s(Latency.E2E)
+    assert first is Part.BUBBLES
+    assert sum(found.changes_s(Latency.E2E).values()) == pytest.approx(
+        after.mean_s(Latency.E2E) - before.mean_s(Latency.E2E)
+    )
+    assert "gaps between steps +" in difference_sentence(found)
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_differences([found], console)
+    assert "gaps between steps" in console.export_text()
+    same = difference_sentence(differences([before], [before])[0])
+    assert same.endswith("(+0 ms, +0 %)")
+
+
+def test_sides_without_a_profile_in_common_are_refused() -> None:
+    here = simulate(Simulated(requests=3)).attribution()
+    other = simulate(Simulated(requests=3)).attribution(engine="b", load=Load(concurrency=9))
+    with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
+        differences([here], [other])
+    assert side([here, other], "b", "runs/R") == [other]
+    assert side([here], "", "runs/R") == [here]
+    with pytest.raises(NotComparable, match="runs/R@sim, runs/R@b"):
+        side([here, other], "", "runs/R")
+    for attributions, engine in (([], ""), ([here], "b")):
+        with pytest.raises(NoEvidence, match="make one with bakeoff profile"):
+            side(attributions, engine, "runs/R")
