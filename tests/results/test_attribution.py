@@ -151,6 +151,7 @@ def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
     assert "unknown and counted as decode" in cost_line(crowded)
 
 
+LONG = {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "every_ms": 250.0, "output_tokens": 60}
 CHANGED = {
     "client": ({"client_ms": 40.0}, {"client_ms": 0.0}, Part.CLIENT, 0.0),
     "front end": ({"front_end_ms": 40.0}, {"front_end_ms": 0.0}, Part.FRONT_END, 0.0),
@@ -160,11 +161,7 @@ CHANGED = {
         {"base_ms": 6.0, "row_ms": 0.3, "context_ms": 0.01}, {"base_ms": 3.0, "row_ms": 0.15, "context_ms": 0.005},
         Part.DECODE, 0.5,
     ),
-    "interference": (
-        {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "prefill_ms": 0.1, "every_ms": 250.0, "output_tokens": 60},
-        {"long_prompt_tokens": 0, "prompt_tokens": 20, "budget_tokens": 256, "prefill_ms": 0.1, "every_ms": 250.0, "output_tokens": 60},
-        Part.INTERFERENCE, 0.0,
-    ),
+    "interference": (LONG | {"prefill_ms": 0.1}, LONG | {"prefill_ms": 0.0}, Part.INTERFERENCE, 0.0),
 }  # fmt: skip
 
 
