@@ -25,7 +25,7 @@ from results.attribution import Attribution, Latency, Part
 from results.attribution.bottleneck import bottleneck
 from results.text.attribution import bottleneck_sentence, overhead_line
 
-NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.03
+NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.06
 SLOW = {
     "detokenise": f"""
 import time

@@ -18,17 +18,16 @@ _CASES, _MIN_SAVING = 3, 0.01
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
-    """The sentence that names the bottleneck: ``decode takes 53 % of the mean E2E (443 of 837 ms); …``."""
+    """Names the bottleneck: ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms); then interference 31 %``."""
     found = bottleneck(attribution)
     if found is None:
         return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
     whole = attribution.mean_s(Latency.E2E)
     spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
-    sentence = (
-        f"{PARTS[found.part].title.capitalize()} takes {percent_text(found.share)} of the mean E2E ({spent} of {total})"
-    )
+    share = percent_text(found.share)
+    sentence = f"Bottleneck: {PARTS[found.part].title}, {share} of the mean E2E ({spent} of {total})"
     others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
-    return f"{sentence}; {others}" if others else sentence
+    return f"{sentence}; then {others}" if others else sentence
 
 
 def what_if_text(attribution: Attribution) -> str:

@@ -55,7 +55,7 @@ def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None
     named = bottleneck(found)
     assert named is not None
     assert named.part is planted
-    assert bottleneck_sentence(found).startswith(PARTS[planted].title.capitalize())
+    assert bottleneck_sentence(found).startswith(f"Bottleneck: {PARTS[planted].title}, ")
 
 
 @pytest.mark.parametrize("name", PLANTED)
