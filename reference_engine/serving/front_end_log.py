@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reference_engine.errors import RequestError, UserMistakeError
 from reference_engine.serving.core.client import EngineClient
-from reference_engine.serving.event_log import EventFile, HttpRecord, WriteRecord, check_clock
+from reference_engine.serving.event_log import EventFile, HttpRecord, Write, check_clock
 
 
 class FrontEndLog:
@@ -78,7 +78,7 @@ class HttpTrace:
         self._log = log
         self._received_ns = time.monotonic_ns()
         self._parsed_ns = 0
-        self._writes: list[WriteRecord] = []
+        self._writes: list[Write] = []
         self._engines: EngineClient | None = None
 
     def parsed(self, engines: EngineClient) -> None:
@@ -89,7 +89,7 @@ class HttpTrace:
     def writes(self, tokens: int) -> None:
         """The text of some tokens is about to be handed to the socket."""
         assert self._engines is not None
-        self._writes.append(WriteRecord(tokens, self._engines.reported_ns, time.monotonic_ns()))
+        self._writes.append((tokens, self._engines.reported_ns, time.monotonic_ns()))
 
     def ended(self, request_ids: Sequence[str]) -> None:
         """The answer has ended, or its client has gone."""

@@ -22,8 +22,15 @@ def test_engine_and_reader_have_the_same_schema():
         ours, theirs = getattr(event_log, name), getattr(step_log, name)
         assert msgspec.inspect.type_info(ours).tag == msgspec.inspect.type_info(theirs).tag
         assert ours.__struct_fields__ == theirs.__struct_fields__
-    for name in ("ChunkRecord", "WriteRecord"):
-        assert getattr(event_log, name)._fields == getattr(step_log, name)._fields
+    chunk, write = (7, 20, 1, 0, 1), (1, 30, 40)
+    step = event_log.StepRecord(0, 1, 2, 3, [chunk], [8], 1, 0, 4)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=EngineEvent)
+    assert read.chunks[0]._asdict() == {
+        "request": 7, "past_tokens": 20, "new_tokens": 1, "draft_tokens": 0, "output_tokens": 1
+    }  # fmt: skip
+    http = event_log.HttpRecord(["a-0"], 1, 2, [write], 3)
+    written = msgspec.msgpack.decode(msgspec.msgpack.encode(http), type=HttpRecord).writes[0]
+    assert written._asdict() == {"tokens": 1, "reported_ns": 30, "written_ns": 40}
 
 
 def test_every_token_of_a_streamed_request_has_its_step_and_its_write(serve, tmp_path):

@@ -1,14 +1,13 @@
 """Records the steps of the engine process; see `serving/event_log.py`."""
 
 import contextlib
-from collections import Counter
 
 from reference_engine.engine.outputs import StepReport
 from reference_engine.engine.request import Request
 from reference_engine.engine.step import Engine
 from reference_engine.errors import UserMistakeError
 from reference_engine.scheduling.step import Step
-from reference_engine.serving.event_log import ChunkRecord, EventFile, RequestQueued, StepRecord, check_clock
+from reference_engine.serving.event_log import EventFile, RequestQueued, StepRecord, check_clock
 
 _NS_PER_S = 1e9
 
@@ -66,37 +65,38 @@ class StepLog:
             for member in (request, *request.siblings):
                 self._name(member, now_s)
 
-    def _name(self, request: Request, added_s: float | None) -> int:
+    def _name(self, request: Request, added_s: float | None) -> None:
         number = self._numbers[request.request_id] = len(self._numbers)
         record = RequestQueued(
             number, request.request_id, request.prompt_len, _ns(request.arrival_s), _ns(added_s)
         )  # fmt: skip
         assert self._file is not None
         self._file.append(record)
-        return number
-
-    def _number(self, request: Request) -> int:
-        number = self._numbers.get(request.request_id)
-        return self._name(request, None) if number is None else number
 
     def _step(self, step: Step, report: StepReport) -> None:
+        """Runs between two steps: 0.5 µs a sequence."""
         assert self._file is not None
-        outputs = Counter([output.request_id for output in report.outputs])
+        numbers = self._numbers
+        for request in (*(chunk.request for chunk in step.chunks), *(request for request, _ in step.preempted)):
+            if request.request_id not in numbers:
+                self._name(request, None)
+        counts: dict[str, int] = {}
+        for output in report.outputs:
+            counts[output.request_id] = counts.get(output.request_id, 0) + 1
         chunks = [
-            ChunkRecord(
-                self._number(chunk.request), chunk.start, chunk.length, len(chunk.drafts),
-                outputs[chunk.request.request_id] if chunk.is_sampled else 0,
+            (
+                numbers[name := chunk.request.request_id], chunk.start, chunk.length, len(chunk.drafts),
+                counts.get(name, 0) if chunk.is_sampled else 0,
             )
             for chunk in step.chunks
         ]  # fmt: skip
-        times = report.times
-        self._file.append(
-            StepRecord(
-                self._num_steps, round(times.planned_s * _NS_PER_S), round(times.launched_s * _NS_PER_S),
-                round(times.collected_s * _NS_PER_S), chunks, [self._number(request) for request, _ in step.preempted],
-                report.running, report.waiting, report.used_blocks,
-            )
+        planned_ns, launched_ns, collected_ns = [round(time_s * _NS_PER_S) for time_s in report.times]
+        record = StepRecord(
+            self._num_steps, planned_ns, launched_ns, collected_ns, chunks,
+            [numbers[request.request_id] for request, _ in step.preempted],
+            report.running, report.waiting, report.used_blocks,
         )  # fmt: skip
+        self._file.append(record)
         self._num_steps += 1
 
 
