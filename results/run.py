@@ -278,7 +278,10 @@ class Run:
             events, front_end = folder.read_steps(), folder.read_front_end()
         except RunUnreadable as error:  # all else of the run can be read
             return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
-        return attribution_of(trial.record, trial.answered, events, front_end, missing=trial.record.step_log_missing)
+        return attribution_of(
+            trial.record, trial.answered, events, front_end,
+            telemetry=trial.telemetry, missing=trial.record.step_log_missing,
+        )  # fmt: skip
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
         return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]

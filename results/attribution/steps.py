@@ -51,6 +51,8 @@ class Steps(msgspec.Struct, frozen=True):
         start_ns: of each step.
         end_ns: of each step.
         gap_ns: before each step, since the end of the one before; 0 before the first.
+        prompt_tokens: in each step.
+        decode_tokens: in each step, drafts included.
         excess_ns: what prompts added to the decodes of each step; 0 where it has no decodes, or no prompts.
         cost: of decodes alone; None if the trial has too few steps without prompts, which leaves ``excess_ns`` 0.
         requests: what was computed of each request, by request id.
@@ -60,6 +62,8 @@ class Steps(msgspec.Struct, frozen=True):
     start_ns: np.ndarray
     end_ns: np.ndarray
     gap_ns: np.ndarray
+    prompt_tokens: np.ndarray
+    decode_tokens: np.ndarray
     excess_ns: np.ndarray
     cost: DecodeCost | None
     requests: dict[str, RequestSteps]
@@ -104,25 +108,18 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     start_ns[1:] = np.maximum(start_ns[1:], end_ns[:-1])
     gap_ns = np.zeros(len(records), dtype=np.int64)
     gap_ns[1:] = start_ns[1:] - end_ns[:-1]
-    excess_ns, cost = _excess(records, queued, (end_ns - start_ns).astype(np.float64))
-    return Steps(records, start_ns, end_ns, gap_ns, excess_ns, cost, requests)
-
-
-def _excess(
-    records: Sequence[StepRecord], queued: dict[int, RequestQueued], duration_ns: np.ndarray
-) -> tuple[np.ndarray, DecodeCost | None]:
-    """What prompts added to each step, and the cost of decodes alone."""
     decodes = [[chunk for chunk in record.chunks if is_decode(chunk, queued[chunk.request])] for record in records]
-    rows = _array(sum(chunk.new_tokens for chunk in chunks) for chunks in decodes)
+    decode_tokens = _array(sum(chunk.new_tokens for chunk in chunks) for chunks in decodes)
+    prompt_tokens = _array(sum(chunk.new_tokens for chunk in record.chunks) for record in records) - decode_tokens
     context = _array(sum(chunk.past_tokens for chunk in chunks) for chunks in decodes)
-    is_mixed = _array(len(record.chunks) > len(chunks) for record, chunks in zip(records, decodes, strict=True)) > 0
-    alone = (rows > 0) & ~is_mixed
-    cost = fit(rows[alone], context[alone], duration_ns[alone])
+    duration_ns = (end_ns - start_ns).astype(np.float64)
+    alone, beside = (decode_tokens > 0) & (prompt_tokens == 0), (decode_tokens > 0) & (prompt_tokens > 0)
+    cost = fit(decode_tokens[alone], context[alone], duration_ns[alone])
     excess_ns = np.zeros(len(records))
     if cost is not None:
-        beside = (rows > 0) & is_mixed
-        excess_ns[beside] = np.clip(duration_ns[beside] - cost.expected_ns(rows[beside], context[beside]), 0, None)
-    return excess_ns, cost
+        expected_ns = cost.expected_ns(decode_tokens[beside], context[beside])
+        excess_ns[beside] = np.clip(duration_ns[beside] - expected_ns, 0, None)
+    return Steps(records, start_ns, end_ns, gap_ns, prompt_tokens, decode_tokens, excess_ns, cost, requests)
 
 
 def _array(values: Iterable[int]) -> np.ndarray:

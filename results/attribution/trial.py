@@ -8,9 +8,10 @@ import msgspec
 from results.attribution.catalogue import Latency, Part
 from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
+from results.attribution.energy import PhaseEnergy, phase_energy
 from results.attribution.parts import ServerTrace, split
 from results.attribution.steps import Steps, steps_of
-from results.records import RequestRecord, TrialRecord
+from results.records import RequestRecord, TelemetryRecord, TrialRecord
 from results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
@@ -42,6 +43,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         steps: of each engine process.
         traces: the server's record of requests, by answer id.
         clock: order of the stamps of client and server.
+        energy: of the GPUs by phase, or why it is unknown; None without a GPU.
         missing: why there is no record of the server; None if there is one.
     """
 
@@ -50,6 +52,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     steps: list[Steps]
     traces: dict[str, ServerTrace]
     clock: ClockCheck | None
+    energy: PhaseEnergy | str | None = None
     missing: str | None = None
 
     @cached_property
@@ -93,6 +96,7 @@ def attribution_of(
     events: Sequence[Sequence[EngineEvent]],
     front_end: Iterable[HttpRecord],
     *,
+    telemetry: Sequence[TelemetryRecord] = (),
     missing: str | None = None,
 ) -> Attribution:
     """Attribute the latency of one trial.
@@ -102,6 +106,7 @@ def attribution_of(
         answered: successful requests of the window.
         events: of each engine process.
         front_end: of the HTTP process.
+        telemetry: samples.
         missing: why there is no record of the server.
     """
     steps = [steps_of(process) for process in events]
@@ -115,7 +120,15 @@ def attribution_of(
         if request.chunk_ns
     ]
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
-    return Attribution(record, requests, steps, traces, clock_check(pairs), missing)
+    return Attribution(record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record), missing)
+
+
+def _energy(
+    steps: Sequence[Steps], telemetry: Sequence[TelemetryRecord], record: TrialRecord
+) -> PhaseEnergy | str | None:
+    if len(steps) == 1:
+        return phase_energy(steps[0], telemetry, record.window)
+    return "several engine processes compute at the same time" if len(steps) > 1 else None
 
 
 def _traces(steps: Sequence[Steps], front_end: Iterable[HttpRecord]) -> dict[str, ServerTrace]:

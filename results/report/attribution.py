@@ -16,6 +16,7 @@ from results.text.attribution import (
     clock_line,
     cost_line,
     coverage_line,
+    energy_line,
     overhead_line,
     part_rows,
     what_if_text,
@@ -34,7 +35,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
         rows: part, its title, and its mean and share in E2E and TTFT.
         totals: mean E2E and TTFT.
         what_if: the largest savings.
-        notes: coverage, clock, cost of decodes, overhead.
+        notes: coverage, clock, cost of decodes, energy, overhead.
     """
 
     title: str
@@ -99,6 +100,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
             coverage_line(found),
             clock_line(found.clock),
             cost_line(found),
+            *filter(None, [energy_line(found.energy)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
         if has_requests

@@ -6,6 +6,7 @@ from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, WhatIf, bottleneck, what_if
 from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
+from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
 from results.metrics import CATALOGUE, Unit, Value
 from results.text.format import ABSENT, listed, percent_text, value_text
@@ -74,6 +75,20 @@ def cost_line(attribution: Attribution) -> str:
     sum_text = " + ".join(f"{value_text(Unit.SECONDS, ns / NS_PER_S)}{of}" for ns, of in terms if ns)
     fit = f"half of {cost.steps:,} steps within {percent_text(cost.residual_share, 1)}"
     return f"a step of decodes alone: {sum_text} ({fit})"
+
+
+def energy_line(energy: PhaseEnergy | str | None) -> str:
+    """What each phase draws: ``energy: prefill 640 W, 0.05 J a prompt token; decode 410 W, …``; empty without a GPU."""
+    if energy is None or isinstance(energy, str):
+        return f"energy by phase: unknown, because {energy}" if energy else ""
+    tokens = {EnergyPhase.PREFILL: (energy.prompt_tokens, "a prompt token"),
+              EnergyPhase.DECODE: (energy.output_tokens, "an output token")}  # fmt: skip
+    texts: list[str] = []
+    for phase, watts in energy.watts.items():
+        count, unit = tokens.get(phase, (0, ""))
+        each = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
+        texts.append(f"{phase.value} {watts:,.0f} W{each}")
+    return f"energy by phase: {'; '.join(texts)} (± {percent_text(energy.residual_share)} of an interval's energy)"
 
 
 def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:

@@ -11,15 +11,18 @@ from results.attribution import PARTS, Latency, Part
 from results.attribution.bottleneck import bottleneck, what_if
 from results.attribution.decode_cost import fit
 from results.attribution.difference import differences, side
+from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
 from results.errors import NoEvidence, NotComparable
-from results.records import Load
+from results.records import Load, TelemetryRecord, Window
 from results.report.difference_table import print_differences
+from results.step_log import StepRecord
 from results.text.attribution import (
     bottleneck_sentence,
     clock_line,
     cost_line,
     coverage_line,
     difference_sentence,
+    energy_line,
     what_if_text,
 )
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
@@ -210,3 +213,64 @@ def test_sides_without_a_profile_in_common_are_refused() -> None:
     for attributions, engine in (([], ""), ([here], "b")):
         with pytest.raises(NoEvidence, match="make one with bakeoff profile"):
             side(attributions, engine, "runs/R")
+
+
+def gpu(outcome: Outcomes, watts: dict[str, float], gpus: int = 1) -> list[TelemetryRecord]:
+    """Readings of the energy counter ten times a second, of a GPU that draws these powers by the true phases."""
+    steps = [event for event in outcome.events if isinstance(event, StepRecord)]
+    found = outcome.attribution().steps[0]
+    end_ns, readings = steps[-1].collected_ns, list[TelemetryRecord]()
+    times = np.arange(0, end_ns, 1_000_000)
+    power = np.full(len(times), watts["idle"])
+    for decodes, start, end, excess in zip(
+        found.decode_tokens, found.start_ns, found.end_ns, found.excess_ns, strict=True
+    ):
+        split = start + excess if decodes else end
+        power[(times >= start) & (times < split)] = watts["prefill"]
+        power[(times >= split) & (times < end)] = watts["decode"]
+    joules = np.concatenate([[0.0], np.cumsum(power) * 1e-3])
+    for t_ns in range(0, end_ns, 100 * MS):
+        for number in range(gpus):
+            values: dict[str, float | int | str | None] = {"energy_j": float(joules[t_ns // 1_000_000]) / gpus}
+            readings.append(TelemetryRecord(t_ns=t_ns, source=f"gpu{number}", values=values))
+    return readings
+
+
+MIXED = Simulated(
+    requests=60, every_ms=170.0, prompt_tokens=20, long_prompt_tokens=900, prefill_ms=0.1, output_tokens=12
+)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_each_phase_gets_the_energy_that_it_draws(gpus: int) -> None:
+    outcome = simulate(MIXED)
+    telemetry = gpu(outcome, {"prefill": 650.0, "decode": 400.0, "idle": 100.0}, gpus)
+    steps = outcome.attribution().steps[0]
+    found = phase_energy(steps, telemetry, Window(0, 10**12))
+    assert isinstance(found, PhaseEnergy)
+    assert found.watts[EnergyPhase.PREFILL] == pytest.approx(650, rel=0.05)
+    assert found.watts[EnergyPhase.DECODE] == pytest.approx(400, rel=0.05)
+    assert found.watts[EnergyPhase.IDLE] == pytest.approx(100, rel=0.05)
+    whole = [record.values["energy_j"] for record in telemetry if record.source == "gpu0"]
+    assert sum(found.joules.values()) == pytest.approx(gpus * (float(whole[-1] or 0) - float(whole[1] or 0)), rel=0.02)
+    assert found.output_tokens == pytest.approx(60 * 11, rel=0.05)
+    assert "decode 4" in energy_line(found)
+    assert "J an output token" in energy_line(found)
+
+
+def test_energy_by_phase_says_why_it_is_unknown() -> None:
+    outcome = simulate(MIXED)
+    steps, watts = outcome.attribution().steps[0], {"prefill": 650.0, "decode": 400.0, "idle": 100.0}
+    assert phase_energy(steps, [], Window(0, 10**12)) is None
+    assert energy_line(None) == ""
+    short = phase_energy(steps, gpu(outcome, watts), Window(0, 10**9))
+    assert "51 are needed" in str(short)
+    assert energy_line(short).startswith("energy by phase: unknown, because the energy counter has")
+    starts = np.arange(0, 10**10, 100 * MS)
+    even = msgspec.structs.replace(  # each interval has the same share of prefill, decode and idle
+        steps, start_ns=starts, end_ns=starts + 90 * MS, excess_ns=np.full(100, 40.0 * MS),
+        decode_tokens=np.ones(100, dtype=np.int64), prompt_tokens=np.ones(100, dtype=np.int64),
+    )  # fmt: skip
+    telemetry = [TelemetryRecord(t_ns=t * 100 * MS, source="gpu0", values={"energy_j": 40.0 * t}) for t in range(100)]
+    found = phase_energy(even, telemetry, Window(0, 10**12))
+    assert "too evenly" in str(found)
