@@ -167,6 +167,27 @@ class SupportsStepLog(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsKernels(Protocol):
+    """An engine that records its kernels by torch's profiler, on request."""
+
+    async def start_kernels(self, server: Server) -> None:
+        """Begin to record.
+
+        Raises:
+            StepLogMissing: the server does not record, with the reason.
+        """
+        ...
+
+    async def stop_kernels(self, server: Server) -> list[str]:
+        """Stop recording; returns the paths of the traces on the server's machine.
+
+        Raises:
+            StepLogMissing: there is no trace.
+        """
+        ...
+
+
 def base_url(url: str) -> str:
     """An engine's address without credentials and without a final ``/v1``, which is part of the dialects' paths.
 

@@ -418,6 +418,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the engine recorded its steps meanwhile, which costs time: no metric counts this trial."""
     step_log_missing: str | None = None
     """Why a profiled trial has no record of the engine's steps; None if it has one."""
+    kernels_missing: str | None = None
+    """Why kernels that were asked for were not recorded; None if they were."""
     fingerprint: str = ""
     """Over all that may change the figures: a finished trial with the same one need not be run again."""
     reused_from: str | None = None

@@ -62,6 +62,20 @@ class TrialFolder:
         """Create the folder."""
         _make_folder(self.path)
 
+    @property
+    def kernels(self) -> "TrialFolder":
+        """Folder of the moment after a profiled trial in which kernels were recorded."""
+        return TrialFolder(self.path / "kernels")
+
+    @property
+    def clock(self) -> Path:
+        """File with the wall clock's time minus that of the monotonic clock, in nanoseconds."""
+        return self.path / "clock-offset"
+
+    def kernel_logs(self) -> list[Path]:
+        """Traces of torch's profiler, by engine process."""
+        return sorted(self.path.glob("kernels-*.json.gz"))
+
     def stream_log(self, worker: int) -> Path:
         """Path of the raw log of one client worker."""
         return self.path / f"streams-{worker}.frames"

@@ -89,13 +89,15 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 class _Files(msgspec.Struct):
     files: list[str] = []
+    traces: list[str] = []
 
 
 async def _step_log(server: Server, path: str) -> list[str]:
     status, body = await server.ask("POST", path)
     if status != 200:
         raise StepLogMissing(failures.refusal(status, body) if status else "it does not answer")
-    return msgspec.json.decode(body, type=_Files).files
+    answer = msgspec.json.decode(body, type=_Files)
+    return answer.files or answer.traces
 
 
 def _speculate(speculation: Speculation) -> Setting | Cannot:
@@ -136,7 +138,7 @@ class ReferenceEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
-    step_log_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}"}
+    step_log_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}", "profile_dir": "{file:profile}"}
     metrics = METRICS
     stop_grace_s = (5.0, 2.0)
 
@@ -167,6 +169,14 @@ class ReferenceEngine(ServerEngine):
     async def stop_step_log(self, server: Server) -> list[str]:
         """Stop recording; returns the files."""
         return await _step_log(server, "/stop_step_log")
+
+    async def start_kernels(self, server: Server) -> None:
+        """Begin to record."""
+        await _step_log(server, "/start_profile")
+
+    async def stop_kernels(self, server: Server) -> list[str]:
+        """Stop recording; returns the traces."""
+        return await _step_log(server, "/stop_profile")
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

@@ -83,6 +83,7 @@ def run(
 def profile(
     experiment: Path | None = None,
     *,
+    kernels: bool = False,
     diff: tuple[str, str] | None = None,
     out: Out = DEFAULT_OUT,
     json: Json = False,
@@ -97,6 +98,8 @@ def profile(
     ----------
     experiment
         TOML file, as for bakeoff run; its repeats and its comparison of answers are left out.
+    kernels
+        Also record the engine's kernels for a second after each profiled trial, and add them to the trace.
     diff
         Instead of measuring, compare two profiled runs, RUN or RUN@ENGINE each: which parts the change came from.
     out
@@ -115,7 +118,7 @@ def profile(
     if experiment is None:
         raise BadExperiment("profile needs an experiment file, or --diff RUN RUN")
     loaded = profiling(load_experiment(experiment))
-    loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0))
+    loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0), kernels=kernels)
     folder = create_run(loaded, out)
     return _reported(folder, interrupted=run_into(folder, loaded), json=json)
 

@@ -14,6 +14,7 @@ from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
 from harness.conduct.engine_start import EngineUnderTest
+from harness.conduct.kernels import LOAD_S, record_kernels
 from harness.conduct.step_log import StepLog
 from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
@@ -157,7 +158,22 @@ class TrialRunner:
             if result and result.ramp
             else None,
         )
+        if plan.profiled and self._experiment.kernels and not death:
+            briefly = functools.partial(self._briefly, under_test, record, traffic)
+            missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)
+            record = msgspec.structs.replace(record, kernels_missing=missing)
         return await self._judged(record, folder, under_test, str(death) if death else None)
+
+    async def _briefly(
+        self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
+    ) -> LoadResult:
+        """Send the window's requests for a moment, about as many at a time as the trial had."""
+        streams = [stream for stream in self._run.trial(record.id).read_streams() if stream.phase is Phase.MEASURED]
+        busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
+        in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
+        await under_test.engine.reset_cache(under_test.server)  # the prompts are the trial's
+        order = self._order(under_test, Closed(record.load.concurrency or max(1, in_flight), LOAD_S), Phase.TAIL)
+        return await self._fleet.load(order, self._encoded(under_test, traffic.window, 0), folder)
 
     async def _drive(
         self, under_test: EngineUnderTest, load: Load, traffic: Traffic, folder: TrialFolder, step_log: StepLog | None

@@ -136,6 +136,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     profile: bool = False
     """Follow the first trial of each engine and level by one in which the engine records its steps
     (``bakeoff profile``); no metric counts it."""
+    kernels: bool = False
+    """Record kernels for a second after each profiled trial, by torch's profiler, for its trace."""
 
     def plan(self) -> list[TrialPlan]:
         """The trials in the order in which they run.
@@ -289,6 +291,7 @@ def _problem(experiment: Experiment) -> str | None:
             "trial.max_requests must be at least 1",
         ),
         (len(set(levels)) == len(levels), "two loads are equal; remove one"),
+        (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )
     return next((problem for is_ok, problem in checks if not is_ok), None)
 

@@ -17,11 +17,13 @@ from results.text.attribution import (
     cost_line,
     coverage_line,
     energy_line,
+    kernel_line,
     overhead_line,
     part_rows,
     what_if_text,
 )
 from results.text.format import plain, value_text
+from results.trace.kernels import read_kernels
 
 
 class ProfiledTrial(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
         None,
     )
     has_requests = bool(found.requests)
+    kernels = read_kernels(run.folder.trial(record.id))
     return ProfiledTrial(
         title=f"{record.load.label}, {record.engine}",
         position=position,
@@ -100,7 +103,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
             coverage_line(found),
             clock_line(found.clock),
             cost_line(found),
-            *filter(None, [energy_line(found.energy)]),
+            *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
         if has_requests

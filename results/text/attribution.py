@@ -1,6 +1,6 @@
 """The attribution of a profiled trial in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, WhatIf, bottleneck, what_if
@@ -10,6 +10,7 @@ from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
 from results.metrics import CATALOGUE, Unit, Value
 from results.text.format import ABSENT, listed, percent_text, value_text
+from results.trace.kernels import KernelRecord
 from results.units import NS_PER_S
 
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
@@ -89,6 +90,25 @@ def energy_line(energy: PhaseEnergy | str | None) -> str:
         each = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
         texts.append(f"{phase.value} {watts:,.0f} W{each}")
     return f"energy by phase: {'; '.join(texts)} (± {percent_text(energy.residual_share)} of an interval's energy)"
+
+
+def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
+    """What the profile of the engine's kernels holds; empty where none was asked for."""
+    if missing:
+        return f"kernels: not recorded, because {missing}"
+    if not records:
+        return ""
+    count = sum(len(record.kernels) for record in records)
+    texts = [f"kernels: {count:,} operations of the engine behind the trial, in its trace"]
+    residuals = [record.residual_ns for record in records if record.residual_ns is not None]
+    if residuals:
+        texts.append(f"the profiler's marks lie within {max(residuals) / _NS_PER_US:,.0f} µs of the steps")
+    texts += [
+        f"{percent_text(share, 1)} of the GPU's kernel time lies inside steps"
+        for record in records
+        if (share := record.share_in_steps()) is not None
+    ]
+    return "; ".join(texts)
 
 
 def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:

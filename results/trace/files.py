@@ -4,6 +4,7 @@ from pathlib import Path
 
 from results.atomic import write_atomic
 from results.run import Run
+from results.trace.kernels import read_kernels
 from results.trace.trial import trial_trace
 
 NAME = "trace.perfetto-trace"
@@ -17,7 +18,9 @@ def write_traces(run: Run) -> list[Path]:
     """
     paths: list[Path] = []
     for trial, attribution in zip(run.profiled, run.attributions, strict=True):
-        path = run.folder.trial(trial.record.id).path / NAME
-        write_atomic(path, trial_trace(attribution, trial.requests, trial.telemetry))
+        folder = run.folder.trial(trial.record.id)
+        path = folder.path / NAME
+        kernels = read_kernels(folder)
+        write_atomic(path, trial_trace(attribution, trial.requests, trial.telemetry, kernels))
         paths.append(path)
     return paths

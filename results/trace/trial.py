@@ -8,6 +8,7 @@ from results.attribution.parts import ServerTrace
 from results.attribution.steps import Steps, is_decode
 from results.metrics.latency import arrivals
 from results.records import RequestRecord, TelemetryRecord
+from results.trace.kernels import KernelRecord
 from results.trace.perfetto import Trace, Track
 
 _UNITS = {"bytes": "B", "share": "", "w": "W", "mhz": "MHz", "c": "°C"}
@@ -16,7 +17,10 @@ _SAMPLED = ("host", "engine", "client", "gpu")
 
 
 def trial_trace(
-    attribution: Attribution, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord]
+    attribution: Attribution,
+    requests: Sequence[RequestRecord],
+    telemetry: Sequence[TelemetryRecord],
+    kernels: Sequence[KernelRecord] = (),
 ) -> bytes:
     """Build the trace of a trial.
 
@@ -24,6 +28,7 @@ def trial_trace(
         attribution: of the trial, with the server's record.
         requests: all requests of the trial, ramp and tail included.
         telemetry: samples.
+        kernels: recorded after the trial.
     """
     trace = Trace()
     client, server = trace.process("client"), trace.process("server, by request")
@@ -35,6 +40,10 @@ def trial_trace(
     for number, steps in enumerate(attribution.steps):
         flows = _flows(steps, requests, attribution)
         _engine(trace, trace.process(f"engine {number}"), steps, flows)
+    for number, record in enumerate(kernels):
+        process = trace.process(f"engine {number} after the trial, with kernels")
+        _engine(trace, process, record.steps, {})
+        _kernels(trace, process, record)
     _telemetry(trace, telemetry)
     return trace.encoded()
 
@@ -105,6 +114,20 @@ def _engine(trace: Trace, process: Track, steps: Steps, flows: dict[int, list[in
     for name, unit in (("running", "requests"), ("waiting", "requests"), ("used_blocks", "blocks")):
         values = ((record.collected_ns, float(getattr(record, name))) for record in steps.records)
         trace.counter(name.replace("_", " "), unit, process, values)
+
+
+def _kernels(trace: Trace, process: Track, record: KernelRecord) -> None:
+    tracks: dict[str, Track] = {}
+    ends: dict[str, list[int]] = {}
+    for kernel in record.kernels:
+        if kernel.lane not in tracks:
+            tracks[kernel.lane] = trace.track(kernel.lane, process)
+        outer = ends.setdefault(kernel.lane, [])
+        while outer and outer[-1] <= kernel.start_ns:
+            outer.pop()
+        end_ns = min([kernel.end_ns, *outer[-1:]])  # the profiler's times are rounded, and slices must nest
+        outer.append(end_ns)
+        trace.slice(tracks[kernel.lane], kernel.name, kernel.start_ns, end_ns)
 
 
 def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:

@@ -1,5 +1,6 @@
 """Profiled trials: planned beside the plain ones, recorded, and counted by nothing."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from results.frames import FrameAppender
 from results.report import render_html
 from results.step_log import RequestQueued, StepRecord
 from results.trace import write_traces
+from results.trace.kernels import read_kernels
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.1, "min_requests": 2}
 
@@ -156,3 +158,37 @@ def test_profile_prints_the_parts_and_writes_a_trace(
     text = capsys.readouterr().out
     assert "Where the time goes, c=1, reference" in text
     assert "trace: " in text
+
+
+def test_kernels_are_recorded_behind_the_profiled_trial(
+    tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def begin(self: ReferenceEngine, server: Server) -> None:
+        pass
+
+    async def end(self: ReferenceEngine, server: Server) -> list[str]:
+        path = recording.parent / "step-loop.json.gz"
+        path.write_bytes(gzip.compress(b'{"traceEvents": [], "baseTimeNanoseconds": 0}'))
+        return [str(path)]
+
+    monkeypatch.setattr(ReferenceEngine, "start_kernels", begin)
+    monkeypatch.setattr(ReferenceEngine, "stop_kernels", end)
+    chosen = msgspec.structs.replace(experiment(repeats=1), kernels=True)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), chosen, tmp_path / "runs")
+    trial = run.profiled[0]
+    assert trial.record.kernels_missing is None
+    inner = run.folder.trial(trial.record.id).kernels
+    assert [path.name for path in inner.kernel_logs()] == ["kernels-0.json.gz"]
+    sent = [stream for log in inner.stream_logs() for stream in log]
+    assert len({stream.session for stream in sent}) > 1
+    assert len(trial.requests) == len(list(run.folder.trial(trial.record.id).read_streams()))  # none of them counts
+    assert [len(record.kernels) for record in read_kernels(run.folder.trial(trial.record.id))] == [0]
+
+    async def refuse(self: ReferenceEngine, server: Server) -> None:
+        raise StepLogMissing("HTTP 400: there is no place for a profile")
+
+    monkeypatch.setattr(ReferenceEngine, "start_kernels", refuse)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), chosen, tmp_path / "refused")
+    assert run.profiled[0].record.kernels_missing == "HTTP 400: there is no place for a profile"
+    with pytest.raises(BadExperiment, match="kernels belong to profiled trials"):
+        virtual_experiment(["a"], [{"concurrency": 1}], kernels=True)

@@ -122,7 +122,9 @@ def _serve(channel: Channel, loader: Loader) -> None:
                 for request in compilation.take():
                     _add(request, engine, channel, step_log)
                 # A step without work computes nothing, but reports that the last cancelled request is gone.
-                channel.send(engine.step())
+                with profiler.step():
+                    report = engine.step()
+                channel.send(report)
                 if freed is not None and not engine.has_work:
                     freed.give_back()
     finally:
