@@ -184,6 +184,7 @@ def _attribution(folder: Path) -> Picture:
         name="attribution",
         url=(folder / "report.html").resolve().as_uri(),
         shown="#attribution",
+        hidden="#attribution .why, #attribution details",
         alt="Mean E2E and TTFT at two loads as bars of their parts, and a table of the parts of each",
         caption=f"SmolLM2-135M in bfloat16; {place}, no GPU; {manifest.created_utc[:10]}, commit {commit}.",
     )
