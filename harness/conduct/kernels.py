@@ -48,11 +48,15 @@ async def record_kernels(
         write_atomic(inner.clock, str(time.time_ns() - time.monotonic_ns()).encode())
         for number, path in enumerate(sorted(paths)):
             shutil.move(path, inner.path / f"kernels-{number}.json.gz")
+    except asyncio.CancelledError:
+        sending.cancel()
+        raise
     except StepLogMissing as error:
         return str(error)
     except OSError as error:
         return f"{error.filename} cannot be moved here ({error.strerror}): it lies on the engine's machine"
     finally:
-        await sending
+        await asyncio.wait([sending])
         await log.stop()
+    sending.result()  # raises what broke the load off
     return log.missing

@@ -25,6 +25,7 @@ class StepLog:
         self._engine = engine
         self._server = server
         self._folder = folder
+        self._is_on = False
         self.missing: str | None = "the trial did not reach its load"
 
     async def start(self) -> None:
@@ -35,18 +36,19 @@ class StepLog:
         except StepLogMissing as error:
             self.missing = str(error)
         else:
-            self.missing = None
+            self._is_on, self.missing = True, "the trial was cut off"
 
     async def stop(self) -> None:
         """Stop recording, and move the files."""
         assert isinstance(self._engine, SupportsStepLog)
-        if self.missing:
+        if not self._is_on:
             return
         try:
             paths = [Path(path) for path in await self._engine.stop_step_log(self._server)]
             for kind in ("front-end", "steps"):
                 for number, path in enumerate(sorted(path for path in paths if path.name.startswith(kind))):
                     shutil.move(path, self._folder.path / f"{kind}-{number}.frames")
+            self.missing = None
         except StepLogMissing as error:
             self.missing = str(error)
         except OSError as error:

@@ -49,8 +49,8 @@ _KEPT = {
 
 
 def bottleneck(attribution: Attribution, latency: Latency = Latency.E2E) -> Bottleneck | None:
-    """The largest part; None without requests."""
-    if not attribution.requests:
+    """The largest part; None without requests, or without the server's record."""
+    if not attribution.requests or attribution.missing:
         return None
     shares = attribution.shares(latency)
     first, *others = shares

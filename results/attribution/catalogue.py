@@ -30,70 +30,30 @@ class Part(StrEnum):
 
 
 class PartInfo(msgspec.Struct, frozen=True):
-    """What a part covers.
+    """What a part covers: its heading, and its definition in words."""
 
-    Attributes:
-        part: which.
-        title: heading.
-        meaning: the definition in words.
-        remedy: what usually shortens it.
-    """
-
-    part: Part
     title: str
     meaning: str
-    remedy: str
 
 
 PARTS: dict[Part, PartInfo] = {
-    info.part: info
-    for info in (
-        PartInfo(
-            Part.CLIENT, "client", "from the plan until the client sent the request",
-            "more client workers, or a higher max_in_flight",
-        ),
-        PartInfo(
-            Part.NETWORK_IN, "network in", "from there until the server's handler began",
-            "a shorter path to the server; a front end with free CPU",
-        ),
-        PartInfo(
-            Part.FRONT_END, "front end", "from there until the request was parsed, tokenised and sent to the engine",
-            "a faster tokenizer, more front-end processes",
-        ),
-        PartInfo(
-            Part.QUEUE, "queue", "from there until the first step that computes it began",
-            "more sequences at a time, more replicas, or a lower rate",
-        ),
-        PartInfo(
-            Part.PREFILL, "own prefill", "steps that computed a chunk of its prompt", "fewer or cached prompt tokens",
-        ),
-        PartInfo(
-            Part.STALL, "stalled", "steps of others while it had begun: preempted, or its prompt waited for the token "
-            "budget of a step", "more KV blocks, a larger token budget",
-        ),
-        PartInfo(
-            Part.DECODE, "decode", "steps that computed its next token, at the duration that the same decodes take "
-            "without prompts beside them", "fewer bytes of weights and KV cache, or speculation",
-        ),
-        PartInfo(
-            Part.INTERFERENCE, "interference", "what prompts of other requests added to those steps",
-            "smaller prefill chunks, or prefill on other GPUs",
-        ),
-        PartInfo(
-            Part.BUBBLES, "gaps between steps", "gaps between steps while it was being computed",
-            "less work between steps: planning, sampling, reports",
-        ),
-        PartInfo(
-            Part.DETOKENISE, "detokenise", "from the token in the engine until its text was handed to the socket",
-            "a faster detokenizer, more front-end processes",
-        ),
-        PartInfo(
-            Part.NETWORK_OUT, "network out", "from there until the client read it",
-            "a shorter path to the server; a client with free CPU",
-        ),
-        PartInfo(
-            Part.UNATTRIBUTED, "unattributed", "the rest: stamps that are missing, or contradict their order", "",
-        ),
-    )
-}  # fmt: skip
+    Part.CLIENT: PartInfo("client", "from the plan until the client sent the request"),
+    Part.NETWORK_IN: PartInfo("network in", "from there until the server's handler began"),
+    Part.FRONT_END: PartInfo("front end", "from there until the request was parsed, tokenised and sent to the engine"),
+    Part.QUEUE: PartInfo("queue", "from there until the first step that computes it began"),
+    Part.PREFILL: PartInfo("own prefill", "steps that computed a chunk of its prompt"),
+    Part.STALL: PartInfo(
+        "stalled",
+        "steps of others while it had begun: preempted, or its prompt waited for the token budget of a step",
+    ),
+    Part.DECODE: PartInfo(
+        "decode",
+        "steps that computed its next token, at the duration that the same decodes take without prompts beside them",
+    ),
+    Part.INTERFERENCE: PartInfo("interference", "what prompts of other requests added to those steps"),
+    Part.BUBBLES: PartInfo("gaps between steps", "gaps between steps while it was being computed"),
+    Part.DETOKENISE: PartInfo("detokenise", "from the token in the engine until its text was handed to the socket"),
+    Part.NETWORK_OUT: PartInfo("network out", "from there until the client read it"),
+    Part.UNATTRIBUTED: PartInfo("unattributed", "the rest: stamps that are missing, or contradict their order"),
+}
 """By part, in order of a request's life."""
