@@ -24,6 +24,7 @@ from results.attribution import Latency, Part
 from results.frames import FrameAppender
 from results.report import render_html
 from results.step_log import RequestQueued, StepRecord
+from results.tables import Format, Table, table
 from results.trace import write_traces
 from results.trace.kernels import read_kernels
 
@@ -106,6 +107,7 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
     frame = run.attribution
     sums = frame[frame.latency == "e2e"].groupby(["trial", "request"]).seconds.sum()
     assert sums.min() > 0
+    assert table(run, Table.ATTRIBUTION, Format.CSV).startswith(b'"trial","engine","load","request","latency","part"')
     assert "Where the latency comes from" in render_html(run)
     assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
 
