@@ -9,6 +9,7 @@ import pytest
 from reference_engine.errors import UserMistakeError
 from reference_engine.serving import event_log
 from results import step_log
+from results.attribution import Part
 from results.attribution.steps import is_decode, steps_of
 from results.frames import FrameLog
 from results.step_log import EngineEvent, HttpRecord, StepRecord
@@ -114,3 +115,34 @@ def test_two_clocks_are_refused(monkeypatch):
     )
     with pytest.raises(UserMistakeError, match="one monotonic clock"):
         event_log.check_clock()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"speculation": "ngram:3"},
+        {"num_blocks": 16, "block_size": 4, "enable_prefix_caching": False},
+        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+    ],
+    ids=["drafts", "preemptions", "chunks"],
+)
+def test_the_time_of_every_request_is_divided_without_remainder(serve, tmp_path, settings):
+    async def test(s):
+        await s.post("/start_step_log", {})
+        body = {"prompt": [5, 6, 7, 8] * 5, "max_tokens": 16, "ignore_eos": True, "temperature": 0}
+        await asyncio.gather(*(s.stream(TEXT, body | {"prompt": [9 + i, *body["prompt"]]}) for i in range(4)))
+        files = (await s.post("/stop_step_log", {}))["files"]
+        steps = steps_of(list(FrameLog(Path(files[1]), EngineEvent)))
+        for own in steps.requests.values():
+            assert len(own.output_steps) == 16
+            final = own.output_steps[-1]
+            parts = steps.computing(own, final)
+            assert min(parts.values()) >= 0
+            assert sum(parts.values()) == steps.end_ns[final] - steps.start_ns[own.first_step]
+        chunks = [chunk for record in steps.records for chunk in record.chunks]
+        assert any(chunk.draft_tokens for chunk in chunks) == ("speculation" in settings)
+        assert any(record.preempted for record in steps.records) == ("num_blocks" in settings)
+        stalled = [steps.computing(own, own.output_steps[-1])[Part.STALL] for own in steps.requests.values()]
+        assert any(stalled) == ("num_blocks" in settings)
+
+    with_server(serve, test, step_log_dir=str(tmp_path), **settings)

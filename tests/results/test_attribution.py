@@ -12,10 +12,11 @@ from results.attribution.bottleneck import bottleneck, what_if
 from results.attribution.decode_cost import fit
 from results.attribution.difference import differences, side
 from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
+from results.attribution.steps import steps_of
 from results.errors import NoEvidence, NotComparable
 from results.records import Load, TelemetryRecord, Window
 from results.report.difference_table import print_differences
-from results.step_log import StepRecord
+from results.step_log import ChunkRecord, RequestQueued, StepRecord
 from results.text.attribution import (
     bottleneck_sentence,
     clock_line,
@@ -274,3 +275,20 @@ def test_energy_by_phase_says_why_it_is_unknown() -> None:
     telemetry = [TelemetryRecord(t_ns=t * 100 * MS, source="gpu0", values={"energy_j": 40.0 * t}) for t in range(100)]
     found = phase_energy(even, telemetry, Window(0, 10**12))
     assert "too evenly" in str(found)
+
+
+def test_steps_that_overlap_share_no_time() -> None:
+    """As on a GPU: a step is planned and launched while the one before still runs."""
+    chunk = [ChunkRecord(0, 4, 1, 0, 1)]
+    steps = steps_of([
+        RequestQueued(0, "a-0", 4, 0, 0),
+        StepRecord(0, 0, 2, 10, [ChunkRecord(0, 0, 4, 0, 1)], [], 1, 0, 1),
+        StepRecord(1, 3, 5, 20, chunk, [], 1, 0, 1),
+        StepRecord(2, 12, 14, 30, chunk, [], 1, 0, 1),
+        StepRecord(3, 34, 36, 40, chunk, [], 1, 0, 1),
+    ])  # fmt: skip
+    assert steps.start_ns.tolist() == [0, 10, 20, 34]
+    assert steps.gap_ns.tolist() == [0, 0, 0, 4]
+    assert steps.computing(steps.requests["a-0"], 3) == {
+        Part.PREFILL: 10, Part.STALL: 0, Part.DECODE: 26, Part.INTERFERENCE: 0, Part.BUBBLES: 4,
+    }  # fmt: skip
