@@ -15,6 +15,7 @@ from engines.errors import StepLogMissing
 from engines.server import Server
 from harness.cli import make_app
 from harness.cli.guarded import guarded
+from harness.conduct import conductor
 from harness.conduct.world import inside
 from harness.errors import BadExperiment
 from harness.experiment.config import profiling
@@ -22,6 +23,7 @@ from harness.experiment.fingerprint import fingerprint
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from results.attribution import Latency, Part
 from results.frames import FrameAppender
+from results.records import TrialRecord
 from results.report import render_html
 from results.step_log import RequestQueued, StepRecord
 from results.tables import Format, Table, table
@@ -194,3 +196,15 @@ def test_kernels_are_recorded_behind_the_profiled_trial(
     assert run.profiled[0].record.kernels_missing == "HTTP 400: there is no place for a profile"
     with pytest.raises(BadExperiment, match="kernels belong to profiled trials"):
         virtual_experiment(["a"], [{"concurrency": 1}], kernels=True)
+
+
+def test_answers_of_profiled_trials_are_not_compared(tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch):
+    compared: list[str] = []
+
+    async def compare(records: list[TrialRecord], *_: object, **__: object) -> None:
+        compared.extend(record.id for record in records)
+
+    monkeypatch.setattr(conductor, "check_quality", compare)
+    monkeypatch.setattr(VirtualWorld, "has_reference", True)
+    run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
+    assert compared == ["r1-a-1", "r1-a-2", "r1-b-1", "r1-b-2"]
