@@ -25,7 +25,8 @@ from benchmarks.published import FIRST_PAGE_LOAD
 from benchmarks.simulated_nights import CANDIDATE, MAIN, simulate_gates, simulate_nights
 from harness.traffic.profile import write_page
 from harness.traffic.profile.selection import profile_selection, select
-from results import Run
+from results import Run, load
+from results.text.format import machine_text
 from tests.results.browsing import launched, only_page
 from tests.results.dashboards import dashboard
 
@@ -96,10 +97,12 @@ def main() -> None:
     parser.add_argument(
         "--gpu-run", type=Path, default=ROOT / "docs/results/h200-bakeoff", help="published run on a GPU"
     )
+    parser.add_argument("--profiled-run", type=Path, help="run of bakeoff profile; without it its picture stays")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pictures to take; default: all")
     options = parser.parse_args()
     run, gpu_run, out = options.run.resolve(), options.gpu_run.resolve(), options.out.resolve()
+    profiled_run = options.profiled_run.resolve() if options.profiled_run else None
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         runs, profile = Path("runs"), Path("profile.html")  # the dashboard's page shows the path as given
@@ -114,6 +117,7 @@ def main() -> None:
                 *_dashboard(served.address),
                 _gate(served.address, gate),
                 _profile(profile.resolve().as_uri()),
+                *([_attribution(profiled_run)] if profiled_run else []),
             ]
             if options.only:
                 pictures = [picture for picture in pictures if picture.name in options.only]
@@ -169,6 +173,20 @@ def _report(run: Path) -> Iterator[Picture]:
         alt="One trial: a bar for each request, and below it memory, CPU, batch and KV cache on the same time axis",
         caption=f"The timeline of one trial of the reference engine. SmolLM2-135M in bfloat16, eight users; {origin}",
         script=_FIRST_TIMELINE,
+    )
+
+
+def _attribution(folder: Path) -> Picture:
+    manifest = load(folder).manifest
+    place = machine_text(manifest).removesuffix(f" ({manifest.host})")
+    commit = (manifest.git_commit or "")[:7]
+    return Picture(
+        name="attribution",
+        url=(folder / "report.html").resolve().as_uri(),
+        shown="#attribution",
+        hidden="#attribution .why, #attribution details",
+        alt="Mean E2E and TTFT at two loads as bars of their parts, and a table of the parts of each",
+        caption=f"SmolLM2-135M in bfloat16; {place}, no GPU; {manifest.created_utc[:10]}, commit {commit}.",
     )
 
 

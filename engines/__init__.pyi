@@ -3,7 +3,7 @@ from .base import Engine, Model, Setup
 from .deployment import Deployment
 from .errors import EngineError
 from .launcher import Launch, launched, pick_port
-from .registry import adapter_names, check, dialect, engine
+from .registry import adapter_names, check, dialect, engine, records_steps
 from .server import Server, attached
 from .spec import EngineSpec, Speculation
 
@@ -25,4 +25,5 @@ __all__ = [
     "engine",
     "launched",
     "pick_port",
+    "records_steps",
 ]

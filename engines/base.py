@@ -3,7 +3,7 @@
 import base64
 import os
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
@@ -136,6 +136,54 @@ class SupportsBuild(Protocol):
 
         Raises:
             NotInstalled: the engine is not installed.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsStepLog(Protocol):
+    """An engine that records when it computed and wrote each token; see :mod:`results.step_log`.
+
+    Attributes:
+        step_log_options: options of a launch that allow it.
+    """
+
+    step_log_options: ClassVar[Mapping[str, Any]]
+
+    async def start_step_log(self, server: Server) -> None:
+        """Begin to record.
+
+        Raises:
+            StepLogMissing: the server does not record, with the reason.
+        """
+        ...
+
+    async def stop_step_log(self, server: Server) -> list[str]:
+        """Stop recording; returns the paths of the files on the server's machine.
+
+        Raises:
+            StepLogMissing: the record is not complete.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsKernels(Protocol):
+    """An engine that records its kernels by torch's profiler, on request."""
+
+    async def start_kernels(self, server: Server) -> None:
+        """Begin to record.
+
+        Raises:
+            StepLogMissing: the server does not record, with the reason.
+        """
+        ...
+
+    async def stop_kernels(self, server: Server) -> list[str]:
+        """Stop recording; returns the paths of the traces on the server's machine.
+
+        Raises:
+            StepLogMissing: there is no trace.
         """
         ...
 

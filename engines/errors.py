@@ -11,6 +11,7 @@
     ├── NotInstalled      machine state: the adapter's extra is missing
     ├── InstallFailed     machine state: an environment could not be made
     ├── FetchFailed       a download failed or does not match its pinned hash
+    ├── StepLogMissing    a server does not record its steps, or its record is incomplete
     ├── NotReady          engine failure: it did not get ready in time
     └── EngineDied        engine failure: its process ended
         └── OutOfMemory   the same, for lack of memory
@@ -73,6 +74,10 @@ class InstallFailed(EngineError):
 
 class FetchFailed(EngineError):
     """A download failed or does not match its pinned hash."""
+
+
+class StepLogMissing(EngineError):
+    """A server does not record its steps, or its record is incomplete."""
 
 
 class NotReady(EngineError):

@@ -68,6 +68,15 @@ def _unknown(name: str) -> UnknownEngine:
     return UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
 
 
+def records_steps(adapter: str) -> bool:
+    """Whether an adapter's engine records its steps.
+
+    Raises:
+        UnknownEngine: as :func:`adapter_class`.
+    """
+    return hasattr(adapter_class(adapter), "start_step_log")
+
+
 def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; a base class is optional)
     """The class of one adapter.
 

@@ -176,6 +176,8 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     cached_tokens: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+    answer_id: str | None = None
+    """``id`` of the answer, by which the server's own records name the request; None if it has none."""
     text: str = ""
 
     @property
@@ -412,6 +414,12 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the engine took from launch to ready."""
     startup: Startup | None = None
     """Of the start that served this trial; None in runs of other tools."""
+    profiled: bool = False
+    """Whether the engine recorded its steps meanwhile, which costs time: no metric counts this trial."""
+    step_log_missing: str | None = None
+    """Why a profiled trial has no record of the engine's steps; None if it has one."""
+    kernels_missing: str | None = None
+    """Why kernels that were asked for were not recorded; None if they were."""
     fingerprint: str = ""
     """Over all that may change the figures: a finished trial with the same one need not be run again."""
     reused_from: str | None = None
@@ -449,3 +457,5 @@ class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     workload: str
     load: Load
     repeat: int
+    profiled: bool = False
+    """As in :class:`TrialRecord`."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from results import client_error
+from results.attribution import Attribution, Latency, attribution_of
+from results.errors import RunUnreadable
 from results.metrics import CATALOGUE, Value, headline, latency, trial_metrics, under_load, whole_load_metrics
 from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
@@ -128,8 +130,13 @@ class Run:
 
     @cached_property
     def finished(self) -> list[Trial]:
-        """Finished trials, in planned order."""
-        return [self._read(self.log.finished[plan.id]) for plan in self.manifest.trials if plan.id in self.log.finished]
+        """Finished trials, in planned order, without profiled ones."""
+        return self._finished(self.manifest.trials)
+
+    @cached_property
+    def profiled(self) -> list[Trial]:
+        """Finished profiled trials, in planned order; no metric of the run counts them."""
+        return self._finished(self.manifest.profiled)
 
     @cached_property
     def search(self) -> SearchRecord | None:
@@ -150,7 +157,7 @@ class Run:
     @cached_property
     def torn(self) -> dict[str, list[str]]:
         """Descriptions of torn logs by trial; readers ignore the torn records."""
-        folders = [self.folder.trial(plan.id) for plan in self.manifest.trials]
+        folders = [self.folder.trial(plan.id) for plan in (*self.manifest.trials, *self.manifest.profiled)]
         torn_by_trial = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
         return {
             trial: [
@@ -223,6 +230,25 @@ class Run:
         return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
 
     @cached_property
+    def attributions(self) -> list[Attribution]:
+        """Where the latency of each profiled trial came from, in planned order."""
+        return [self._attribution(trial) for trial in self.profiled]
+
+    @cached_property
+    def attribution(self) -> "pd.DataFrame":
+        """One row per request of a profiled trial, latency (``e2e``, ``ttft``) and part, in seconds."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (found.record.id, found.record.engine, found.record.load.label, r.index, latency.value, part.value, seconds)
+            for found in self.attributions
+            for r in found.requests
+            for latency in Latency
+            for part, seconds in r.parts[latency].items()
+        ]
+        return pd.DataFrame(rows, columns=["trial", "engine", "load", "request", "latency", "part", "seconds"])
+
+    @cached_property
     def telemetry(self) -> "pd.DataFrame":
         """One row per sample and source, one column per value."""
         import pandas as pd  # noqa: PLC0415
@@ -245,6 +271,20 @@ class Run:
             for name, i in cell.intervals.items()
         ]
         return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
+
+    def _attribution(self, trial: Trial) -> Attribution:
+        folder = self.folder.trial(trial.record.id)
+        try:
+            events, front_end = folder.read_steps(), folder.read_front_end()
+        except RunUnreadable as error:  # all else of the run can be read
+            return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
+        return attribution_of(
+            trial.record, trial.answered, events, front_end,
+            telemetry=trial.telemetry, missing=trial.record.step_log_missing,
+        )  # fmt: skip
+
+    def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
+        return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]
 
     def _read(self, record: TrialRecord) -> Trial:
         folder = self.folder.trial(record.id)

@@ -171,7 +171,9 @@ class Manifest(RunHeader, frozen=True, kw_only=True, omit_defaults=True):
 
     status: RunStatus
     trials: list[TrialPlan]
-    """The plan as it is known now; of a complete run, the trials that were run."""
+    """The plan as it is known now, without profiled trials; of a complete run, the trials that were run."""
+    profiled: list[TrialPlan] = []
+    """The profiled trials of the plan."""
     failure: str | None = None
     engine_failures: list[EngineFailure] = []
     """Evidence against the engines that they name; ``failure`` has them in words, among others."""
@@ -267,7 +269,8 @@ class RunLog:
         return Manifest(
             **header,
             status=status,
-            trials=self.plans,
+            trials=[plan for plan in self.plans if not plan.profiled],
+            profiled=[plan for plan in self.plans if plan.profiled],
             failure=ended.failure if ended else None,
             engine_failures=[
                 EngineFailure(event.engine, event.turn, event.fate) for event in self.lost if event.fate is not None

@@ -11,6 +11,8 @@
             requests.jsonl       the streams decoded                       (derived, atomic)
             trial.json           verdict, counts, engine description       (atomic, last)
             quality.json         its answers compared with a reference's   (derived, atomic)
+            steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
+            front-end-0.frames   its HTTP process (:mod:`results.step_log`)
 
 A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`; a run is complete when its log
 says so. After any crash, records appended before it remain readable (see :mod:`results.jsonl` and
@@ -40,6 +42,7 @@ from results.jsonl import Log, read_log
 from results.quality import QualityRecord
 from results.records import RequestRecord, RunStatus, StreamRecord, TelemetryRecord
 from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
+from results.step_log import EngineEvent, HttpRecord
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -59,6 +62,20 @@ class TrialFolder:
         """Create the folder."""
         _make_folder(self.path)
 
+    @property
+    def kernels(self) -> "TrialFolder":
+        """Folder of the moment after a profiled trial in which kernels were recorded."""
+        return TrialFolder(self.path / "kernels")
+
+    @property
+    def clock(self) -> Path:
+        """File with the wall clock's time minus that of the monotonic clock, in nanoseconds."""
+        return self.path / "clock-offset"
+
+    def kernel_logs(self) -> list[Path]:
+        """Traces of torch's profiler, by engine process."""
+        return sorted(self.path.glob("kernels-*.json.gz"))
+
     def stream_log(self, worker: int) -> Path:
         """Path of the raw log of one client worker."""
         return self.path / f"streams-{worker}.frames"
@@ -70,6 +87,16 @@ class TrialFolder:
     def read_streams(self) -> Iterator[StreamRecord]:
         """Iterate over all exchanges that ended."""
         return itertools.chain.from_iterable(self.stream_logs())
+
+    def read_steps(self) -> list[list[EngineEvent]]:
+        """Read the record of the engine's steps, by replica; empty unless the trial was profiled."""
+        logs = (FrameLog(path, EngineEvent) for path in sorted(self.path.glob("steps-*.frames")))  # type: ignore[type-var]  (a union)
+        return [list(log) for log in logs]
+
+    def read_front_end(self) -> list[HttpRecord]:
+        """Read the record of the engine's HTTP process; empty unless the trial was profiled."""
+        logs = (FrameLog(path, HttpRecord) for path in sorted(self.path.glob("front-end-*.frames")))
+        return list(itertools.chain.from_iterable(logs))
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Read the telemetry samples."""

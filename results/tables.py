@@ -27,6 +27,7 @@ class Table(StrEnum):
     REQUESTS = "requests"
     CHUNKS = "chunks"
     TELEMETRY = "telemetry"
+    ATTRIBUTION = "attribution"
 
 
 class Format(StrEnum):
@@ -50,7 +51,8 @@ def table(run: Run, which: Table, how: Format) -> bytes:
     """
     data: pd.DataFrame = getattr(run, which.value)
     if data.empty:
-        raise NotExportable(f"{run.path} has no {which.value} to export: no trial ended")
+        ended = "no profiled trial ended" if which is Table.ATTRIBUTION else "no trial ended"
+        raise NotExportable(f"{run.path} has no {which.value} to export: {ended}")
     return _WRITERS[how](data)
 
 

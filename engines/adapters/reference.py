@@ -5,15 +5,15 @@ It speaks vLLM's dialect and has vLLM's metric names; see ``reference_engine/``.
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from engines.adapters.vllm import METRICS
 from engines.base import Setup
-from engines.dialects import Dialect, ReferenceDialect
-from engines.errors import NotInstalled
+from engines.dialects import Dialect, ReferenceDialect, failures
+from engines.errors import NotInstalled, StepLogMissing
 from engines.launcher import Server
 from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
@@ -81,8 +81,23 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Seconds that running requests get to finish after SIGTERM."""
     profile_dir: str | None = None
     """Folder in which ``POST /start_profile`` writes traces."""
+    step_log_dir: str | None = None
+    """Folder for the record of steps that ``bakeoff profile`` reads."""
     slow_down: float | None = None
     """For tests of regression gates: fraction by which the model is slowed down."""
+
+
+class _Files(msgspec.Struct):
+    files: list[str] = []
+    traces: list[str] = []
+
+
+async def _step_log(server: Server, path: str) -> list[str]:
+    status, body = await server.ask("POST", path)
+    if status != 200:
+        raise StepLogMissing(failures.refusal(status, body) if status else "it does not answer")
+    answer = msgspec.json.decode(body, type=_Files)
+    return answer.files or answer.traces
 
 
 def _speculate(speculation: Speculation) -> Setting | Cannot:
@@ -124,6 +139,7 @@ class ReferenceEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
+    step_log_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}", "profile_dir": "{file:profile}"}
     metrics = METRICS
     stop_grace_s = (5.0, 2.0)
 
@@ -146,6 +162,22 @@ class ReferenceEngine(ServerEngine):
     async def reset_cache(self, server: Server) -> bool:
         """Empty its prefix cache."""
         return await server.post("/reset_prefix_cache")
+
+    async def start_step_log(self, server: Server) -> None:
+        """Begin to record."""
+        await _step_log(server, "/start_step_log")
+
+    async def stop_step_log(self, server: Server) -> list[str]:
+        """Stop recording; returns the files."""
+        return await _step_log(server, "/stop_step_log")
+
+    async def start_kernels(self, server: Server) -> None:
+        """Begin to record."""
+        await _step_log(server, "/start_profile")
+
+    async def stop_kernels(self, server: Server) -> list[str]:
+        """Stop recording; returns the traces."""
+        return await _step_log(server, "/stop_profile")
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

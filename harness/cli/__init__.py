@@ -38,6 +38,7 @@ def make_app() -> cyclopts.App:
         measuring.demo,
         measuring.run,
         measuring.bench,
+        measuring.profile,
         searching.search,
         reading.report,
         reading.compare,

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import DEFAULT_OUT, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, Json, Out, Ray, Workers
+from harness.cli.options import (
+    DEFAULT_OUT,
+    EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    EXIT_OK,
+    Json,
+    Out,
+    Ray,
+    Workers,
+    standard_output,
+)
 
 if TYPE_CHECKING:
     from results.store import RunFolder
@@ -70,6 +80,67 @@ def run(
     return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
 
 
+def profile(
+    experiment: Path | None = None,
+    *,
+    kernels: bool = False,
+    diff: tuple[str, str] | None = None,
+    out: Out = DEFAULT_OUT,
+    json: Json = False,
+) -> int:
+    """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
+
+    Runs one plain and one profiled trial of each engine and level; in the latter the engine records its steps. Prints
+    the parts of each request's latency and the bottleneck, and writes one Perfetto trace per profiled trial, for
+    ui.perfetto.dev. Engines that do not record their steps get a plain trial.
+
+    Parameters
+    ----------
+    experiment
+        TOML file, as for bakeoff run; its repeats and its comparison of answers are left out.
+    kernels
+        Also record the engine's kernels for a second after each profiled trial, and add them to the trace.
+    diff
+        Instead of measuring, compare two profiled runs, RUN or RUN@ENGINE each: which parts the change came from.
+    out
+        Parent of the new run folder.
+    json
+        Print the summary as JSON.
+    """
+    import msgspec
+
+    from harness.conduct.run import create_run, run_into
+    from harness.errors import BadExperiment
+    from harness.experiment.config import QualityConfig, load_experiment, profiling
+
+    if diff is not None:
+        return _compared(*diff, json=json)
+    if experiment is None:
+        raise BadExperiment("profile needs an experiment file, or --diff RUN RUN")
+    loaded = profiling(load_experiment(experiment))
+    loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0), kernels=kernels)
+    folder = create_run(loaded, out)
+    return _reported(folder, interrupted=run_into(folder, loaded), json=json)
+
+
+def _compared(a: str, b: str, *, json: bool) -> int:
+    """Print which parts the change from one profiled run to another came from."""
+    from harness.cli.reading import print_json, read
+    from results.attribution.difference import differences, side
+    from results.report.difference_table import print_differences
+
+    sides = [
+        side(read(location).attributions, engine, location)
+        for location, _, engine in (text.partition("@") for text in (a, b))
+    ]
+    found = differences(*sides)
+    if json:
+        print_json(found)
+    else:
+        print_differences(found, standard_output())
+    return EXIT_OK
+
+
 def bench(
     *,
     url: str,
@@ -87,6 +158,7 @@ def bench(
     seed: int = 1,
     api_key_env: str | None = None,
     calibrate: bool = True,
+    profile: bool = False,
     max_foreign_share: float = 0.2,
     workers: Workers = None,
     ray: Ray = None,
@@ -130,6 +202,9 @@ def bench(
         Environment variable that holds the server's API key.
     calibrate
         Also measure the client's own error, which the table prints as ±.
+    profile
+        Repeat each level once while the server records its steps, and print where the latency comes from. The server
+        must be a reference engine of this machine, started with --step-log-dir.
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
@@ -144,7 +219,7 @@ def bench(
     from engines.base import base_url
     from harness.conduct.run import create_run, run_into
     from harness.experiment.bench import bench_experiment
-    from harness.experiment.config import with_client
+    from harness.experiment.config import profiling, with_client
 
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
@@ -154,7 +229,7 @@ def bench(
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model
         sys.stderr.write(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
-    experiment = with_client(experiment, workers, ray)
+    experiment = with_client(profiling(experiment) if profile else experiment, workers, ray)
     folder = create_run(experiment, out)
     return _reported(folder, interrupted=run_into(folder, experiment), json=json)
 

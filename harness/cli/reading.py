@@ -17,6 +17,7 @@ from harness.cli.options import (
 
 if TYPE_CHECKING:
     from results import Run
+    from results.attribution import Attribution
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -177,18 +178,32 @@ def show(location: str | Path, *, json: bool) -> "Run":
     from rich.console import Console
 
     from results.report import print_summary, write_html
+    from results.trace import write_traces
 
     run = read(location)
     if json:
-        print_json(_summary(run, write_html(run)))
+        print_json(_summary(run, write_html(run), write_traces(run)))
     else:
         console = Console()
         print_summary(run, console)  # before the page: on a full disk the user still gets the table
-        console.print(f"\nreport: {write_html(run)}", markup=False, highlight=False, soft_wrap=True)
+        lines = [f"report: {write_html(run)}", *(f"trace: {path}" for path in write_traces(run))]
+        console.print("\n" + "\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     return run
 
 
-def _summary(run: "Run", page: Path) -> dict[str, Any]:
+def _attribution(found: "Attribution") -> dict[str, Any]:
+    from results.text.attribution import bottleneck_sentence
+
+    return {
+        "trial": found.record.id,
+        "sentence": bottleneck_sentence(found),
+        "mean_s": found.means,
+        "clock": found.clock,
+        "attributed_share": found.attributed_share,
+    }
+
+
+def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
     import msgspec
 
     from results.report.quality import quality_warnings
@@ -196,6 +211,8 @@ def _summary(run: "Run", page: Path) -> dict[str, Any]:
     return {
         "run": str(run.path),
         "report": str(page),
+        "traces": [str(path) for path in traces],
+        "attribution": [_attribution(found) for found in run.attributions],
         "status": run.status.value,
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],

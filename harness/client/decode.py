@@ -36,6 +36,7 @@ class DecodedStream(msgspec.Struct):
         last_event_ns: arrival of the last event.
         finish: finish reason of the engine.
         fault: first failure that the engine reported.
+        answer_id: ``id`` of the first event.
     """
 
     deltas: list[tuple[int, TokenDelta]] = []
@@ -45,6 +46,11 @@ class DecodedStream(msgspec.Struct):
     last_event_ns: int | None = None
     finish: str | None = None
     fault: str | None = None
+    answer_id: str | None = None
+
+
+class _Identified(msgspec.Struct):
+    id: str | None = None
 
 
 def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer | None) -> RequestRecord:
@@ -87,6 +93,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         cached_tokens=usage.cached_tokens,
         finish_reason=decoded.finish,
         error=masked(error) if error else None,
+        answer_id=decoded.answer_id,
         text="".join(delta.text for _, delta in decoded.deltas),
     )
 
@@ -100,9 +107,18 @@ def read_stream(stream: StreamRecord, dialect: Dialect) -> DecodedStream:
         for data in payloads:
             for event in reader.events(data):
                 _add(decoded, t_ns, event)
+        if payloads and decoded.last_event_ns is None:
+            decoded.answer_id = _answer_id(payloads[0])
         if payloads:
             decoded.last_event_ns = t_ns
     return decoded
+
+
+def _answer_id(payload: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(payload, type=_Identified).id
+    except msgspec.MsgspecError:
+        return None
 
 
 def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:

@@ -205,7 +205,8 @@ class Conductor:
         """Stop the engine, then compare a sample of its answers with the reference model while the machine is free."""
         await self._stop()
         finished = self._writer.log.finished
-        records = [finished[plan.id] for plan in self._turn_plans if plan.id in finished]
+        plans = [plan for plan in self._turn_plans if plan.id in finished and not plan.profiled]
+        records = [finished[plan.id] for plan in plans]
         self._turn, self._turn_plans = None, []
         if not self._world.has_reference:
             return

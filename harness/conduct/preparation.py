@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from engines import Engine, Model, engine
+from engines import Engine, Model, engine, records_steps
+from engines.registry import adapter_class
 from harness.conduct.world import World
-from harness.experiment.config import Experiment
+from harness.experiment.config import EngineConfig, Experiment
 from harness.experiment.demands import refuse_unmet
 from harness.host.environment import machine
 from harness.traffic.planner import TrafficPlanner, traffic_planner
@@ -62,7 +63,7 @@ async def prepared(
     model = await _model(experiment, world, fetching)
     tokenizer = world.tokenizer(experiment.model, model)
     engines = {
-        config.name: engine(config.adapter, model, config.options, experiment.spec_of(config), config)
+        config.name: engine(config.adapter, model, _options(config, experiment), experiment.spec_of(config), config)
         for config in experiment.engines
     }
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
@@ -70,6 +71,13 @@ async def prepared(
         refuse_unmet(engines, sample, experiment.workload.name, tokenizer)
         here = machine(run.read_manifest().environment)
         yield Preparation(experiment, model, tokenizer, engines, planner, here, world)
+
+
+def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
+    """The adapter's options; of a run with profiled trials, those that allow a record of steps beside them."""
+    kind = adapter_class(config.adapter)
+    recording = kind.step_log_options if experiment.profile and records_steps(config.adapter) and not config.url else {}
+    return {**recording, **config.options}
 
 
 async def _model(experiment: Experiment, world: World, fetching: Callable[[int, int | None], None]) -> Model:

@@ -180,7 +180,8 @@ def recover(run: RunFolder) -> int:
         How many trials were decoded.
     """
     manifest = run.read_manifest()
-    with_streams = [(plan, run.trial(plan.id)) for plan in manifest.trials if run.trial(plan.id).stream_logs()]
+    plans = [*manifest.trials, *manifest.profiled]
+    with_streams = [(plan, run.trial(plan.id)) for plan in plans if run.trial(plan.id).stream_logs()]
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0

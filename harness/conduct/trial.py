@@ -14,6 +14,8 @@ from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
 from harness.conduct.engine_start import EngineUnderTest
+from harness.conduct.kernels import LOAD_S, record_kernels
+from harness.conduct.step_log import StepLog
 from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
 from harness.experiment.config import Experiment
@@ -114,11 +116,14 @@ class TrialRunner:
         folder.create()
         started_ns = self._world.now_ns()
         page = _page(under_test)
+        step_log = StepLog(under_test.engine, under_test.server, folder) if plan.profiled else None
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         async with self._sampler.into(
             folder.telemetry_log, under_test.server.pid, self._fleet.pids, page, under_test.gpus, own=own
         ):
-            result = await self._unless_death(under_test.server, self._drive(under_test, plan.load, traffic, folder))
+            result = await self._unless_death(
+                under_test.server, self._drive(under_test, plan.load, traffic, folder, step_log)
+            )
         ended_ns = self._world.now_ns()
         if result and result.loop_lag:
             with Appender(folder.telemetry_log) as telemetry:
@@ -144,6 +149,8 @@ class TrialRunner:
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=under_test.server.start_s,
             startup=under_test.startup,
+            profiled=plan.profiled,
+            step_log_missing=step_log.missing if step_log else None,
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
@@ -151,10 +158,25 @@ class TrialRunner:
             if result and result.ramp
             else None,
         )
+        if plan.profiled and self._experiment.kernels and not death:
+            briefly = functools.partial(self._briefly, under_test, record, traffic)
+            missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)
+            record = msgspec.structs.replace(record, kernels_missing=missing)
         return await self._judged(record, folder, under_test, str(death) if death else None)
 
+    async def _briefly(
+        self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
+    ) -> LoadResult:
+        """Send the window's requests for a moment, about as many at a time as the trial had."""
+        streams = [stream for stream in self._run.trial(record.id).read_streams() if stream.phase is Phase.MEASURED]
+        busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
+        in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
+        await under_test.engine.reset_cache(under_test.server)  # the prompts are the trial's
+        order = self._order(under_test, Closed(record.load.concurrency or max(1, in_flight), LOAD_S), Phase.TAIL)
+        return await self._fleet.load(order, self._encoded(under_test, traffic.window, 0), folder)
+
     async def _drive(
-        self, under_test: EngineUnderTest, load: Load, traffic: Traffic, folder: TrialFolder
+        self, under_test: EngineUnderTest, load: Load, traffic: Traffic, folder: TrialFolder, step_log: StepLog | None
     ) -> LoadResult:
         limits = self._experiment.trial
         self._was_reset = False
@@ -167,12 +189,16 @@ class TrialRunner:
             return self._encoded(under_test, sessions, first, self._asks(load))
 
         await self._sampler.mark("before")
+        if step_log:
+            await step_log.start()
         if is_steady(load):
             others = functools.partial(self._encoded, under_test)
             plan = SteadyTraffic(load, limits, traffic, primed=primed, encode=others, encode_window=window).plan()
             result = await self._fleet.steady(order, plan, folder)
         else:
             result = await self._fleet.load(order, window(traffic.window, 0), folder)
+        if step_log:
+            await step_log.stop()
         await self._sampler.mark("after")
         return result
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engines import Deployment, EngineSpec, check
+from engines import Deployment, EngineSpec, check, records_steps
 from harness.errors import BadExperiment
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from results.records import Cache, Load, Slo, TrialPlan
@@ -133,6 +133,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     client: ClientConfig = ClientConfig()
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
+    profile: bool = False
+    """Follow the first trial of each engine and level by one in which the engine records its steps
+    (``bakeoff profile``); no metric counts it."""
+    kernels: bool = False
+    """Record kernels for a second after each profiled trial, by torch's profiler, for its trace."""
 
     def plan(self) -> list[TrialPlan]:
         """The trials in the order in which they run.
@@ -148,7 +153,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 for level, load in levels[::step]:
                     if not engine.loads or load.label in engine.loads:
                         trial_id = f"r{repeat}-{engine.name}-{level}"
-                        trials.append(TrialPlan(trial_id, engine.name, self.workload.name, load, repeat))
+                        plan = TrialPlan(trial_id, engine.name, self.workload.name, load, repeat)
+                        trials.append(plan)
+                        if self.profile and repeat == 1 and records_steps(engine.adapter):
+                            trials.append(msgspec.structs.replace(plan, id=f"{trial_id}-profiled", profiled=True))
         return trials
 
     def engine(self, name: str) -> EngineConfig:
@@ -232,6 +240,18 @@ def with_client(experiment: Experiment, workers: int | None, ray: str | None) ->
     return changed
 
 
+def profiling(experiment: Experiment) -> Experiment:
+    """The experiment with profiled trials.
+
+    Raises:
+        BadExperiment: none of its engines records its steps.
+    """
+    if not any(records_steps(engine.adapter) for engine in experiment.engines):
+        names = ", ".join(engine.name for engine in experiment.engines)
+        raise BadExperiment(f"no engine records its steps ({names}); profile the adapter 'reference'")
+    return msgspec.structs.replace(experiment, profile=True)
+
+
 def _problem(experiment: Experiment) -> str | None:
     """The first contradiction or value out of range; None if there is none."""
     for load in experiment.loads:
@@ -271,6 +291,7 @@ def _problem(experiment: Experiment) -> str | None:
             "trial.max_requests must be at least 1",
         ),
         (len(set(levels)) == len(levels), "two loads are equal; remove one"),
+        (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )
     return next((problem for is_ok, problem in checks if not is_ok), None)
 

@@ -56,6 +56,7 @@ def fingerprint(
         "traffic": traffic_sha256,
         "load": msgspec.to_builtins(plan.load),
         "repeat": plan.repeat,
+        "profiled": plan.profiled,
         "seed": experiment.seed,
         "trial": msgspec.to_builtins(experiment.trial),
         "logprobs": experiment.quality.samples if experiment.quality.logprobs else 0,

@@ -135,6 +135,9 @@ class EngineConfig:
     threads: Annotated[int | None, "CPU threads of each process; default: torch's own choice, shared among them"] = None
     drain_timeout_s: Annotated[int, "seconds that requests under way get to end after SIGTERM; 0: none"] = 30
     profile_dir: Annotated[str, "where POST /start_profile writes traces of the step loop; empty: nowhere"] = ""
+    step_log_dir: Annotated[
+        str, "where POST /start_step_log records the times of steps and requests (bakeoff profile); empty: nowhere"
+    ] = ""
     slow_down: Annotated[
         float, "for testing regression gates: how much longer the model takes, as a share; 0.1 waits a tenth more"
     ] = 0.0

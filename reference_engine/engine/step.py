@@ -51,6 +51,9 @@ class Engine:
         overlap: whether to launch a step before the one in flight is collected; of use where the runner does not wait.
         speculator: plans drafts; None for none.
         close: ends the runner's other processes.
+
+    Attributes:
+        on_step: called with each step and its report; None where nobody records them.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Engine:
         self._in_flight: _Launched | None = None
         self._settled_s = -float("inf")
         self._failure: EngineUnavailableError | None = None
+        self.on_step: Callable[[Step, StepReport], None] | None = None
         self.close = close
 
     @property
@@ -167,7 +171,10 @@ class Engine:
             raise self._failure
         launched = self._in_flight or self._launch()
         self._in_flight = self._launch_ahead(launched) if self.overlap else None
-        return self._settle(launched)
+        report = self._settle(launched)
+        if self.on_step is not None:
+            self.on_step(launched.step, report)
+        return report
 
     def _launch(self) -> "_Launched":
         """Plans and launches the next step."""

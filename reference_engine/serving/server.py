@@ -73,6 +73,21 @@ class StatusRoutes:
         """Writes the traces; the answer says where, when they are there."""
         return _json({"traces": await self._service.ready().engines.stop_profile()})
 
+    async def start_step_log(self, _: web.Request) -> web.Response:
+        """Records the times of steps and requests until POST /stop_step_log; needs --step-log-dir."""
+        engines = self._service.ready().engines
+        front_end = self._service.front_end_log.start()
+        try:
+            return _json({"files": [front_end, *await engines.start_step_log()]})
+        except BaseException:
+            self._service.front_end_log.stop()
+            raise
+
+    async def stop_step_log(self, _: web.Request) -> web.Response:
+        """Ends the record; the answer says where it lies, when it is there."""
+        front_end = self._service.front_end_log.stop()
+        return _json({"files": [front_end, *await self._service.ready().engines.stop_step_log()]})
+
     async def models(self, _: web.Request) -> web.Response:
         """The one model, in OpenAI's list shape."""
         config = self._service.config
@@ -122,6 +137,8 @@ def make_app(service: Service) -> web.Application:
     app.router.add_post("/reset_prefix_cache", status.reset_prefix_cache)
     app.router.add_post("/start_profile", status.start_profile)
     app.router.add_post("/stop_profile", status.stop_profile)
+    app.router.add_post("/start_step_log", status.start_step_log)
+    app.router.add_post("/stop_step_log", status.stop_step_log)
     app.router.add_get("/server_info", status.server_info)
     app.router.add_get("/v1/models", status.models)
     app.router.add_post("/v1/completions", generation.completions)

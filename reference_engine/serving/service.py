@@ -17,6 +17,7 @@ from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from reference_engine.serving.core.client import EngineClient
 from reference_engine.serving.core.launch import CoreProcess, Starter
 from reference_engine.serving.core.wire import Facts
+from reference_engine.serving.front_end_log import FrontEndLog
 from reference_engine.serving.openai_api.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Service:
     def __init__(self, config: EngineConfig, start_core: Starter = CoreProcess) -> None:
         self.config = config
         self.metrics = Metrics(config.model_name)
+        self.front_end_log = FrontEndLog(config.step_log_dir)
         self.created_s = int(time.time())  # wall clock, seconds; only reported
         self._start_core = start_core
         self._engines: EngineClient | None = None
@@ -103,6 +105,7 @@ class Service:
     async def stop(self) -> None:
         """Ends the engines; requests in flight fail with a message that says so."""
         self._is_draining = True
+        self.front_end_log.close()
         if self._engines is not None:
             await self._engines.stop()
 

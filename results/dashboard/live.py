@@ -126,7 +126,7 @@ class _LiveRun:
             self._trial = None
         elif self._trial is None or self._trial.id != under_way.id:
             self._trial = _LiveTrial(under_way.id)
-        steps = [self._step(plan) for plan in manifest.trials]
+        steps = [self._step(plan) for plan in self._log.plans]
         current = self._trial.read(folder.trial(self._trial.id)) if self._trial else None
         return Live(folder.path.name, manifest.name, manifest.status, steps, current, manifest.failure)
 

@@ -12,6 +12,7 @@ from results.report.charts.scatter import MAX_DOTS
 from results.report.foreign_load import foreign_load_text
 from results.report.sections import (
     answers,
+    attribution,
     background,
     basis,
     batches,
@@ -45,6 +46,7 @@ CONTENTS = (
     ("distributions", "Distributions"),
     ("over-time", "Over time"),
     ("dependence", "Dependence"),
+    ("attribution", "Attribution"),
     ("engine-view", "Engine’s view"),
     ("views", "Other tools"),
     ("answers", "Answers"),
@@ -84,6 +86,7 @@ class Page(msgspec.Struct, frozen=True):
     batch_figures: list[batches.BatchFigure]
     max_dots: int
     min_batch_tokens: int
+    attribution: attribution.AttributionView
     engine_view: engine_view.EngineView
     speculation: speculation.SpeculationView
     views: views.Views
@@ -132,6 +135,7 @@ def page_of(run: Run) -> Page:
         batch_figures=batches.batch_figures(run),
         max_dots=MAX_DOTS,
         min_batch_tokens=batches.MIN_TOKENS,
+        attribution=attribution.attribution_view(run),
         engine_view=engine_view.engine_view(run),
         speculation=speculation.speculation_view(run),
         views=views.views_section(run),

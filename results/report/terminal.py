@@ -14,6 +14,7 @@ from rich.text import Text
 from results.levels import levels_of
 from results.metrics import CATALOGUE, Unit
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from results.report.attribution import print_attribution, profiled_trials
 from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from results.report.footnotes import Footnotes
 from results.report.foreign_load import foreign_load_text
@@ -74,6 +75,7 @@ def print_summary(run: Run, console: Console) -> None:
         if run.search is not None:
             print_search(run.search, console)
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
+        print_attribution(profiled_trials(run), console)
         _print_list(console, "INVALID trials, excluded from every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
         _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")

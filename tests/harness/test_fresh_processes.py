@@ -53,6 +53,7 @@ COMMANDS = {
     "models quantize": ("nothing --out out --method int8", 2, "unknown model 'nothing'"),
     "models trim": ("nothing", 2, "unknown model 'nothing'"),
     "plan": ("smollm2-135m --gpu h200", 0, "0.13 G parameters; 257 MiB in bf16"),
+    "profile": ("--diff runs/run runs/run", 2, "runs/run has no profiled trial at all; make one with bakeoff profile"),
     "report": ("runs/run", 0, "report: runs/run/report.html"),
     "run": ("experiment.toml --out file", 3, "cannot make the folder"),
     "search": ("experiment.toml --slo ttft_p99<1s --out file", 3, "cannot make the folder"),

@@ -62,9 +62,9 @@ def island(page: str) -> str:
 def test_sections_stand_in_their_order(outline: Outline) -> None:
     ids = [attrs.get("id") for tag, attrs in outline.elements if tag == "section"]
     assert ids == [
-        "summary", "frontier", "distributions", "over-time", "dependence", "engine-view", "views", "answers",
-        "timelines", "trials", "failures", "instrument", "engines", "environment", "definitions", "configuration",
-        "reproduce",
+        "summary", "frontier", "distributions", "over-time", "dependence", "attribution", "engine-view", "views",
+        "answers", "timelines", "trials", "failures", "instrument", "engines", "environment", "definitions",
+        "configuration", "reproduce",
     ]  # fmt: skip
 
 

@@ -34,7 +34,9 @@ from reference_engine.serving.core.wire import (
     Sent,
     Start,
     StartProfile,
+    StartStepLog,
     StopProfile,
+    StopStepLog,
     frame,
 )
 
@@ -123,10 +125,15 @@ class EngineClient:
 
     Args:
         on_report: see `OnReport`.
+
+    Attributes:
+        failure: why no request can be taken any more; None while all is well.
+        reported_ns: when the latest report arrived, on the monotonic clock.
     """
 
     def __init__(self, on_report: OnReport) -> None:
         self.failure: EngineUnavailableError | None = None
+        self.reported_ns = 0
         self._on_report = on_report
         self._replicas: list[Replica] = []
         self._open: dict[str, _Open] = {}
@@ -226,6 +233,24 @@ class EngineClient:
         """
         return await self._call(StopProfile)
 
+    async def start_step_log(self) -> list[str]:
+        """Starts a log of steps in every engine; returns the files.
+
+        Raises:
+            RequestError: there is no place for them, or logs are being written.
+            EngineUnavailableError: an engine crashed, or the server stops.
+        """
+        return await self._call(StartStepLog)
+
+    async def stop_step_log(self) -> list[str]:
+        """Ends the logs of steps; returns the files.
+
+        Raises:
+            RequestError: no log is being written, or one is incomplete.
+            EngineUnavailableError: an engine crashed, or the server stops.
+        """
+        return await self._call(StopStepLog)
+
     async def drained(self) -> None:
         """Waits until no request is under way."""
         await self._idle.wait()
@@ -262,7 +287,9 @@ class EngineClient:
                 self._idle.set()
         return ended
 
-    async def _call(self, command: type[StartProfile] | type[StopProfile]) -> list[str]:
+    async def _call(
+        self, command: type[StartProfile] | type[StopProfile] | type[StartStepLog] | type[StopStepLog]
+    ) -> list[str]:
         if self.failure is not None:
             raise self.failure
         calls: list[asyncio.Future[str]] = []
@@ -300,6 +327,7 @@ class EngineClient:
                 )
 
     def _deliver(self, replica: Replica, report: StepReport) -> None:
+        self.reported_ns = time.monotonic_ns()
         replica.last = report
         self._on_report(self._replicas.index(replica), report)
         streams: list[TokenStream] = []

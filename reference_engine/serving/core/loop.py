@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from reference_engine.loading.checkpoint import open_checkpoint
 from reference_engine.serving.core.channel import Channel
 from reference_engine.serving.core.compilation import Compilation
 from reference_engine.serving.core.profiling import Profiler
+from reference_engine.serving.core.step_log import StepLog
 from reference_engine.serving.core.wire import (
     Add,
     Cancel,
@@ -35,12 +37,17 @@ from reference_engine.serving.core.wire import (
     Reset,
     Start,
     StartProfile,
+    StartStepLog,
     StopProfile,
+    StopStepLog,
 )
 
 _log = logging.getLogger(__name__)
 
 _CANCELLED = 499  # nginx's status for a client that has gone; nobody reads it
+
+Calls = dict[type[Command], Callable[[], str]]
+"""What answers a command with `Done`."""
 
 Loader = Callable[[EngineConfig], tuple[BeamSearchEngine, Facts]]
 
@@ -97,6 +104,11 @@ def _serve(channel: Channel, loader: Loader) -> None:
         raise EngineBugError(f"the first command is {type(start).__name__}, not Start")
     engine, facts = loader(start.config)
     profiler = Profiler(facts.config.profile_dir)
+    step_log = StepLog(facts.config.step_log_dir, engine.core)
+    calls: Calls = {
+        StartProfile: profiler.start, StopProfile: profiler.stop,
+        StartStepLog: step_log.start, StopStepLog: step_log.stop,
+    }  # fmt: skip
     freed = None if facts.config.device == "cuda" else FreedMemory()  # tensors of a GPU's batches are not in the heap
     gc.collect()
     gc.freeze()  # keeps what is loaded out of every later garbage collection
@@ -106,42 +118,50 @@ def _serve(channel: Channel, loader: Loader) -> None:
         with torch.inference_mode():
             while True:
                 for command in channel.receive(wait=not engine.has_work):
-                    _follow(command, engine, channel, profiler, compilation)
+                    _follow(command, engine, channel, compilation, calls=calls, step_log=step_log)
                 for request in compilation.take():
-                    _add(request, engine, channel)
+                    _add(request, engine, channel, step_log)
                 # A step without work computes nothing, but reports that the last cancelled request is gone.
-                channel.send(engine.step())
+                with profiler.step():
+                    report = engine.step()
+                channel.send(report)
                 if freed is not None and not engine.has_work:
                     freed.give_back()
     finally:
         compilation.close()
+        step_log.close()
         engine.close()
 
 
 def _follow(
-    command: Command, engine: BeamSearchEngine, channel: Channel, profiler: Profiler, compilation: Compilation
+    command: Command,
+    engine: BeamSearchEngine,
+    channel: Channel,
+    compilation: Compilation,
+    *,
+    calls: Calls,
+    step_log: StepLog,
 ) -> None:
     match command:
         case Add():
             for request in (sent.request() for sent in command.requests):
                 if not compilation.hold(request):
-                    _add(request, engine, channel)
+                    _add(request, engine, channel, step_log)
         case Cancel():
             for request_id in command.request_ids:
                 _cancel(request_id, engine, channel, compilation)
         case Reset():
             engine.reset_prefix_cache()
-        case StartProfile():
-            _answer(command.call, profiler.start, channel)
-        case StopProfile():
-            _answer(command.call, profiler.stop, channel)
+        case StartProfile() | StopProfile() | StartStepLog() | StopStepLog():
+            _answer(command.call, calls[type(command)], channel)
         case Start():
             raise EngineBugError("a second Start")
 
 
-def _add(request: Request, engine: BeamSearchEngine, channel: Channel) -> None:
+def _add(request: Request, engine: BeamSearchEngine, channel: Channel, step_log: StepLog) -> None:
     try:
         engine.add(request)
+        step_log.added(request, time.perf_counter())
     except RequestError as error:  # too many wait
         channel.send(Refused(request.request_id, str(error), error.status, error.param, error.code))
 

@@ -2,9 +2,10 @@
 
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from torch.profiler import ProfilerActivity, profile, supported_activities
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
 from reference_engine.errors import UserMistakeError
 
@@ -34,6 +35,10 @@ class Profiler:
         self._running = profile(activities=wanted & supported_activities(), record_shapes=True)
         self._running.start()
         return str(self._directory)
+
+    def step(self) -> AbstractContextManager[object]:
+        """Marks one step in the trace as `engine step`."""
+        return nullcontext() if self._running is None else record_function("engine step")
 
     def stop(self) -> str:
         """Ends, writes the trace and says where it lies. The step loop waits meanwhile.

@@ -86,7 +86,19 @@ class StopProfile(msgspec.Struct, tag="stop-profile"):
     call: int
 
 
-Command = Start | Add | Cancel | Reset | StartProfile | StopProfile
+class StartStepLog(msgspec.Struct, tag="start-step-log"):
+    """Starts a log of all steps; answered by `Done`."""
+
+    call: int
+
+
+class StopStepLog(msgspec.Struct, tag="stop-step-log"):
+    """Ends the log of all steps; answered by `Done`."""
+
+    call: int
+
+
+Command = Start | Add | Cancel | Reset | StartProfile | StopProfile | StartStepLog | StopStepLog
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from reference_engine.engine.outputs import TokenOutput
+from reference_engine.serving.front_end_log import HttpTrace
 from reference_engine.serving.openai_api.answers import encode, sse
 from reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent
 from reference_engine.serving.openai_api.fields import StreamOptions
@@ -93,15 +94,18 @@ class DirectWriter:
     Args:
         http: of HTTP/1.1; its answer has begun, in chunked encoding.
         encoder: of its answer.
+        trace: of the request; None while nothing is recorded.
     """
 
-    __slots__ = ("_data", "_encoder", "_http", "_transport")
+    __slots__ = ("_data", "_encoder", "_http", "_num_tokens", "_trace", "_transport")
 
-    def __init__(self, http: web.Request, encoder: ChunkEncoder) -> None:
+    def __init__(self, http: web.Request, encoder: ChunkEncoder, trace: HttpTrace | None = None) -> None:
         self._http = http
         self._encoder = encoder
         self._transport: asyncio.Transport | None = None
         self._data = b""
+        self._trace = trace
+        self._num_tokens = 0
 
     def encode(self, outputs: Sequence[TokenOutput]) -> bool:
         """See `Sink.encode`."""
@@ -109,10 +113,13 @@ class DirectWriter:
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
         self._data = self._encoder.encode(outputs)
+        self._num_tokens = len(outputs)
         return True
 
     def write(self) -> None:
         """See `Sink.write`."""
         data = self._data
+        if self._trace is not None:
+            self._trace.writes(self._num_tokens)
         if data and self._transport is not None:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -9,6 +9,7 @@ from reference_engine.engine.beam_search import conflicting_flag
 from reference_engine.engine.request import FinishReason, Request
 from reference_engine.errors import EngineUnavailableError, RequestError
 from reference_engine.serving.core.streams import TokenStream
+from reference_engine.serving.front_end_log import HttpTrace
 from reference_engine.serving.openai_api.answers import DONE, encode, sse
 from reference_engine.serving.openai_api.choices import Choice, OpenChoices, TokenEvent, best_of, share_prompt_logprobs
 from reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
@@ -42,23 +43,25 @@ class GenerationRoutes:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
+        trace = self._service.front_end_log.trace()
         serving = self._service.ready()
         fields = parse_body(await http.read(), CompletionFields)
         self._check_model_name(fields)
         prompts = await completion_prompts(fields, serving.tokenizer)
         answer_id = f"cmpl-{uuid.uuid4().hex}"
         form = TextFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace))
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
+        trace = self._service.front_end_log.trace()
         serving = self._service.ready()
         fields = parse_body(await http.read(), ChatFields)
         self._check_model_name(fields)
         prompts = [await chat_prompt(fields, serving.tokenizer)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving))
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace))
 
     def _check_model_name(self, fields: GenerationFields) -> None:
         name = self._service.config.model_name
@@ -83,6 +86,9 @@ class GenerationRoutes:
             # The prompt is computed once; the others are forked off then and share its blocks.
             group[0].siblings = tuple(group[1:])
             leaders.append(group[0])
+        trace = job.trace
+        if trace is not None:
+            trace.parsed(job.serving.engines)
         stream = job.serving.engines.submit(leaders)
         try:
             if fields.stream:
@@ -93,16 +99,26 @@ class GenerationRoutes:
             metrics = self._service.metrics
             metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
             metrics.count_finished(FinishReason.ABORT, stream.close())
+            if trace is not None:
+                trace.ended([choice.request_id for choice in choices])
 
 
 class _Job:
     """What a request has become after parsing."""
 
-    def __init__(self, answer_id: str, prompts: Sequence[list[int]], form: AnswerFormat, serving: Serving) -> None:
+    def __init__(
+        self,
+        answer_id: str,
+        prompts: Sequence[list[int]],
+        form: AnswerFormat,
+        serving: Serving,
+        trace: HttpTrace | None,
+    ) -> None:
         self.answer_id = answer_id
         self.prompts = prompts
         self.form = form
         self.serving = serving
+        self.trace = trace
 
     def request(
         self, prompt: list[int], fields: GenerationFields, grammar: str | None, *, index: int, seed: int
@@ -146,15 +162,18 @@ async def _answer_in_stream(
     encoder = ChunkEncoder(OpenChoices(choices, stream), job.form, job.prompts, options)
     response = web.StreamResponse(headers=_SSE_HEADERS)
     sink: DirectWriter | None = None
+    trace = job.trace
     if http.version >= HttpVersion11:
         response.enable_chunked_encoding()
-        sink = DirectWriter(http, encoder)
+        sink = DirectWriter(http, encoder, trace)
     await response.prepare(http)
     unsent, is_begun = b"", False
     try:
         # The first write is aiohttp's: the headers are out after it.
         while outputs := await stream.next_outputs(sink if is_begun else None):
             unsent = encoder.encode(outputs)
+            if trace is not None:
+                trace.writes(len(outputs))
             if unsent and not stream.is_over:
                 await response.write(unsent)  # waits where the client reads too slowly
                 unsent, is_begun = b"", True

@@ -43,6 +43,7 @@ OPTIONS = {
     "data_parallel_size": 2,
     "drain_timeout_s": 3,
     "profile_dir": "/profiles",
+    "step_log_dir": "/steps",
     "slow_down": 0.1,
 }
 SPEC = {

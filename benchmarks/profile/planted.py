@@ -1,0 +1,199 @@
+"""Planted bottlenecks are named, and their delay is recovered. Run by ``make bench-profile``.
+
+Each case measures the real reference engine with something slow in it, around it or before it. Bars: every case names
+what was planted; where the delay is known, the part that carries it is right to 10 %; at most 2 % of E2E are
+unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs. The cost of the record itself is
+printed, not judged: one trial on a shared machine cannot tell so small a difference.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import results
+from benchmarks.bars import Bars, model_argument
+from engines import Deployment, EngineSpec, Model, Setup, launched, pick_port
+from engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from results.attribution import Attribution, Latency, Part
+from results.attribution.bottleneck import bottleneck
+from results.text.attribution import bottleneck_sentence, overhead_line
+
+NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.06
+SLOW = {
+    "detokenise": f"""
+import time
+from reference_engine.engine import text_writer
+push = text_writer.TextWriter.push
+def slow(self, token_id, finish_reason):
+    time.sleep({DETOKENISE_S})
+    return push(self, token_id, finish_reason)
+text_writer.TextWriter.push = slow
+""",
+    "step loop": f"""
+import time
+from reference_engine.serving.core import channel
+receive = channel.Channel.receive
+def slow(self, *, wait):
+    if not wait:
+        time.sleep({GAP_S})
+    return receive(self, wait=wait)
+channel.Channel.receive = slow
+""",
+}
+"""``sitecustomize`` of the engine's processes."""
+Expected = Callable[[Attribution], dict[Part, float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is slow; ``expected`` gives the seconds of the parts that carry a known delay."""
+
+    part: Part
+    load: str = "concurrency = 1"
+    input_tokens: int = 32
+    output_tokens: int = 24
+    spec: EngineSpec = field(default_factory=EngineSpec)
+    slow: str | None = None
+    network_s: float = 0.0
+    expected: Expected = lambda _: {}
+
+
+def mean(found: Attribution, part: Part) -> float:
+    return found.means[Latency.E2E][part]
+
+
+def network(_: Attribution) -> dict[Part, float]:
+    return dict.fromkeys((Part.NETWORK_IN, Part.NETWORK_OUT), NETWORK_S)
+
+
+def gaps(_: Attribution) -> dict[Part, float]:
+    """One gap between two steps of a request: one prefill step, and one step for each later token."""
+    return {Part.BUBBLES: GAP_S * (CASES["slow step loop"].output_tokens - 1)}
+
+
+def backlog(found: Attribution) -> dict[Part, float]:
+    """Tokens wait for their text one behind the other, while the engine goes on with the next ones."""
+    computing = mean(found, Part.DECODE) + mean(found, Part.BUBBLES)
+    return {Part.DETOKENISE: DETOKENISE_S * CASES["slow detokeniser"].output_tokens - computing}
+
+
+CASES = {
+    "nothing": Case(Part.DECODE, "concurrency = 2"),
+    "slow client": Case(Part.CLIENT, 'arrival = "constant"\nrate_per_s = 12\nmax_in_flight = 1'),
+    "slow network": Case(Part.NETWORK_IN, network_s=NETWORK_S, expected=network),
+    "queue by slots": Case(Part.QUEUE, "concurrency = 6", spec=EngineSpec(max_num_seqs=1)),
+    "prefill interference": Case(Part.INTERFERENCE, "concurrency = 6", input_tokens=384, output_tokens=32),
+    "slow detokeniser": Case(Part.DETOKENISE, slow="detokenise", expected=backlog),
+    "slow step loop": Case(Part.BUBBLES, slow="step loop", expected=gaps),
+    "decode alone": Case(Part.DECODE, output_tokens=64),
+    "compute-bound prefill": Case(Part.PREFILL, input_tokens=1024, output_tokens=4),
+}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    model_argument(parser)
+    parser.add_argument("--duration", type=float, default=3.0, help="seconds of each window (default: %(default)s)")
+    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    options = parser.parse_args()
+    bars = Bars()
+    for name in options.case or CASES:
+        with tempfile.TemporaryDirectory() as scratch:
+            judge(bars, name, await profiled(CASES[name], options, Path(scratch)))
+    bars.finish()
+
+
+def judge(bars: Bars, name: str, run: results.Run) -> None:
+    """Add the bars of one case."""
+    case, (found,), key = CASES[name], run.attributions, name.replace(" ", "_").replace("-", "_")
+    named = bottleneck(found)
+    print(f"{name}: {bottleneck_sentence(found)}; {overhead_line(run.finished[0].metrics, run.profiled[0].metrics)}")
+    bars.add(f"{key}_is_named", named is not None and named.part in same(case.part), "==", 1)
+    bars.add(f"{key}_attributed_share", found.attributed_share, ">=", 0.99)
+    bars.add(f"{key}_clock_residual_us", found.clock.residual_ns / 1e3 if found.clock else 1e9, "<=", 50)
+    for part, seconds in case.expected(found).items():
+        bars.add(f"{key}_{part.value}_error", abs(mean(found, part) / seconds - 1), "<=", 0.1)
+
+
+def same(part: Part) -> set[Part]:
+    """Both ways of the network are one bottleneck."""
+    return {Part.NETWORK_IN, Part.NETWORK_OUT} if part is Part.NETWORK_IN else {part}
+
+
+async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> results.Run:
+    """Start the engine of a case, and profile it."""
+    env: dict[str, str] = {}
+    if case.slow:
+        (scratch / "sitecustomize.py").write_text(SLOW[case.slow], encoding="utf-8")
+        env["PYTHONPATH"] = f"{scratch}:{Path.cwd()}"
+    settings = ReferenceOptions(step_log_dir=str(scratch / "steps"), threads=1)  # two would wait for a busy core
+    engine = ReferenceEngine(Setup(Model("served", options.model), case.spec, settings, Deployment(env=env)))
+    launch = engine.launch(pick_port())
+    assert launch is not None
+    async with launched(launch, scratch / "engine.log") as server, delayed(server.base_url, case.network_s) as url:
+        file = scratch / "experiment.toml"
+        file.write_text(experiment(case, url, options), encoding="utf-8")
+        code = "from harness.cli import main; main()"
+        argv = [sys.executable, "-c", code, "profile", str(file), "--json", "--out", str(scratch / "runs")]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        printed, _ = await process.communicate()
+        run = results.load(json.loads(printed)["run"])
+        _ = run.attributions, run.finished  # the folder goes away
+        return run
+
+
+def experiment(case: Case, url: str, options: argparse.Namespace) -> str:
+    return f"""
+name = "planted"
+model = {{ name = "served", tokenizer = "{options.model}" }}
+client = {{ calibrate = false }}
+[workload]
+name = "random"
+options = {{ input_tokens = {case.input_tokens}, output_tokens = {case.output_tokens} }}
+[[engines]]
+adapter = "reference"
+url = "{url}"
+[[loads]]
+{case.load}
+[trial]
+duration_s = {options.duration}
+ramp_s = 0.5
+max_foreign_share = 1
+"""
+
+
+@contextlib.asynccontextmanager
+async def delayed(url: str, seconds: float) -> AsyncGenerator[str]:
+    """A proxy that delays all bytes of both ways; none for 0."""
+    if not seconds:
+        yield url
+        return
+    host, port = url.removeprefix("http://").split(":")
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while data := await reader.read(1 << 16):
+            loop.call_later(seconds, writer.write, data)
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port))
+        for way in (pipe(reader, there[1]), pipe(there[0], writer)):
+            tasks.add(asyncio.create_task(way))
+
+    server: Any = await asyncio.start_server(connect, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,62 @@
+"""Records an engine's kernels for a moment after a profiled trial, under the same load.
+
+torch's profiler slows an engine down, so the trial itself is left alone. The profile and the engine's steps of that
+moment go into the trial's folder, and the trace shows them behind the trial.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from engines import Engine, Server
+from engines.base import SupportsKernels
+from engines.errors import StepLogMissing
+from harness.conduct.step_log import StepLog
+from results.atomic import write_atomic
+from results.store import TrialFolder
+
+LOAD_S = 3.0
+"""Seconds for which requests are sent."""
+_BEFORE_S, _RECORDED_S = 1.0, 1.0
+
+
+async def record_kernels(
+    engine: Engine, server: Server, folder: TrialFolder, load: Callable[[TrialFolder], Awaitable[object]]
+) -> str | None:
+    """Record for a second; returns why there is no record, or None.
+
+    Args:
+        engine: under test.
+        server: its running process.
+        folder: of the profiled trial.
+        load: sends requests for :data:`LOAD_S`, into a folder of their own.
+    """
+    if not isinstance(engine, SupportsKernels):
+        return "it does not record kernels"
+    inner = folder.kernels
+    inner.create()
+    log = StepLog(engine, server, inner)
+    await log.start()
+    sending = asyncio.ensure_future(load(inner))
+    try:
+        await asyncio.sleep(_BEFORE_S)
+        await engine.start_kernels(server)
+        await asyncio.sleep(_RECORDED_S)
+        paths = [Path(path) for path in await engine.stop_kernels(server)]
+        write_atomic(inner.clock, str(time.time_ns() - time.monotonic_ns()).encode())
+        for number, path in enumerate(sorted(paths)):
+            shutil.move(path, inner.path / f"kernels-{number}.json.gz")
+    except asyncio.CancelledError:
+        sending.cancel()
+        raise
+    except StepLogMissing as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename} cannot be moved here ({error.strerror}): it lies on the engine's machine"
+    finally:
+        await asyncio.wait([sending])
+        await log.stop()
+    sending.result()  # raises what broke the load off
+    return log.missing

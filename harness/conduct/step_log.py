@@ -1,0 +1,55 @@
+"""Records an engine's steps during a profiled trial, and moves the files into the trial's folder."""
+
+import shutil
+from pathlib import Path
+
+from engines import Engine, Server
+from engines.base import SupportsStepLog
+from engines.errors import StepLogMissing
+from results.store import TrialFolder
+
+
+class StepLog:
+    """The record of one trial.
+
+    Args:
+        engine: under test.
+        server: its running process.
+        folder: of the trial.
+
+    Attributes:
+        missing: why there is no record; None if there is one.
+    """
+
+    def __init__(self, engine: Engine, server: Server, folder: TrialFolder) -> None:
+        self._engine = engine
+        self._server = server
+        self._folder = folder
+        self._is_on = False
+        self.missing: str | None = "the trial did not reach its load"
+
+    async def start(self) -> None:
+        """Begin to record; a server that does not is noted in :attr:`missing`."""
+        assert isinstance(self._engine, SupportsStepLog)
+        try:
+            await self._engine.start_step_log(self._server)
+        except StepLogMissing as error:
+            self.missing = str(error)
+        else:
+            self._is_on, self.missing = True, "the trial was cut off"
+
+    async def stop(self) -> None:
+        """Stop recording, and move the files."""
+        assert isinstance(self._engine, SupportsStepLog)
+        if not self._is_on:
+            return
+        try:
+            paths = [Path(path) for path in await self._engine.stop_step_log(self._server)]
+            for kind in ("front-end", "steps"):
+                for number, path in enumerate(sorted(path for path in paths if path.name.startswith(kind))):
+                    shutil.move(path, self._folder.path / f"{kind}-{number}.frames")
+            self.missing = None
+        except StepLogMissing as error:
+            self.missing = str(error)
+        except OSError as error:
+            self.missing = f"{error.filename} cannot be moved here ({error.strerror}): it lies on the engine's machine"

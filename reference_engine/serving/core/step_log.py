@@ -1,0 +1,104 @@
+"""Records the steps of the engine process; see `serving/event_log.py`."""
+
+import contextlib
+
+from reference_engine.engine.outputs import StepReport
+from reference_engine.engine.request import Request
+from reference_engine.engine.step import Engine
+from reference_engine.errors import UserMistakeError
+from reference_engine.scheduling.step import Step
+from reference_engine.serving.event_log import EventFile, RequestQueued, StepRecord, check_clock
+
+_NS_PER_S = 1e9
+
+
+class StepLog:
+    """Records from `start` to `stop`.
+
+    Args:
+        directory: for logs; empty where they are off.
+        engine: whose steps are recorded.
+    """
+
+    def __init__(self, directory: str, engine: Engine) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._file: EventFile | None = None
+        self._numbers: dict[str, int] = {}
+        self._num_steps = 0
+
+    def start(self) -> str:
+        """Begins, and says where the log lies.
+
+        Raises:
+            UserMistakeError: there is no directory, a log is being written already, or the clock is not shared.
+        """
+        if self._file is not None:
+            raise UserMistakeError("a step log is being written already; POST /stop_step_log ends it")
+        check_clock()
+        self._file = EventFile(self._directory, "steps")
+        self._numbers, self._num_steps = {}, 0
+        self._engine.on_step = self._step
+        return str(self._file.path)
+
+    def stop(self) -> str:
+        """Ends, and says where the log lies.
+
+        Raises:
+            UserMistakeError: no log is being written, or it is incomplete.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            raise UserMistakeError("no step log is being written; POST /start_step_log begins one")
+        self._engine.on_step = None
+        return file.close()
+
+    def close(self) -> None:
+        """Ends a log that is being written."""
+        if self._file is not None:
+            with contextlib.suppress(UserMistakeError):
+                self.stop()
+
+    def added(self, request: Request, now_s: float) -> None:
+        """A request, with its siblings, has entered the queue."""
+        if self._file is not None:
+            for member in (request, *request.siblings):
+                self._name(member, now_s)
+
+    def _name(self, request: Request, added_s: float | None) -> None:
+        number = self._numbers[request.request_id] = len(self._numbers)
+        record = RequestQueued(
+            number, request.request_id, request.prompt_len, _ns(request.arrival_s), _ns(added_s)
+        )  # fmt: skip
+        assert self._file is not None
+        self._file.append(record)
+
+    def _step(self, step: Step, report: StepReport) -> None:
+        """Runs between two steps: 0.5 µs a sequence."""
+        assert self._file is not None
+        numbers = self._numbers
+        for request in (*(chunk.request for chunk in step.chunks), *(request for request, _ in step.preempted)):
+            if request.request_id not in numbers:
+                self._name(request, None)
+        counts: dict[str, int] = {}
+        for output in report.outputs:
+            counts[output.request_id] = counts.get(output.request_id, 0) + 1
+        chunks = [
+            (
+                numbers[name := chunk.request.request_id], chunk.start, chunk.length, len(chunk.drafts),
+                counts.get(name, 0) if chunk.is_sampled else 0,
+            )
+            for chunk in step.chunks
+        ]  # fmt: skip
+        planned_ns, launched_ns, collected_ns = [round(time_s * _NS_PER_S) for time_s in report.times]
+        record = StepRecord(
+            self._num_steps, planned_ns, launched_ns, collected_ns, chunks,
+            [numbers[request.request_id] for request, _ in step.preempted],
+            report.running, report.waiting, report.used_blocks,
+        )  # fmt: skip
+        self._file.append(record)
+        self._num_steps += 1
+
+
+def _ns(time_s: float | None) -> int | None:
+    return None if time_s is None else round(time_s * _NS_PER_S)

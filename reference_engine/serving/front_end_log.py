@@ -1,0 +1,101 @@
+"""Records what the HTTP process does with streamed requests; see `serving/event_log.py`."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from reference_engine.errors import RequestError, UserMistakeError
+from reference_engine.serving.core.client import EngineClient
+from reference_engine.serving.event_log import EventFile, HttpRecord, Write, check_clock
+
+
+class FrontEndLog:
+    """Records from `start` to `stop`. Used on the event loop only.
+
+    Args:
+        directory: for logs; empty where they are off.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._file: EventFile | None = None
+
+    def start(self) -> str:
+        """Begins, and says where the log lies.
+
+        Raises:
+            RequestError: there is no directory, a log is being written already, or the clock is not shared.
+        """
+        if self._file is not None:
+            raise RequestError("a step log is being written already; POST /stop_step_log ends it")
+        try:
+            check_clock()
+            self._file = EventFile(self._directory, "front-end")
+        except UserMistakeError as error:
+            raise RequestError(str(error)) from error
+        return str(self._file.path)
+
+    def stop(self) -> str:
+        """Ends, and says where the log lies.
+
+        Raises:
+            RequestError: no log is being written, or it is incomplete.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            raise RequestError("no step log is being written; POST /start_step_log begins one")
+        try:
+            return file.close()
+        except UserMistakeError as error:
+            raise RequestError(str(error)) from error
+
+    def close(self) -> None:
+        """Ends a log that is being written."""
+        if self._file is not None:
+            with contextlib.suppress(RequestError):
+                self.stop()
+
+    def trace(self) -> "HttpTrace | None":
+        """The trace of a request whose handler begins now; None while nothing is recorded."""
+        return None if self._file is None else HttpTrace(self)
+
+    def append(self, record: HttpRecord) -> None:
+        """Keeps the record of a request that has ended; drops it if recording has ended before."""
+        if self._file is not None:
+            self._file.append(record)
+
+
+class HttpTrace:
+    """The times of one request.
+
+    Args:
+        log: gets them when it ends.
+    """
+
+    __slots__ = ("_engines", "_log", "_parsed_ns", "_received_ns", "_writes")
+
+    def __init__(self, log: FrontEndLog) -> None:
+        self._log = log
+        self._received_ns = time.monotonic_ns()
+        self._parsed_ns = 0
+        self._writes: list[Write] = []
+        self._engines: EngineClient | None = None
+
+    def parsed(self, engines: EngineClient) -> None:
+        """The request has been parsed and tokenised, and goes to these engines."""
+        self._engines = engines
+        self._parsed_ns = time.monotonic_ns()
+
+    def writes(self, tokens: int) -> None:
+        """The text of some tokens is about to be handed to the socket."""
+        assert self._engines is not None
+        self._writes.append((tokens, self._engines.reported_ns, time.monotonic_ns()))
+
+    def ended(self, request_ids: Sequence[str]) -> None:
+        """The answer has ended, or its client has gone."""
+        self._log.append(
+            HttpRecord(
+                list(request_ids), self._received_ns, self._parsed_ns, self._writes,
+                time.monotonic_ns(),
+            )
+        )  # fmt: skip

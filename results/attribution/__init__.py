@@ -1,0 +1,10 @@
+"""Where the latency of requests came from, by the engine's own record of its steps (docs/profile.md).
+
+>>> run = results.load("runs/RUN")
+>>> run.attribution.groupby(["trial", "part"]).seconds.mean()
+"""
+
+from results.attribution.catalogue import PARTS, Latency, Part, PartInfo
+from results.attribution.trial import Attribution, attribution_of
+
+__all__ = ["PARTS", "Attribution", "Latency", "Part", "PartInfo", "attribution_of"]

@@ -1,0 +1,59 @@
+"""Parts of a request's latency, in order of its life."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Latency(StrEnum):
+    """Which latency is split."""
+
+    TTFT = "ttft"
+    E2E = "e2e"
+
+
+class Part(StrEnum):
+    """A part of a latency."""
+
+    CLIENT = "client"
+    NETWORK_IN = "network_in"
+    FRONT_END = "front_end"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+    STALL = "stall"
+    DECODE = "decode"
+    INTERFERENCE = "interference"
+    BUBBLES = "bubbles"
+    DETOKENISE = "detokenise"
+    NETWORK_OUT = "network_out"
+    UNATTRIBUTED = "unattributed"
+
+
+class PartInfo(msgspec.Struct, frozen=True):
+    """What a part covers: its heading, and its definition in words."""
+
+    title: str
+    meaning: str
+
+
+PARTS: dict[Part, PartInfo] = {
+    Part.CLIENT: PartInfo("client", "from the plan until the client sent the request"),
+    Part.NETWORK_IN: PartInfo("network in", "from there until the server's handler began"),
+    Part.FRONT_END: PartInfo("front end", "from there until the request was parsed, tokenised and sent to the engine"),
+    Part.QUEUE: PartInfo("queue", "from there until the first step that computes it began"),
+    Part.PREFILL: PartInfo("own prefill", "steps that computed a chunk of its prompt"),
+    Part.STALL: PartInfo(
+        "stalled",
+        "steps of others while it had begun: preempted, or its prompt waited for the token budget of a step",
+    ),
+    Part.DECODE: PartInfo(
+        "decode",
+        "steps that computed its next token, at the duration that the same decodes take without prompts beside them",
+    ),
+    Part.INTERFERENCE: PartInfo("interference", "what prompts of other requests added to those steps"),
+    Part.BUBBLES: PartInfo("gaps between steps", "gaps between steps while it was being computed"),
+    Part.DETOKENISE: PartInfo("detokenise", "from the token in the engine until its text was handed to the socket"),
+    Part.NETWORK_OUT: PartInfo("network out", "from there until the client read it"),
+    Part.UNATTRIBUTED: PartInfo("unattributed", "the rest: stamps that are missing, or contradict their order"),
+}
+"""By part, in order of a request's life."""

@@ -1,0 +1,76 @@
+"""Which parts a change in latency came from: two profiled trials of the same load, part by part."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from results.attribution.catalogue import Latency, Part
+from results.attribution.trial import Attribution
+from results.errors import NoEvidence, NotComparable
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """B against A at one load.
+
+    Attributes:
+        load: label.
+        engines: labels of A and B.
+        before_s: mean seconds of each part in A, by latency.
+        after_s: the same in B.
+    """
+
+    load: str
+    engines: tuple[str, str]
+    before_s: dict[Latency, dict[Part, float]]
+    after_s: dict[Latency, dict[Part, float]]
+
+    def total_s(self, latency: Latency) -> tuple[float, float]:
+        """The mean latency of A and of B."""
+        return sum(self.before_s[latency].values()), sum(self.after_s[latency].values())
+
+    def changes_s(self, latency: Latency) -> dict[Part, float]:
+        """Change of each part, the largest first."""
+        changes = {part: self.after_s[latency][part] - before for part, before in self.before_s[latency].items()}
+        return dict(sorted(changes.items(), key=lambda item: -abs(item[1])))
+
+
+def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Difference]:
+    """Compare the profiled trials of two sides at each load that both have, in the order of A.
+
+    Args:
+        a: of one engine, the baseline.
+        b: of one engine, the candidate.
+
+    Raises:
+        NoEvidence: they have no load in common at which both have attributed requests.
+    """
+    after = {found.record.load.label: found for found in b if found.requests}
+    pairs = [(found, after[load]) for found in a if found.requests and (load := found.record.load.label) in after]
+    if not pairs:
+        raise NoEvidence("the two sides have no profiled trial at the same load; profile both with the same experiment")
+    return [
+        Difference(old.record.load.label, (old.record.engine, new.record.engine), old.means, new.means)
+        for old, new in pairs
+    ]
+
+
+def side(attributions: Sequence[Attribution], engine: str, run: str) -> list[Attribution]:
+    """The profiled trials of one engine.
+
+    Args:
+        attributions: of a run.
+        engine: label; empty for the run's only engine with profiled trials.
+        run: names the run in messages.
+
+    Raises:
+        NoEvidence: the run has no profiled trial, or none of that engine.
+        NotComparable: it has profiled trials of several engines, and none is named.
+    """
+    labels = list(dict.fromkeys(found.record.engine for found in attributions))
+    if not labels or (engine and engine not in labels):
+        what = f"of {engine}" if engine else "at all"
+        raise NoEvidence(f"{run} has no profiled trial {what}; make one with bakeoff profile")
+    if not engine and len(labels) > 1:
+        known = ", ".join(f"{run}@{label}" for label in labels)
+        raise NotComparable(f"{run} has profiled trials of several engines; name one: {known}")
+    return [found for found in attributions if found.record.engine == (engine or labels[0])]

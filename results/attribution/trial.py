@@ -1,0 +1,143 @@
+"""The attribution of one profiled trial: each request of its window, their means, and what follows from them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+
+from results.attribution.catalogue import Latency, Part
+from results.attribution.clock import ClockCheck, clock_check
+from results.attribution.decode_cost import DecodeCost
+from results.attribution.energy import PhaseEnergy, phase_energy
+from results.attribution.parts import ServerTrace, split
+from results.attribution.steps import Steps, steps_of
+from results.records import RequestRecord, TelemetryRecord, TrialRecord
+from results.step_log import EngineEvent, HttpRecord
+
+MAX_UNATTRIBUTED = 0.02
+"""Share of a request's E2E above which it counts as not attributed."""
+
+
+class AttributedRequest(msgspec.Struct, frozen=True):
+    """One request of the window.
+
+    Attributes:
+        index: as in :class:`~results.records.RequestRecord`.
+        parts: seconds of each part, by latency; they sum to it.
+    """
+
+    index: int
+    parts: dict[Latency, dict[Part, float]]
+
+    def total_s(self, latency: Latency) -> float:
+        """The latency."""
+        return sum(self.parts[latency].values())
+
+
+class Attribution(msgspec.Struct, frozen=True, dict=True):
+    """Where the latency of one profiled trial came from.
+
+    Attributes:
+        record: of the trial.
+        requests: successful requests of the window.
+        steps: of each engine process.
+        traces: the server's record of requests, by answer id.
+        clock: order of the stamps of client and server.
+        energy: of the GPUs by phase, or why it is unknown; None without a GPU.
+        missing: why there is no record of the server; None if there is one.
+    """
+
+    record: TrialRecord
+    requests: list[AttributedRequest]
+    steps: list[Steps]
+    traces: dict[str, ServerTrace]
+    clock: ClockCheck | None
+    energy: PhaseEnergy | str | None = None
+    missing: str | None = None
+
+    @cached_property
+    def means(self) -> dict[Latency, dict[Part, float]]:
+        """Mean seconds of each part; empty without requests."""
+        count = len(self.requests)
+        return {
+            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in Part}
+            for latency in Latency
+            if count
+        }
+
+    def mean_s(self, latency: Latency) -> float:
+        """The mean latency."""
+        return sum(self.means[latency].values())
+
+    def shares(self, latency: Latency) -> dict[Part, float]:
+        """Share of each part in the mean latency, largest first."""
+        whole = self.mean_s(latency)
+        ordered = sorted(self.means[latency].items(), key=lambda item: -item[1])
+        return {part: seconds / whole for part, seconds in ordered}
+
+    @property
+    def attributed_share(self) -> float:
+        """Share of the requests with at most :data:`MAX_UNATTRIBUTED` of their E2E unattributed."""
+        good = sum(
+            abs(r.parts[Latency.E2E][Part.UNATTRIBUTED]) <= MAX_UNATTRIBUTED * r.total_s(Latency.E2E)
+            for r in self.requests
+        )
+        return good / len(self.requests) if self.requests else 0.0
+
+    @property
+    def cost(self) -> DecodeCost | None:
+        """Of decodes alone, in the engine process with the most steps; None if it cannot be told."""
+        return max(self.steps, key=lambda steps: len(steps.records)).cost if self.steps else None
+
+
+def attribution_of(
+    record: TrialRecord,
+    answered: Sequence[RequestRecord],
+    events: Sequence[Sequence[EngineEvent]],
+    front_end: Iterable[HttpRecord],
+    *,
+    telemetry: Sequence[TelemetryRecord] = (),
+    missing: str | None = None,
+) -> Attribution:
+    """Attribute the latency of one trial.
+
+    Args:
+        record: of the trial.
+        answered: successful requests of the window.
+        events: of each engine process.
+        front_end: of the HTTP process.
+        telemetry: samples.
+        missing: why there is no record of the server.
+    """
+    steps = [steps_of(process) for process in events]
+    traces = _traces(steps, front_end)
+    known = {request.index: traces.get(request.answer_id or "") for request in answered}
+    requests = [
+        AttributedRequest(
+            request.index, {latency: split(request, known[request.index], latency) for latency in Latency}
+        )
+        for request in answered
+        if request.chunk_ns
+    ]
+    pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
+    return Attribution(record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record), missing)
+
+
+def _energy(
+    steps: Sequence[Steps], telemetry: Sequence[TelemetryRecord], record: TrialRecord
+) -> PhaseEnergy | str | None:
+    if len(steps) == 1:
+        return phase_energy(steps[0], telemetry, record.window)
+    return "several engine processes compute at the same time" if len(steps) > 1 else None
+
+
+def _traces(steps: Sequence[Steps], front_end: Iterable[HttpRecord]) -> dict[str, ServerTrace]:
+    """The server's record of each request with one sequence, by the id of its answer."""
+    own: Mapping[str, tuple[Steps, str]] = {name: (part, name) for part in steps for name in part.requests}
+    traces: dict[str, ServerTrace] = {}
+    for http in front_end:
+        (name, *others) = http.request_ids
+        if not others and name in own and own[name][0].requests[name].output_steps:
+            part = own[name][0]
+            traces[name.rpartition("-")[0]] = ServerTrace(http, part, part.requests[name])
+    return traces

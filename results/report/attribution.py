@@ -1,0 +1,111 @@
+"""Profiled trials as the terminal and the page show them."""
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from results.attribution import Attribution, Latency, Part
+from results.levels import engines_of
+from results.metrics import Unit
+from results.report.terminal_table import terminal_table
+from results.run import Run, Trial
+from results.text.attribution import (
+    bottleneck_sentence,
+    clock_line,
+    cost_line,
+    coverage_line,
+    energy_line,
+    kernel_line,
+    overhead_line,
+    part_rows,
+    what_if_text,
+)
+from results.text.format import plain, value_text
+from results.trace.kernels import read_kernels
+
+
+class ProfiledTrial(msgspec.Struct, frozen=True):
+    """One profiled trial.
+
+    Attributes:
+        title: load and engine.
+        position: of the engine, which determines its colour.
+        attribution: of its requests.
+        sentence: names the bottleneck.
+        rows: part, its title, and its mean and share in E2E and TTFT.
+        totals: mean E2E and TTFT.
+        what_if: the largest savings.
+        notes: coverage, clock, cost of decodes, energy, overhead.
+    """
+
+    title: str
+    position: int
+    attribution: Attribution
+    sentence: str
+    rows: list[tuple[Part, str, list[str]]]
+    totals: list[str]
+    what_if: str
+    notes: list[str]
+
+
+def profiled_trials(run: Run) -> list[ProfiledTrial]:
+    """The profiled trials of a run, in planned order."""
+    engines = engines_of(run)
+    pairs = zip(run.profiled, run.attributions, strict=True)
+    return [_view(run, trial, found, engines.index(trial.record.engine)) for trial, found in pairs]
+
+
+def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None:
+    """Print each profiled trial: the bottleneck, the parts, and what would change without them."""
+    for trial in trials:
+        console.print(Text(f"\nWhere the time goes, {plain(trial.title)}", "bold"))
+        console.print(Text(f"{trial.sentence}.", "bold"))
+        if trial.rows:
+            table = terminal_table("part")
+            for heading in ("mean E2E", "share", "mean TTFT", "share"):
+                table.add_column(heading, justify="right", no_wrap=True)
+            for _, title, texts in trial.rows:
+                table.add_row(title, *texts)
+            table.add_section()
+            table.add_row("sum", trial.totals[0], "", trial.totals[1], "")
+            console.print(table)
+            console.print(Text(trial.what_if))
+        for note in trial.notes:
+            console.print(Text(plain(note), "dim"))
+
+
+def _view(run: Run, trial: Trial, found: Attribution, position: int) -> ProfiledTrial:
+    record = trial.record
+    plain_trial = next(
+        (
+            other
+            for other in run.finished
+            if (other.record.engine, other.record.load, other.record.repeat)
+            == (record.engine, record.load, record.repeat)
+        ),
+        None,
+    )
+    has_requests = bool(found.requests)
+    kernels = read_kernels(run.folder.trial(record.id))
+    return ProfiledTrial(
+        title=f"{record.load.label}, {record.engine}",
+        position=position,
+        attribution=found,
+        sentence=bottleneck_sentence(found),
+        rows=part_rows(found),
+        totals=[value_text(Unit.SECONDS, found.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
+        if has_requests
+        else [],
+        what_if=what_if_text(found),
+        notes=[
+            coverage_line(found),
+            clock_line(found.clock),
+            cost_line(found),
+            *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
+            overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
+        ]
+        if has_requests
+        else [],
+    )

@@ -1,0 +1,39 @@
+"""The difference between two profiled sides as tables."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from results.attribution import PARTS, Latency
+from results.attribution.difference import Difference
+from results.metrics import Unit
+from results.report.terminal_table import terminal_table
+from results.text.attribution import difference_sentence, signed_text
+from results.text.format import plain, value_text
+
+_LATENCIES = (Latency.E2E, Latency.TTFT)
+_SHOWN = 5e-7
+"""Seconds from which a part is shown."""
+
+
+def print_differences(found: Sequence[Difference], console: Console) -> None:
+    """Print one table per load: each part in A and B, and its change."""
+    for difference in found:
+        console.print(Text(plain(difference_sentence(difference)), "bold"))
+        table = terminal_table("part")
+        for heading in ("E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for part, info in PARTS.items():
+            pairs = [(difference.before_s[of][part], difference.after_s[of][part]) for of in _LATENCIES]
+            if any(abs(value) > _SHOWN for pair in pairs for value in pair):
+                table.add_row(info.title, *(text for before, after in pairs for text in _texts(before, after)))
+        table.add_section()
+        totals = [difference.total_s(of) for of in _LATENCIES]
+        table.add_row("sum", *(text for before, after in totals for text in _texts(before, after)))
+        console.print(table)
+    console.print(Text("one profiled trial on each side: a change has no interval; bakeoff compare judges it", "dim"))
+
+
+def _texts(before_s: float, after_s: float) -> tuple[str, str, str]:
+    return value_text(Unit.SECONDS, before_s), value_text(Unit.SECONDS, after_s), signed_text(after_s - before_s)

@@ -1,0 +1,49 @@
+"""Where the latency came from: the profiled trials, as stacked bars and one table each."""
+
+import msgspec
+from markupsafe import Markup
+
+from results.attribution import PARTS, Latency, Part
+from results.report.attribution import ProfiledTrial, profiled_trials
+from results.report.charts.stacks import Group, Segment, Stack, stacks
+from results.run import Run
+
+_KINDS = {
+    Part.CLIENT: "outside", Part.NETWORK_IN: "outside", Part.FRONT_END: "other", Part.QUEUE: "queue",
+    Part.PREFILL: "prefill", Part.STALL: "queue", Part.DECODE: "decode", Part.INTERFERENCE: "interference",
+    Part.BUBBLES: "bubbles", Part.DETOKENISE: "other", Part.NETWORK_OUT: "outside", Part.UNATTRIBUTED: "rest",
+}  # fmt: skip
+"""CSS class of each part."""
+_BARS = ((Latency.E2E, "mean E2E"), (Latency.TTFT, "mean TTFT"))
+
+
+class AttributionView(msgspec.Struct, frozen=True):
+    """The section.
+
+    Attributes:
+        trials: profiled trials.
+        charts: of E2E and of TTFT, one bar per trial.
+        meanings: title and definition of each part.
+    """
+
+    trials: list[ProfiledTrial]
+    charts: list[Markup]
+    meanings: list[tuple[str, str]]
+
+
+def attribution_view(run: Run) -> AttributionView:
+    """Build the section of a run."""
+    trials = profiled_trials(run)
+    charts = [svg for latency, name in _BARS if (svg := _chart(trials, latency, name))]
+    return AttributionView(trials, charts, [(info.title, info.meaning) for info in PARTS.values()])
+
+
+def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
+    by_load: dict[str, list[Stack]] = {}
+    for trial in trials:
+        if trial.attribution.requests:
+            record, means = trial.attribution.record, trial.attribution.means[latency]
+            segments = [Segment(_KINDS[part], PARTS[part].title, value) for part, value in means.items() if value > 0]
+            by_load.setdefault(record.load.label, []).append(Stack(record.engine, trial.position, segments))
+    groups = [Group(load, bars) for load, bars in by_load.items()]
+    return stacks(f"Where the time goes: {name}", groups, f"{name} of profiled trials")

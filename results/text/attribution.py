@@ -1,0 +1,164 @@
+"""The attribution of a profiled trial in words."""
+
+from collections.abc import Mapping, Sequence
+
+from results.attribution import PARTS, Attribution, Latency, Part
+from results.attribution.bottleneck import NOTABLE_SHARE, WhatIf, bottleneck, what_if
+from results.attribution.clock import ClockCheck
+from results.attribution.difference import Difference
+from results.attribution.energy import EnergyPhase, PhaseEnergy
+from results.attribution.trial import MAX_UNATTRIBUTED
+from results.metrics import CATALOGUE, Unit, Value
+from results.text.format import ABSENT, listed, percent_text, value_text
+from results.trace.kernels import KernelRecord
+from results.units import NS_PER_S
+
+_OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
+_NS_PER_US = 1e3
+_CASES, _MIN_SAVING = 3, 0.01
+"""Savings that are named: at most so many, each at least this share of the mean."""
+
+
+def bottleneck_sentence(attribution: Attribution) -> str:
+    """Names the bottleneck: ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms); then interference 31 %``."""
+    found = bottleneck(attribution)
+    if found is None:
+        return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
+    whole = attribution.mean_s(Latency.E2E)
+    spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
+    share = percent_text(found.share)
+    sentence = f"Bottleneck: {PARTS[found.part].title}, {share} of the mean E2E ({spent} of {total})"
+    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
+    return f"{sentence}; then {others}" if others else sentence
+
+
+def what_if_text(attribution: Attribution) -> str:
+    """The largest savings: ``All else equal, the mean E2E would be 575 ms (−31 %) without interference``."""
+    cases = [case for case in what_if(attribution)[:_CASES] if case.share >= _MIN_SAVING]
+    texts = [
+        f"{value_text(Unit.SECONDS, case.latency_s)} (−{percent_text(case.share)}) {_condition(case)}" for case in cases
+    ]
+    return f"All else equal, the mean E2E would be {'; '.join(texts)}." if texts else ""
+
+
+def _condition(case: WhatIf) -> str:
+    title = PARTS[case.part].title
+    return f"with {title} twice as fast" if case.kept else f"without {title}"
+
+
+def coverage_line(attribution: Attribution) -> str:
+    """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
+    most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
+    line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
+    return f"{line}; {attribution.missing}" if attribution.missing else line
+
+
+def clock_line(clock: ClockCheck | None) -> str:
+    """How well client and server agree on the time."""
+    if clock is None:
+        return "clock: not checked, because no request has stamps of client and server"
+    least, most = (f"{bound / _NS_PER_US:+,.0f} µs".replace("-", "−") for bound in (clock.least_ns, clock.most_ns))
+    if clock.residual_ns:
+        return f"clock: stamps of client and server contradict each other by up to {clock.residual_ns / 1e3:,.0f} µs"
+    return f"clock: all {clock.pairs:,} pairs of stamps are in order; an offset would lie between {least} and {most}"
+
+
+def cost_line(attribution: Attribution) -> str:
+    """What a step of decodes costs without prompts beside it."""
+    cost = attribution.cost
+    if cost is None:
+        return "interference: unknown and counted as decode, because too few steps had no prompt"
+    terms = (
+        (cost.base_ns, ""),
+        (cost.row_ns, " a sequence"),
+        (1_000 * cost.context_ns, " per 1,000 tokens of context"),
+    )
+    sum_text = " + ".join(f"{value_text(Unit.SECONDS, ns / NS_PER_S)}{of}" for ns, of in terms if ns)
+    fit = f"half of {cost.steps:,} steps within {percent_text(cost.residual_share, 1)}"
+    return f"a step of decodes alone: {sum_text} ({fit})"
+
+
+def energy_line(energy: PhaseEnergy | str | None) -> str:
+    """What each phase draws: ``energy: prefill 640 W, 0.05 J a prompt token; decode 410 W, …``; empty without a GPU."""
+    if energy is None or isinstance(energy, str):
+        return f"energy by phase: unknown, because {energy}" if energy else ""
+    tokens = {EnergyPhase.PREFILL: (energy.prompt_tokens, "a prompt token"),
+              EnergyPhase.DECODE: (energy.output_tokens, "an output token")}  # fmt: skip
+    texts: list[str] = []
+    for phase, watts in energy.watts.items():
+        count, unit = tokens.get(phase, (0, ""))
+        each = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
+        texts.append(f"{phase.value} {watts:,.0f} W{each}")
+    return f"energy by phase: {'; '.join(texts)} (± {percent_text(energy.residual_share)} of an interval's energy)"
+
+
+def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
+    """What the profile of the engine's kernels holds; empty where none was asked for."""
+    if missing:
+        return f"kernels: not recorded, because {missing}"
+    if not records:
+        return ""
+    count = sum(len(record.kernels) for record in records)
+    texts = [f"kernels: {count:,} operations of the engine behind the trial, in its trace"]
+    residuals = [record.residual_ns for record in records if record.residual_ns is not None]
+    if residuals:
+        texts.append(f"the profiler's marks lie within {max(residuals) / _NS_PER_US:,.0f} µs of the steps")
+    texts += [
+        f"{percent_text(share, 1)} of the GPU's kernel time lies inside steps"
+        for record in records
+        if (share := record.share_in_steps()) is not None
+    ]
+    return "; ".join(texts)
+
+
+def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
+    """What the record cost, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
+    if plain is None:
+        return "overhead: unknown, because the plain trial is missing"
+    parts: list[str] = []
+    for name in _OVERHEAD:
+        metric, before, after = CATALOGUE[name], plain[name].value, profiled[name].value
+        if before and after is not None:
+            texts = value_text(metric.unit, after), value_text(metric.unit, before)
+            change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
+            parts.append(f"{metric.title} {texts[0]} against {texts[1]} ({change})")
+    return f"overhead of the record, one trial each: {'; '.join(parts) or 'unknown'}"
+
+
+def difference_sentence(difference: Difference) -> str:
+    """Names what a change came from: ``c=4: mean E2E 934 ms → 812 ms (−122 ms, −13 %): interference −110 ms``."""
+    before_s, after_s = difference.total_s(Latency.E2E)
+    change_s = after_s - before_s
+    whole = f"{value_text(Unit.SECONDS, before_s)} → {value_text(Unit.SECONDS, after_s)}"
+    share = _signed_percent(change_s / before_s)
+    largest = [
+        f"{PARTS[part].title} {signed_text(seconds)}"
+        for part, seconds in list(difference.changes_s(Latency.E2E).items())[:_CASES]
+        if seconds and abs(seconds) >= NOTABLE_SHARE * abs(change_s)
+    ]
+    sentence = f"{difference.load}: mean E2E {whole} ({signed_text(change_s)}, {share})"
+    return f"{sentence}: {listed(largest)}" if largest else sentence
+
+
+def signed_text(seconds: float) -> str:
+    """A change: ``+12.0 ms``, ``−340 µs``."""
+    return f"{'−' if seconds < 0 else '+'}{value_text(Unit.SECONDS, abs(seconds))}"
+
+
+def _signed_percent(share: float) -> str:
+    return f"{100 * share:+.0f} %".replace("-", "−")
+
+
+def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
+    """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
+    means = attribution.means
+    shown = [part for part in Part if any(round(by_part[part], 7) for by_part in means.values())]
+    return [(part, PARTS[part].title, [*_pair(attribution, Latency.E2E, part), *_pair(attribution, Latency.TTFT, part)])
+            for part in shown]  # fmt: skip
+
+
+def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:
+    seconds = attribution.means[latency][part]
+    if not round(seconds, 9):
+        return ABSENT, ABSENT
+    return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")

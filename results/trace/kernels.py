@@ -1,0 +1,147 @@
+"""Kernels that torch's profiler recorded, on the monotonic clock.
+
+The profiler writes Chrome's trace format with times of the wall clock; the difference to the monotonic clock was
+stamped when it ended. The mark ``engine step`` around every step shows how well the two agree: the engine plans right
+after the mark begins, and both clocks tell when that was.
+"""
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from results.attribution.steps import Steps, steps_of
+from results.errors import RunUnreadable
+from results.store import TrialFolder
+
+_MARK = "engine step"
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_CPU = frozenset({"cpu_op", "user_annotation"})
+_MAX_BYTES = 1 << 30
+"""Bound on the unpacked size of a profile: a second of a large model on a GPU is about a tenth of this."""
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One event of the profiler.
+
+    Attributes:
+        name: of the kernel or operation.
+        lane: ``stream 7`` of a GPU, or ``thread 1234`` of a CPU.
+        start_ns: on the monotonic clock.
+        end_ns: on the monotonic clock.
+        is_gpu: whether a GPU did it.
+    """
+
+    name: str
+    lane: str
+    start_ns: int
+    end_ns: int
+    is_gpu: bool
+
+
+class KernelRecord(msgspec.Struct, frozen=True):
+    """The kernels of one engine process, and its steps meanwhile.
+
+    Attributes:
+        kernels: in order of their starts.
+        steps: of the engine.
+        residual_ns: largest difference between a step's mark and its planning; None without a mark.
+    """
+
+    kernels: list[Kernel]
+    steps: Steps
+    residual_ns: int | None
+
+    def share_in_steps(self) -> float | None:
+        """Share of the GPU's kernel time that lies inside the recorded steps; None without a GPU."""
+        kernels = np.array([(k.start_ns, k.end_ns) for k in self.kernels if k.is_gpu], dtype=np.int64).reshape(-1, 2)
+        total_ns = int((kernels[:, 1] - kernels[:, 0]).sum())
+        if not total_ns:
+            return None
+        planned_ns = np.array([record.planned_ns for record in self.steps.records], dtype=np.int64)
+        edges_ns = np.stack([np.maximum(planned_ns, np.roll(self.steps.end_ns, 1)), self.steps.end_ns], axis=1)
+        edges_ns[0, 0] = planned_ns[0]  # step i begins when it is planned, or when the step before has ended
+        inside_ns = np.concatenate([[0], np.cumsum(edges_ns[:, 1] - edges_ns[:, 0])])
+        points = np.stack([inside_ns[:-1], inside_ns[1:]], axis=1).ravel()
+        at = np.interp(kernels.ravel(), edges_ns.ravel(), points).reshape(-1, 2)
+        return float((at[:, 1] - at[:, 0]).sum() / total_ns)
+
+
+class _Arguments(msgspec.Struct, frozen=True):
+    stream: int | None = None
+
+
+class _Event(msgspec.Struct):
+    name: str = ""
+    cat: str | None = None
+    ph: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: int | str = 0
+    args: _Arguments = _Arguments()
+
+
+class _ChromeTrace(msgspec.Struct):
+    traceEvents: list[_Event] = []  # noqa: N815  (the format's name)
+    baseTimeNanoseconds: int = 0  # noqa: N815
+
+
+def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
+    """The kernels recorded after a profiled trial, by engine process; empty where none were.
+
+    Raises:
+        RunUnreadable: a file is damaged.
+    """
+    inner = folder.kernels
+    logs = inner.kernel_logs()
+    if not logs:
+        return []
+    try:
+        offset_ns = int(inner.clock.read_text())
+    except (OSError, ValueError) as error:
+        raise RunUnreadable(f"{inner.clock} cannot be read ({error}); restore it from a copy") from error
+    steps = [steps_of(events) for events in inner.read_steps()]
+    return [_record(path, offset_ns, steps) for path in logs]
+
+
+def _record(path: Path, offset_ns: int, every: Sequence[Steps]) -> KernelRecord:
+    kernels = _kernels(path, offset_ns)
+    marks = np.array([kernel.start_ns for kernel in kernels if kernel.name == _MARK], dtype=np.int64)
+    fits = [(_residual_ns(marks, steps), steps) for steps in every if steps.records]
+    residual_ns, steps = min(fits, key=lambda fit: fit[0] if fit[0] is not None else 1 << 62)
+    return KernelRecord(kernels, steps, residual_ns)
+
+
+def _residual_ns(marks_ns: np.ndarray, steps: Steps) -> int | None:
+    """Largest distance from a mark to the next planning; the first and the last mark may be cut off."""
+    planned_ns = np.array([record.planned_ns for record in steps.records], dtype=np.int64)
+    inner = marks_ns[1:-1]
+    if not len(inner):
+        return None
+    return int(np.abs(planned_ns[np.abs(planned_ns[None, :] - inner[:, None]).argmin(axis=1)] - inner).max())
+
+
+def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
+    try:
+        with gzip.open(path) as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise RunUnreadable(f"{path} unpacks to more than {_MAX_BYTES >> 30} GiB; this is no profile of one second")
+        trace = msgspec.json.decode(data, type=_ChromeTrace)
+    except (OSError, EOFError, msgspec.MsgspecError) as error:
+        raise RunUnreadable(f"{path} is damaged ({error}); restore it from a copy") from error
+    base_ns = trace.baseTimeNanoseconds - offset_ns
+    found = [
+        Kernel(
+            event.name,
+            f"stream {event.args.stream}" if event.cat in _GPU else f"thread {event.tid}",
+            base_ns + round(event.ts * 1e3),
+            base_ns + round((event.ts + event.dur) * 1e3),
+            event.cat in _GPU,
+        )
+        for event in trace.traceEvents
+        if event.ph == "X" and event.cat in _GPU | _CPU
+    ]
+    return sorted(found, key=lambda kernel: (kernel.start_ns, -kernel.end_ns))

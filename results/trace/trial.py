@@ -1,0 +1,157 @@
+"""The trace of one profiled trial: client, server, engine and telemetry on the monotonic clock of the host."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from results.attribution import Attribution
+from results.attribution.parts import ServerTrace
+from results.attribution.steps import Steps, is_decode
+from results.metrics.latency import arrivals
+from results.records import RequestRecord, TelemetryRecord
+from results.trace.kernels import KernelRecord
+from results.trace.perfetto import Trace, Track
+
+_UNITS = {"bytes": "B", "share": "", "w": "W", "mhz": "MHz", "c": "°C"}
+"""By the last word of a telemetry value's name; values without one of these are not drawn."""
+_SAMPLED = ("host", "engine", "client", "gpu")
+
+
+def trial_trace(
+    attribution: Attribution,
+    requests: Sequence[RequestRecord],
+    telemetry: Sequence[TelemetryRecord],
+    kernels: Sequence[KernelRecord] = (),
+) -> bytes:
+    """Build the trace of a trial.
+
+    Args:
+        attribution: of the trial, with the server's record.
+        requests: all requests of the trial, ramp and tail included.
+        telemetry: samples.
+        kernels: recorded after the trial.
+    """
+    trace = Trace()
+    client, server = trace.process("client"), trace.process("server, by request")
+    for request in requests:
+        known = attribution.traces.get(request.answer_id or "")
+        _client(trace, trace.track(_name(request), client), request)
+        if known is not None:
+            _server(trace, trace.track(_name(request), server), request, known)
+    for number, steps in enumerate(attribution.steps):
+        flows = _flows(steps, requests, attribution)
+        _engine(trace, trace.process(f"engine {number}"), steps, flows)
+    for number, record in enumerate(kernels):
+        process = trace.process(f"engine {number} after the trial, with kernels")
+        _engine(trace, process, record.steps, {})
+        _kernels(trace, process, record)
+    _telemetry(trace, telemetry)
+    return trace.encoded()
+
+
+def _name(request: RequestRecord) -> str:
+    return f"request {request.index}"
+
+
+def _flow(request: RequestRecord) -> int:
+    """Id of the flow that follows a request; indices can be negative, ids cannot be 0."""
+    return (request.index << 1) + 1
+
+
+def _client(trace: Trace, track: Track, request: RequestRecord) -> None:
+    end_ns = request.ended_ns
+    arguments = {"outcome": request.outcome.value, "phase": request.phase.value, "session": request.session}
+    trace.slice(track, "request", request.planned_ns, end_ns, arguments)
+    sent_ns = end_ns if request.sent_ns is None else request.sent_ns
+    trace.slice(track, "wait in client", request.planned_ns, sent_ns)
+    first_ns = request.chunk_ns[0] if request.chunk_ns else end_ns
+    trace.slice(track, "wait for first token", sent_ns, first_ns, flows=[_flow(request)])
+    if request.chunk_ns:
+        trace.slice(track, "stream", first_ns, request.chunk_ns[-1], ends=[_flow(request)])
+    for t_ns, tokens in arrivals(request):
+        trace.instant(track, "chunk", t_ns, {"tokens": tokens})
+
+
+def _server(trace: Trace, track: Track, request: RequestRecord, known: ServerTrace) -> None:
+    steps, own, http = known.steps, known.own, known.http
+    begin_ns = int(steps.start_ns[own.first_step])
+    submitted_ns = own.queued.submitted_ns or http.parsed_ns
+    trace.slice(track, "front end", http.received_ns, submitted_ns, flows=[_flow(request)])
+    trace.slice(track, "queue", submitted_ns, begin_ns)
+    for step, chunk in own.chunks.items():
+        kind = "decode" if is_decode(chunk, own.queued) else f"prefill {chunk.new_tokens} tokens"
+        trace.slice(track, kind, int(steps.start_ns[step]), int(steps.end_ns[step]), {"step": step})
+    for write in http.writes:
+        trace.instant(track, "write", write.written_ns, {"tokens": write.tokens})
+
+
+def _flows(steps: Steps, requests: Sequence[RequestRecord], attribution: Attribution) -> dict[int, list[int]]:
+    """The flows through each step: a request passes through its first and its last one."""
+    flows: dict[int, list[int]] = {}
+    for request in requests:
+        known = attribution.traces.get(request.answer_id or "")
+        if known is not None and known.steps is steps:
+            for step in {known.own.first_step, known.own.output_steps[-1]}:
+                flows.setdefault(step, []).append(_flow(request))
+    return flows
+
+
+def _engine(trace: Trace, process: Track, steps: Steps, flows: dict[int, list[int]]) -> None:
+    track = trace.track("steps", process)
+    queued = {own.queued.number: own.queued for own in steps.requests.values()}
+    for position, record in enumerate(steps.records):
+        start_ns, end_ns = int(steps.start_ns[position]), int(steps.end_ns[position])
+        decodes = [chunk for chunk in record.chunks if is_decode(chunk, queued[chunk.request])]
+        prompt = sum(chunk.new_tokens for chunk in record.chunks) - sum(chunk.new_tokens for chunk in decodes)
+        name = " + ".join(
+            part for part in (f"{len(decodes)} decodes" if decodes else "", f"{prompt} prompt tokens" if prompt else "")
+            if part
+        ) or "no work"  # fmt: skip
+        arguments = {"step": record.number, "excess of prompts (µs)": round(float(steps.excess_ns[position]) / 1e3)}
+        trace.slice(track, name, start_ns, end_ns, arguments, flows=flows.get(position, ()))
+        if start_ns < record.launched_ns < end_ns:
+            trace.slice(track, "plan and launch", start_ns, record.launched_ns)
+            trace.slice(track, "collect", record.launched_ns, end_ns)
+    for name, unit in (("running", "requests"), ("waiting", "requests"), ("used_blocks", "blocks")):
+        values = ((record.collected_ns, float(getattr(record, name))) for record in steps.records)
+        trace.counter(name.replace("_", " "), unit, process, values)
+
+
+def _kernels(trace: Trace, process: Track, record: KernelRecord) -> None:
+    tracks: dict[str, Track] = {}
+    ends: dict[str, list[int]] = {}
+    for kernel in record.kernels:
+        if kernel.lane not in tracks:
+            tracks[kernel.lane] = trace.track(kernel.lane, process)
+        outer = ends.setdefault(kernel.lane, [])
+        while outer and outer[-1] <= kernel.start_ns:
+            outer.pop()
+        end_ns = min([kernel.end_ns, *outer[-1:]])  # the profiler's times are rounded, and slices must nest
+        outer.append(end_ns)
+        trace.slice(tracks[kernel.lane], kernel.name, kernel.start_ns, end_ns)
+
+
+def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
+    """Samples of the machine; CPU seconds are drawn as cores in use."""
+    by_source: dict[str, list[TelemetryRecord]] = {}
+    for record in telemetry:
+        if record.source.startswith(_SAMPLED) and record.source != "client_loop":
+            by_source.setdefault(record.source, []).append(record)
+    for source, records in by_source.items():
+        process = trace.process(f"telemetry of {source}")
+        for name in dict.fromkeys(name for record in records for name in record.values):
+            word = name.rpartition("_")[2]
+            if name == "cpu_s":
+                trace.counter("CPU", "cores", process, _cores(records))
+            elif word in _UNITS:
+                trace.counter(name, _UNITS[word], process, _values(records, name))
+
+
+def _values(records: Iterable[TelemetryRecord], name: str) -> list[tuple[int, float]]:
+    pairs = ((record.t_ns, record.values.get(name)) for record in records)
+    return [(t_ns, float(value)) for t_ns, value in pairs if isinstance(value, int | float)]
+
+
+def _cores(records: Iterable[TelemetryRecord]) -> list[tuple[int, float]]:
+    """Cores in use since the reading before."""
+    pairs = pairwise(_values(records, "cpu_s"))
+    return [(now, (after - before) * 1e9 / (now - then)) for (then, before), (now, after) in pairs if now > then]

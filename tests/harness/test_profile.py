@@ -1,0 +1,210 @@
+"""Profiled trials: planned beside the plain ones, recorded, and counted by nothing."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import results
+from engines import Model
+from engines.adapters.reference import ReferenceEngine
+from engines.errors import StepLogMissing
+from engines.server import Server
+from harness.cli import make_app
+from harness.cli.guarded import guarded
+from harness.conduct import conductor
+from harness.conduct.world import inside
+from harness.errors import BadExperiment
+from harness.experiment.config import profiling
+from harness.experiment.fingerprint import fingerprint
+from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from results.attribution import Latency, Part
+from results.frames import FrameAppender
+from results.records import TrialRecord
+from results.report import render_html
+from results.step_log import RequestQueued, StepRecord
+from results.tables import Format, Table, table
+from results.trace import write_traces
+from results.trace.kernels import read_kernels
+
+TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.1, "min_requests": 2}
+
+
+def experiment(**changes: Any):
+    loads = [{"concurrency": 1}, {"concurrency": 2}]
+    return profiling(virtual_experiment(["a", "b"], loads, trial=TRIAL, **{"repeats": 2, **changes}))
+
+
+@pytest.fixture
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The engine writes a log of one step each time; returns its folder."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+
+    async def start(self: ReferenceEngine, server: Server) -> None:
+        assert self.setup.options.step_log_dir == "{file:step-log}"
+
+    async def stop(self: ReferenceEngine, server: Server) -> list[str]:
+        number = len(list(folder.iterdir()))
+        steps, front_end = folder / f"steps-9-{number}.frames", folder / f"front-end-9-{number}.frames"
+        with FrameAppender(steps) as log:
+            log.append(RequestQueued(0, "other-0", 4, 1, 2))
+            log.append(StepRecord(0, 1, 2, 3, [], [], 1, 0, 1))
+        front_end.touch()
+        return [str(steps), str(front_end)]
+
+    monkeypatch.setattr(ReferenceEngine, "start_step_log", start)
+    monkeypatch.setattr(ReferenceEngine, "stop_step_log", stop)
+    return folder
+
+
+def test_the_first_trial_of_each_engine_and_level_is_followed_by_a_profiled_one():
+    plan = experiment().plan()
+    assert [p.id for p in plan][:8] == [
+        "r1-a-1", "r1-a-1-profiled", "r1-a-2", "r1-a-2-profiled",
+        "r1-b-1", "r1-b-1-profiled", "r1-b-2", "r1-b-2-profiled",
+    ]  # fmt: skip
+    assert [p.profiled for p in plan] == [False, True] * 4 + [False] * 4
+
+
+def test_engines_that_do_not_record_their_steps_are_named():
+    other = virtual_experiment(["a"], [{"concurrency": 1}], engines=[{"adapter": "transformers"}])
+    with pytest.raises(BadExperiment, match=r"no engine records its steps \(transformers\)"):
+        profiling(other)
+    both = msgspec.structs.replace(other, engines=[*other.engines, *experiment().engines])
+    assert [p.id for p in profiling(both).plan() if p.profiled] == ["r1-a-1-profiled", "r1-b-1-profiled"]
+
+
+def test_no_metric_counts_a_profiled_trial(tmp_path: Path, recording: Path):
+    engines = {"a": VirtualEngine(), "b": VirtualEngine()}
+    profiled = run_in(VirtualWorld(engines), experiment(), tmp_path / "profiled")
+    plain = run_in(VirtualWorld(engines), msgspec.structs.replace(experiment(), profile=False), tmp_path / "plain")
+    assert profiled.status == "complete"
+    assert [trial.record.id for trial in profiled.finished] == [trial.record.id for trial in plain.finished]
+    assert len(profiled.profiled) == 4
+    assert [cell.valid for cell in profiled.cells] == [2] * 4
+    assert [(cell.planned, set(cell.intervals)) for cell in profiled.cells] == [
+        (cell.planned, set(cell.intervals)) for cell in plain.cells
+    ]
+    assert set(profiled.requests.trial) == set(plain.requests.trial)
+
+
+def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, recording: Path):
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
+    assert list(recording.iterdir()) == []
+    for trial in run.profiled:
+        folder = run.folder.trial(trial.record.id).path
+        assert (folder / "steps-0.frames").exists()
+        assert (folder / "front-end-0.frames").exists()
+        assert trial.record.profiled
+        assert trial.record.step_log_missing is None
+    assert not any(run.folder.trial(trial.record.id).read_steps() for trial in run.finished)
+    found = run.attributions[0]
+    assert len(found.steps[0].records) == 1
+    assert found.means[Latency.E2E][Part.CLIENT] == 0.0  # the record has none of these requests
+    assert found.shares(Latency.E2E)[Part.UNATTRIBUTED] == 1.0
+    frame = run.attribution
+    sums = frame[frame.latency == "e2e"].groupby(["trial", "request"]).seconds.sum()
+    assert sums.min() > 0
+    assert table(run, Table.ATTRIBUTION, Format.CSV).startswith(b'"trial","engine","load","request","latency","part"')
+    assert "Where the latency comes from" in render_html(run)
+    assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
+
+
+def test_a_server_that_does_not_record_is_measured_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def refuse(self: ReferenceEngine, server: Server) -> None:
+        raise StepLogMissing("HTTP 400: start the server with --step-log-dir")
+
+    monkeypatch.setattr(ReferenceEngine, "start_step_log", refuse)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path)
+    assert {trial.record.step_log_missing for trial in run.profiled} == {
+        "HTTP 400: start the server with --step-log-dir"
+    }
+    assert run.attributions[0].missing == "HTTP 400: start the server with --step-log-dir"
+
+
+def test_a_damaged_record_does_not_spoil_the_rest(tmp_path: Path, recording: Path):
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
+    broken = run.folder.trial("r1-a-1-profiled").path / "steps-0.frames"
+    broken.write_bytes(b"\0\0\0\1x")
+    again = results.load(run.path)
+    assert "damaged" in (again.attributions[0].missing or "")
+    assert again.attributions[1].missing is None
+
+
+def test_a_profiled_trial_is_another_measurement_than_a_plain_one():
+    plain = experiment()
+    plan = plain.plan()
+    prints = {fingerprint(plain, Model("m"), p, build={}, traffic_sha256="", machine={}) for p in plan[:2]}
+    assert len(prints) == 2
+
+
+def test_profile_prints_the_parts_and_writes_a_trace(
+    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "experiment.toml"
+    file.write_text(
+        'name = "p"\nworkload = { name = "random", options = { input_tokens = 8, output_tokens = 5 } }\n'
+        '[[engines]]\nadapter = "reference"\n[[loads]]\nconcurrency = 1\n[trial]\nduration_s = 5\nramp_s = 0.5\n'
+        "warm_up_s = 0\n",
+        encoding="utf-8",
+    )
+    with inside(VirtualWorld({"reference": VirtualEngine()})):
+        assert guarded(make_app(), ["profile", str(file), "--out", str(tmp_path / "runs"), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    (found,) = summary["attribution"]
+    assert found["trial"] == "r1-reference-1-profiled"
+    assert Path(summary["traces"][0]).name == "trace.perfetto-trace"
+    assert guarded(make_app(), ["report", summary["run"]]) == 0
+    text = capsys.readouterr().out
+    assert "Where the time goes, c=1, reference" in text
+    assert "trace: " in text
+
+
+def test_kernels_are_recorded_behind_the_profiled_trial(
+    tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def begin(self: ReferenceEngine, server: Server) -> None:
+        pass
+
+    async def end(self: ReferenceEngine, server: Server) -> list[str]:
+        path = recording.parent / "step-loop.json.gz"
+        path.write_bytes(gzip.compress(b'{"traceEvents": [], "baseTimeNanoseconds": 0}'))
+        return [str(path)]
+
+    monkeypatch.setattr(ReferenceEngine, "start_kernels", begin)
+    monkeypatch.setattr(ReferenceEngine, "stop_kernels", end)
+    chosen = msgspec.structs.replace(experiment(repeats=1), kernels=True)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), chosen, tmp_path / "runs")
+    trial = run.profiled[0]
+    assert trial.record.kernels_missing is None
+    inner = run.folder.trial(trial.record.id).kernels
+    assert [path.name for path in inner.kernel_logs()] == ["kernels-0.json.gz"]
+    sent = [stream for log in inner.stream_logs() for stream in log]
+    assert len({stream.session for stream in sent}) > 1
+    assert len(trial.requests) == len(list(run.folder.trial(trial.record.id).read_streams()))  # none of them counts
+    assert [len(record.kernels) for record in read_kernels(run.folder.trial(trial.record.id))] == [0]
+
+    async def refuse(self: ReferenceEngine, server: Server) -> None:
+        raise StepLogMissing("HTTP 400: there is no place for a profile")
+
+    monkeypatch.setattr(ReferenceEngine, "start_kernels", refuse)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), chosen, tmp_path / "refused")
+    assert run.profiled[0].record.kernels_missing == "HTTP 400: there is no place for a profile"
+    with pytest.raises(BadExperiment, match="kernels belong to profiled trials"):
+        virtual_experiment(["a"], [{"concurrency": 1}], kernels=True)
+
+
+def test_answers_of_profiled_trials_are_not_compared(tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch):
+    compared: list[str] = []
+
+    async def compare(records: list[TrialRecord], *_: object, **__: object) -> None:
+        compared.extend(record.id for record in records)
+
+    monkeypatch.setattr(conductor, "check_quality", compare)
+    monkeypatch.setattr(VirtualWorld, "has_reference", True)
+    run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
+    assert compared == ["r1-a-1", "r1-a-2", "r1-b-1", "r1-b-2"]

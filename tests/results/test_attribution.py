@@ -1,0 +1,294 @@
+"""Attribution of latency, against a simulated engine whose true phases are known."""
+
+import io
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+from results.attribution import PARTS, Latency, Part
+from results.attribution.bottleneck import bottleneck, what_if
+from results.attribution.decode_cost import fit
+from results.attribution.difference import differences, side
+from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
+from results.attribution.steps import steps_of
+from results.errors import NoEvidence, NotComparable
+from results.records import Load, TelemetryRecord, Window
+from results.report.difference_table import print_differences
+from results.step_log import ChunkRecord, RequestQueued, StepRecord
+from results.text.attribution import (
+    bottleneck_sentence,
+    clock_line,
+    cost_line,
+    coverage_line,
+    difference_sentence,
+    energy_line,
+    what_if_text,
+)
+from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
+
+PLANTED = {
+    "nothing": (Simulated(), Part.DECODE),
+    "slow client": (Simulated(client_ms=400.0), Part.CLIENT),
+    "slow network": (Simulated(network_ms=250.0), Part.NETWORK_IN),
+    "slow tokenizer": (Simulated(front_end_ms=400.0), Part.FRONT_END),
+    "few slots": (Simulated(slots=2, every_ms=50.0), Part.QUEUE),
+    "long prompts of others": (
+        Simulated(long_prompt_tokens=1500, prompt_tokens=20, budget_tokens=512, prefill_ms=0.2, every_ms=150.0),
+        Part.INTERFERENCE,
+    ),
+    "slow step loop": (Simulated(gap_ms=25.0, every_ms=200.0), Part.BUBBLES),
+    "slow detokenizer": (Simulated(detokenise_ms=500.0), Part.DETOKENISE),
+    "memory-bound decode": (Simulated(context_ms=0.02, every_ms=200.0), Part.DECODE),
+    "compute-bound prefill": (Simulated(prefill_ms=2.0, output_tokens=4, every_ms=450.0), Part.PREFILL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None:
+    setup, planted = PLANTED[name]
+    outcome = simulate(setup, seed)
+    found = outcome.attribution()
+    means = found.means[Latency.E2E]
+    for part in Part:
+        if part is not Part.UNATTRIBUTED:
+            truth_ms, tolerance_ms = outcome.truth_ns.get(part, 0.0) / MS / 40, 0.01 * found.mean_s(Latency.E2E) * 1e3
+            assert means[part] * 1e3 == pytest.approx(truth_ms, rel=0.1, abs=tolerance_ms), part
+    named = bottleneck(found)
+    assert named is not None
+    assert named.part is planted
+    assert bottleneck_sentence(found).startswith(f"Bottleneck: {PARTS[planted].title}, ")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_parts_sum_to_each_latency(name: str) -> None:
+    outcome = simulate(PLANTED[name][0])
+    found = outcome.attribution()
+    assert found.attributed_share == 1.0
+    for request, record in zip(found.requests, outcome.requests, strict=True):
+        for latency, last in ((Latency.E2E, -1), (Latency.TTFT, 0)):
+            whole_s = (record.chunk_ns[last] - record.planned_ns) / 1e9
+            assert request.total_s(latency) == pytest.approx(whole_s, rel=1e-9)
+            assert request.parts[latency][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
+    calm, held_up = simulate(Simulated()), simulate(Simulated(stalls=(30,)))
+    costs = [outcome.attribution().cost for outcome in (calm, held_up)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
+
+
+def test_time_without_a_place_among_the_running_requests_is_stalled() -> None:
+    outcome = simulate(Simulated(preempts=(40, 60, 80)))
+    found = outcome.attribution()
+    assert outcome.truth_ms(Part.STALL) > 5
+    assert found.means[Latency.E2E][Part.STALL] * 1e3 == pytest.approx(outcome.truth_ms(Part.STALL), rel=0.01)
+
+
+def test_what_if_takes_the_part_away() -> None:
+    found = simulate(PLANTED["few slots"][0]).attribution()
+    first, *_ = what_if(found)
+    assert (first.part, first.kept) == (Part.QUEUE, 0.0)
+    assert first.latency_s == pytest.approx(found.mean_s(Latency.E2E) - found.means[Latency.E2E][Part.QUEUE])
+    decode = next(case for case in what_if(found) if case.part is Part.DECODE)
+    assert decode.share == pytest.approx(found.shares(Latency.E2E)[Part.DECODE] / 2)
+    assert "without queue" in what_if_text(found)
+
+
+def test_what_the_server_did_not_record_stays_unattributed() -> None:
+    outcome = simulate(Simulated())
+    cut = msgspec.structs.replace(outcome.requests[0], answer_id=None)
+    found = Outcomes([cut, *outcome.requests[1:]], outcome.events, outcome.front_end, {}).attribution()
+    parts = found.requests[0].parts[Latency.E2E]
+    assert parts[Part.CLIENT] == pytest.approx(0.1e-3)
+    assert parts[Part.UNATTRIBUTED] == pytest.approx(found.requests[0].total_s(Latency.E2E) - 0.1e-3)
+    assert found.attributed_share == pytest.approx(39 / 40)
+    assert coverage_line(found) == "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests"
+
+
+def test_without_any_record_the_sentence_says_so() -> None:
+    outcome = Outcomes([], [], [], {})
+    assert bottleneck(outcome.attribution()) is None
+    assert what_if(outcome.attribution()) == []
+    assert bottleneck_sentence(outcome.attribution()) == "nothing to attribute: no request of the window succeeded"
+
+
+def test_clocks_are_checked_by_stamps_whose_order_is_certain() -> None:
+    outcome = simulate(Simulated())
+    clock = outcome.attribution().clock
+    assert clock is not None
+    assert (clock.residual_ns, clock.least_ns, clock.most_ns) == (0, -50_000, 50_000)
+    assert "all 240 pairs of stamps are in order" in clock_line(clock)
+    ahead = [  # the server's clock lags by 3 ms, so that it receives what the client has not sent yet
+        msgspec.structs.replace(http, received_ns=http.received_ns - 3 * MS) for http in outcome.front_end
+    ]  # fmt: skip
+    off = Outcomes(outcome.requests, outcome.events, ahead, {}).attribution().clock
+    assert off is not None
+    assert off.residual_ns == 3 * MS - 50_000
+    assert "contradict each other by up to 2,950 µs" in clock_line(off)
+
+
+def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
+    rng = np.random.default_rng(1)
+    rows, context = rng.integers(1, 32, 400), rng.integers(100, 5000, 400)
+    duration = (6e6 + 2e5 * rows + 800 * context) * rng.normal(1, 0.02, 400)
+    duration[::50] += 1e9
+    cost = fit(rows, context, duration)
+    assert cost is not None
+    assert cost.base_ns == pytest.approx(6e6, rel=0.05)
+    assert cost.row_ns == pytest.approx(2e5, rel=0.05)
+    assert cost.context_ns == pytest.approx(800, rel=0.05)
+    assert cost.expected_ns(np.array([2]), np.array([10]))[0] == pytest.approx(6.4e6, rel=0.05)
+
+
+def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
+    rows, context = np.array([1, 2, 3, 4] * 4), np.array([400, 300, 200, 100] * 4)
+    cost = fit(rows, context, 5e6 - 1e5 * rows)
+    assert cost is not None
+    assert min(cost.base_ns, cost.row_ns, cost.context_ns) >= 0
+    assert fit(rows[:7], context[:7], np.full(7, 5e6)) is None
+    crowded = simulate(Simulated(requests=3, output_tokens=2, prompt_tokens=500, budget_tokens=64)).attribution()
+    assert "unknown and counted as decode" in cost_line(crowded)
+
+
+LONG = {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "every_ms": 250.0, "output_tokens": 60}
+CHANGED = {
+    "client": ({"client_ms": 40.0}, {"client_ms": 0.0}, Part.CLIENT, 0.0),
+    "front end": ({"front_end_ms": 40.0}, {"front_end_ms": 0.0}, Part.FRONT_END, 0.0),
+    "gaps": ({"gap_ms": 5.0}, {"gap_ms": 0.0}, Part.BUBBLES, 0.0),
+    "detokeniser": ({"detokenise_ms": 60.0}, {"detokenise_ms": 0.0}, Part.DETOKENISE, 0.0),
+    "decode": (
+        {"base_ms": 6.0, "row_ms": 0.3, "context_ms": 0.01}, {"base_ms": 3.0, "row_ms": 0.15, "context_ms": 0.005},
+        Part.DECODE, 0.5,
+    ),
+    "interference": (LONG | {"prefill_ms": 0.1}, LONG | {"prefill_ms": 0.0}, Part.INTERFERENCE, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_if_agrees_with_a_run_in_which_the_part_was_really_changed(name: str) -> None:
+    slow, fast, part, kept = CHANGED[name]
+    before = simulate(Simulated(**{"every_ms": 400.0, **slow}))
+    after = simulate(Simulated(**{"every_ms": 400.0, **fast}))
+    short = [request.index for request in before.requests if name != "interference" or request.index % 3]
+    found, really = before.attribution(), after.attribution()  # of interference, at requests that are the same in both
+    predicted = np.mean([
+        request.total_s(Latency.E2E) - (1 - kept) * request.parts[Latency.E2E][part]
+        for request in found.requests if request.index in short
+    ])  # fmt: skip
+    measured = np.mean([request.total_s(Latency.E2E) for request in really.requests if request.index in short])
+    assert predicted == pytest.approx(measured, rel=0.1)
+    ratio = np.mean([request.total_s(Latency.E2E) for request in found.requests if request.index in short]) / measured
+    assert ratio > 1.1  # the change was there to be predicted
+
+
+def test_a_change_is_traced_to_its_part() -> None:
+    before, after = simulate(Simulated()).attribution(), simulate(Simulated(gap_ms=8.0)).attribution()
+    (found,) = differences([before], [after])
+    first, *_ = found.changes_s(Latency.E2E)
+    assert first is Part.BUBBLES
+    assert sum(found.changes_s(Latency.E2E).values()) == pytest.approx(
+        after.mean_s(Latency.E2E) - before.mean_s(Latency.E2E)
+    )
+    assert "gaps between steps +" in difference_sentence(found)
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_differences([found], console)
+    assert "gaps between steps" in console.export_text()
+    same = difference_sentence(differences([before], [before])[0])
+    assert same.endswith("(+0 ms, +0 %)")
+
+
+def test_sides_without_a_profile_in_common_are_refused() -> None:
+    here = simulate(Simulated(requests=3)).attribution()
+    other = simulate(Simulated(requests=3)).attribution(engine="b", load=Load(concurrency=9))
+    with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
+        differences([here], [other])
+    assert side([here, other], "b", "runs/R") == [other]
+    assert side([here], "", "runs/R") == [here]
+    with pytest.raises(NotComparable, match="runs/R@sim, runs/R@b"):
+        side([here, other], "", "runs/R")
+    for attributions, engine in (([], ""), ([here], "b")):
+        with pytest.raises(NoEvidence, match="make one with bakeoff profile"):
+            side(attributions, engine, "runs/R")
+
+
+def gpu(outcome: Outcomes, watts: dict[str, float], gpus: int = 1) -> list[TelemetryRecord]:
+    """Readings of the energy counter ten times a second, of a GPU that draws these powers by the true phases."""
+    steps = [event for event in outcome.events if isinstance(event, StepRecord)]
+    found = outcome.attribution().steps[0]
+    end_ns, readings = steps[-1].collected_ns, list[TelemetryRecord]()
+    times = np.arange(0, end_ns, 1_000_000)
+    power = np.full(len(times), watts["idle"])
+    for decodes, start, end, excess in zip(
+        found.decode_tokens, found.start_ns, found.end_ns, found.excess_ns, strict=True
+    ):
+        split = start + excess if decodes else end
+        power[(times >= start) & (times < split)] = watts["prefill"]
+        power[(times >= split) & (times < end)] = watts["decode"]
+    joules = np.concatenate([[0.0], np.cumsum(power) * 1e-3])
+    for t_ns in range(0, end_ns, 100 * MS):
+        for number in range(gpus):
+            values: dict[str, float | int | str | None] = {"energy_j": float(joules[t_ns // 1_000_000]) / gpus}
+            readings.append(TelemetryRecord(t_ns=t_ns, source=f"gpu{number}", values=values))
+    return readings
+
+
+MIXED = Simulated(
+    requests=60, every_ms=170.0, prompt_tokens=20, long_prompt_tokens=900, prefill_ms=0.1, output_tokens=12
+)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_each_phase_gets_the_energy_that_it_draws(gpus: int) -> None:
+    outcome = simulate(MIXED)
+    telemetry = gpu(outcome, {"prefill": 650.0, "decode": 400.0, "idle": 100.0}, gpus)
+    steps = outcome.attribution().steps[0]
+    found = phase_energy(steps, telemetry, Window(0, 10**12))
+    assert isinstance(found, PhaseEnergy)
+    assert found.watts[EnergyPhase.PREFILL] == pytest.approx(650, rel=0.05)
+    assert found.watts[EnergyPhase.DECODE] == pytest.approx(400, rel=0.05)
+    assert found.watts[EnergyPhase.IDLE] == pytest.approx(100, rel=0.05)
+    whole = [record.values["energy_j"] for record in telemetry if record.source == "gpu0"]
+    assert sum(found.joules.values()) == pytest.approx(gpus * (float(whole[-1] or 0) - float(whole[1] or 0)), rel=0.02)
+    assert found.output_tokens == pytest.approx(60 * 11, rel=0.05)
+    assert "decode 4" in energy_line(found)
+    assert "J an output token" in energy_line(found)
+
+
+def test_energy_by_phase_says_why_it_is_unknown() -> None:
+    outcome = simulate(MIXED)
+    steps, watts = outcome.attribution().steps[0], {"prefill": 650.0, "decode": 400.0, "idle": 100.0}
+    assert phase_energy(steps, [], Window(0, 10**12)) is None
+    assert energy_line(None) == ""
+    short = phase_energy(steps, gpu(outcome, watts), Window(0, 10**9))
+    assert "51 are needed" in str(short)
+    assert energy_line(short).startswith("energy by phase: unknown, because the energy counter has")
+    starts = np.arange(0, 10**10, 100 * MS)
+    even = msgspec.structs.replace(  # each interval has the same share of prefill, decode and idle
+        steps, start_ns=starts, end_ns=starts + 90 * MS, excess_ns=np.full(100, 40.0 * MS),
+        decode_tokens=np.ones(100, dtype=np.int64), prompt_tokens=np.ones(100, dtype=np.int64),
+    )  # fmt: skip
+    telemetry = [TelemetryRecord(t_ns=t * 100 * MS, source="gpu0", values={"energy_j": 40.0 * t}) for t in range(100)]
+    found = phase_energy(even, telemetry, Window(0, 10**12))
+    assert "too evenly" in str(found)
+
+
+def test_steps_that_overlap_share_no_time() -> None:
+    """As on a GPU: a step is planned and launched while the one before still runs."""
+    chunk = [ChunkRecord(0, 4, 1, 0, 1)]
+    steps = steps_of([
+        RequestQueued(0, "a-0", 4, 0, 0),
+        StepRecord(0, 0, 2, 10, [ChunkRecord(0, 0, 4, 0, 1)], [], 1, 0, 1),
+        StepRecord(1, 3, 5, 20, chunk, [], 1, 0, 1),
+        StepRecord(2, 12, 14, 30, chunk, [], 1, 0, 1),
+        StepRecord(3, 34, 36, 40, chunk, [], 1, 0, 1),
+    ])  # fmt: skip
+    assert steps.start_ns.tolist() == [0, 10, 20, 34]
+    assert steps.gap_ns.tolist() == [0, 0, 0, 4]
+    assert steps.computing(steps.requests["a-0"], 3) == {
+        Part.PREFILL: 10, Part.STALL: 0, Part.DECODE: 26, Part.INTERFERENCE: 0, Part.BUBBLES: 4,
+    }  # fmt: skip

@@ -1,0 +1,139 @@
+"""Perfetto traces, read by Perfetto's own protobuf classes."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from msgspec.structs import replace
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
+
+from results.records import TelemetryRecord
+from results.trace.perfetto import Trace
+from results.trace.trial import trial_trace
+from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
+
+BEGIN, END, INSTANT, COUNTER = (getattr(perfetto.TrackEvent, f"TYPE_{kind}") for kind in
+                                ("SLICE_BEGIN", "SLICE_END", "INSTANT", "COUNTER"))  # fmt: skip
+TELEMETRY = [
+    TelemetryRecord(t_ns=i * 100 * MS, source=source, values=values)
+    for i in range(3)
+    for source, values in (
+        ("engine", {"cpu_s": 0.15 * i, "rss_bytes": 1000 + i, "processes": 2}),
+        ("gpu0", {"power_w": 300.0 + i, "memory_used_bytes": None}),
+        ("server", {"running": 3.0}),
+    )
+]
+
+
+class Parsed:
+    """A trace by tracks."""
+
+    def __init__(self, data: bytes) -> None:
+        trace = perfetto.Trace.FromString(data)
+        described = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+        self.descriptors = {descriptor.uuid: descriptor for descriptor in described}
+        self.events: dict[int, list[Any]] = defaultdict(list)
+        self.flows: Counter[int] = Counter()
+        self.ended: Counter[int] = Counter()
+        times = []
+        for packet in trace.packet:
+            assert packet.trusted_packet_sequence_id == 1
+            if packet.HasField("track_event"):
+                times.append(packet.timestamp)
+                self.events[packet.track_event.track_uuid].append(packet)
+                self.flows.update(packet.track_event.flow_ids)
+                self.ended.update(packet.track_event.terminating_flow_ids)
+        assert times == sorted(times)
+
+    def path(self, uuid: int) -> str:
+        descriptor = self.descriptors[uuid]
+        name = descriptor.name or descriptor.process.process_name
+        return f"{self.path(descriptor.parent_uuid)}/{name}" if descriptor.parent_uuid else name
+
+    def slices(self, path: str) -> list[tuple[int, str, int, int]]:
+        """Depth, name, start and end, in order of their ends."""
+        (uuid,) = [uuid for uuid in self.descriptors if self.path(uuid) == path]
+        found, stack = [], []
+        for packet in self.events[uuid]:
+            if packet.track_event.type == BEGIN:
+                stack.append((len(stack), packet.track_event.name, packet.timestamp))
+            elif packet.track_event.type == END:
+                found.append((*stack.pop(), packet.timestamp))
+        assert stack == []
+        return found
+
+    def counter(self, path: str) -> list[tuple[int, float]]:
+        (uuid,) = [uuid for uuid in self.descriptors if self.path(uuid) == path]
+        assert self.descriptors[uuid].HasField("counter")
+        assert {packet.track_event.type for packet in self.events[uuid]} == {COUNTER}
+        return [(packet.timestamp, packet.track_event.double_counter_value) for packet in self.events[uuid]]
+
+
+def parsed() -> tuple[Parsed, Outcomes]:
+    outcome = simulate(Simulated(requests=4))
+    return Parsed(trial_trace(outcome.attribution(), outcome.requests, TELEMETRY)), outcome
+
+
+def test_slices_nest_and_say_what_happened_when() -> None:
+    trace, outcome = parsed()
+    for uuid in trace.events:
+        kinds = Counter(packet.track_event.type for packet in trace.events[uuid])
+        assert kinds[BEGIN] == kinds[END]
+    request = outcome.requests[2]
+    assert trace.slices("client/request 2") == [
+        (1, "wait in client", request.planned_ns, request.sent_ns),
+        (1, "wait for first token", request.sent_ns, request.chunk_ns[0]),
+        (1, "stream", request.chunk_ns[0], request.chunk_ns[-1]),
+        (0, "request", request.planned_ns, request.ended_ns),
+    ]
+    names = [name for _, name, _, _ in trace.slices("server, by request/request 0")]
+    assert names == ["front end", "prefill 128 tokens", "prefill 72 tokens", *["decode"] * 19]
+    queued = outcome.events[2].submitted_ns
+    first = next(step.planned_ns for step in outcome.events[4:] if any(chunk.request == 2 for chunk in step.chunks))
+    assert (0, "queue", queued, first) in trace.slices("server, by request/request 2")
+    depths = {depth for depth, *_ in trace.slices("engine 0/steps")}
+    assert depths == {0, 1}
+    steps = [name for depth, name, _, _ in trace.slices("engine 0/steps") if depth == 0]
+    assert steps[:2] == ["128 prompt tokens", "72 prompt tokens"]
+
+
+def test_every_flow_goes_from_client_through_server_and_steps_back_to_the_client() -> None:
+    trace, _ = parsed()
+    assert trace.ended == {1: 1, 3: 1, 5: 1, 7: 1}
+    assert trace.flows == {1: 4, 3: 4, 5: 4, 7: 4}  # wait for the first token, front end, first and last step
+
+
+def test_counters_of_the_engine_and_of_telemetry() -> None:
+    trace, outcome = parsed()
+    steps = outcome.events[4:]
+    assert trace.counter("engine 0/running") == [(step.collected_ns, step.running) for step in steps]
+    assert trace.counter("engine 0/used blocks")[0][1] == 10.0
+    assert trace.counter("telemetry of engine/CPU") == [(100 * MS, 1.5), (200 * MS, 1.5)]
+    assert trace.counter("telemetry of engine/rss_bytes") == [(0, 1000.0), (100 * MS, 1001.0), (200 * MS, 1002.0)]
+    assert trace.counter("telemetry of gpu0/power_w") == [(0, 300.0), (100 * MS, 301.0), (200 * MS, 302.0)]
+    assert "telemetry of server" not in {trace.path(uuid) for uuid in trace.descriptors}
+
+
+def test_requests_without_an_answer_and_indices_below_zero_are_drawn() -> None:
+    outcome = simulate(Simulated(requests=2))
+    failed = replace(outcome.requests[0], chunk_ns=[], chunk_tokens=[], answer_id=None, sent_ns=None)
+    warm = replace(outcome.requests[1], index=-1)
+    trace = Parsed(trial_trace(outcome.attribution(), [failed, warm], []))
+    assert [name for _, name, _, _ in trace.slices("client/request 0")] == ["wait in client", "request"]
+    assert trace.slices("client/request -1")
+
+
+def test_slices_that_meet_end_before_the_next_begins() -> None:
+    trace = Trace()
+    track = trace.track("t", trace.process("p"))
+    trace.slice(track, "outer", 10, 30)
+    trace.slice(track, "inner", 20, 30, {"bytes": -5, "text": "ü"})
+    trace.slice(track, "next", 30, 40)
+    trace.slice(track, "empty", 40, 40)
+    found = Parsed(trace.encoded())
+    assert found.slices("p/t") == [(1, "inner", 20, 30), (0, "outer", 10, 30), (0, "next", 30, 40)]
+    (uuid,) = found.events
+    (inner,) = [packet.track_event for packet in found.events[uuid] if packet.track_event.name == "inner"]
+    assert [(note.name, note.int_value, note.string_value) for note in inner.debug_annotations] == [
+        ("bytes", -5, ""),
+        ("text", 0, "ü"),
+    ]
