@@ -1,0 +1,119 @@
+"""What tables and the page say about claims."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from harness.claims.catalogue import Entry
+from harness.claims.claim import Claim, Expected, Source
+from harness.claims.records import Record
+from harness.claims.verdict import CaseResult, Outcome, Verdict, deciding
+from results.statistics.interval import Interval
+from results.text.format import ABSENT, moment_text
+
+HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
+CASE_HEADINGS = ("tested", "result", "measured", "95 % interval", "procedure", "machine, run")
+_RESULTS = {Outcome.INSIDE: "inside", Outcome.OUTSIDE: "outside", Outcome.UNCLEAR: "unclear"}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One claim on one machine.
+
+    Attributes:
+        entry: the claim.
+        record: its result; None if it was not tested.
+    """
+
+    entry: Entry
+    record: Record | None
+
+    @property
+    def decisive(self) -> CaseResult | None:
+        """The case that is summed up."""
+        return deciding(self.record.cases) if self.record else None
+
+    @property
+    def cells(self) -> list[str]:
+        """Cells below :data:`HEADINGS`."""
+        case = self.decisive
+        verdict = self.record.verdict.value if self.record else "not tested yet"
+        return [self.entry.name, verdict, range_text(self.entry.claim.expected), *interval_cells(case)]
+
+
+def tallies(rows: Sequence[Row]) -> str:
+    """``31 reproduced, 4 not reproduced, …``."""
+    counts = {kind: sum(row.record is not None and row.record.verdict is kind for row in rows) for kind in Verdict}
+    parts = [f"{count} {kind.value}" for kind, count in counts.items() if count]
+    untested = sum(row.record is None for row in rows)
+    return ", ".join([*parts, *([f"{untested} not tested yet"] if untested else [])]) or "no claims"
+
+
+def range_text(expected: Expected) -> str:
+    """``2–4``, ``≥ 2`` or ``≤ 0.15``, and the margin."""
+    low, high = expected.at_least, expected.at_most
+    if low is not None and high is not None:
+        text = number(low) if low == high else f"{number(low)} – {number(high)}"
+    else:
+        text = f"≥ {number(low)}" if low is not None else f"≤ {number(high or 0.0)}"
+    return f"{text} (± {expected.margin:.0%})" if expected.margin else text
+
+
+def interval_cells(case: CaseResult | None) -> tuple[str, str]:
+    """Centre and bounds; one figure has no bounds."""
+    interval = case.interval if case else None
+    if interval is None:
+        return ABSENT, ABSENT
+    return number(interval.centre), _bounds(interval)
+
+
+def _bounds(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return ABSENT
+    return "exact" if interval.low == interval.high else f"{number(interval.low)} – {number(interval.high)}"
+
+
+def number(value: float) -> str:
+    """Three or four significant digits; large numbers as a power of ten."""
+    if value == float("inf"):
+        return "∞"
+    return f"{value:.3g}" if abs(value) < 1000 else (f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.4g}")
+
+
+def case_cells(case: CaseResult) -> list[str]:
+    """Cells below :data:`CASE_HEADINGS`."""
+    result = _RESULTS[case.outcome] if case.outcome else "not tested"
+    where = ", ".join(filter(None, [case.machine, *case.runs])) or ABSENT
+    title = case.title if case.as_claimed else f"{case.title} (other conditions)"
+    return [title, result, *interval_cells(case), case.procedure, where]
+
+
+def remarks(record: Record) -> list[str]:
+    """What the verdict leaves open: missing things, where a claim holds, repeats that would decide, other figures."""
+    lines = [f"missing for “{case.title}”: {case.missing}" for case in record.cases if case.missing]
+    inside = [case.title for case in record.cases if case.outcome is Outcome.INSIDE]
+    nearest = deciding(record.cases)
+    if record.verdict is Verdict.OTHER_CONDITIONS:
+        lines.insert(0, f"holds with: {'; '.join(inside)}")
+    if record.verdict is Verdict.NOT_TESTABLE and nearest is not None:
+        lines.insert(0, f"nearest case: {nearest.title}: {_RESULTS[nearest.outcome or Outcome.UNCLEAR]} the range")
+    for case in record.cases:
+        if case.outcome is Outcome.UNCLEAR:
+            more = f"{case.repeats} repeats of each side would decide" if case.repeats else "more repeats are needed"
+            lines.append(f"cannot tell with “{case.title}”: {more}")
+        lines += [f"{name}: {number(value)}" for name, value in case.details.items()]
+    return lines
+
+
+def sources_text(claim: Claim) -> str:
+    """Sources in one line."""
+    return "; ".join(map(_source_text, claim.source))
+
+
+def _source_text(source: Source) -> str:
+    parts = [source.author, source.title, source.kind, str(source.year) if source.year else None]
+    return ", ".join(part for part in parts if part)
+
+
+def tested_text(record: Record) -> str:
+    """Machine and date."""
+    return f"{record.machine}; {moment_text(record.tested_utc)}"
