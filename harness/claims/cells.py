@@ -97,6 +97,8 @@ def remarks(record: Record) -> list[str]:
     if record.verdict is Verdict.NOT_TESTABLE and nearest is not None:
         lines.insert(0, f"nearest case: {nearest.title}: {_RESULTS[nearest.outcome or Outcome.UNCLEAR]} the range")
     for case in record.cases:
+        if case.retry:
+            lines.append(f"some trials of “{case.title}” were INVALID; the next bakeoff claims run repeats them")
         if case.outcome is Outcome.UNCLEAR:
             more = f"{case.repeats} repeats of each side would decide" if case.repeats else "more repeats are needed"
             lines.append(f"cannot tell with “{case.title}”: {more}")

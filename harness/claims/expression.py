@@ -78,7 +78,7 @@ def names_in(text: str) -> set[str]:
 
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword,
-    ast.operator,
+    *_BINARY,
 )  # fmt: skip
 
 
@@ -138,25 +138,55 @@ def _intensity(model: str, batch: float, context: float) -> float:
     return pairs / (costs.decode(int(batch), past).bytes - costs.decode(int(batch), 0).bytes)
 
 
+def _parameters(model: str) -> float:
+    return _costs(model).parameters
+
+
+def _active_parameters(model: str) -> float:
+    return load_model(model).active_parameters
+
+
+def _weight_bytes(model: str, precision: str = "bf16") -> float:
+    return _costs(model, precision).weight_bytes
+
+
+def _kv_bytes(model: str, kv: str = "bf16") -> float:
+    return _costs(model, kv=kv).kv_bytes_per_token
+
+
+def _memory_bytes(model: str, sequences: float, context: float, precision: str = "bf16", kv: str = "bf16") -> float:
+    return _costs(model, precision, kv).memory_bytes(int(sequences), int(context))
+
+
+def _itl_floor_s(
+    model: str, gpu: str, batch: float = 1, context: float = 0, *, precision: str = "bf16", kv: str = "bf16"
+) -> float:
+    return floor_s(_costs(model, precision, kv).decode(int(batch), int(context)), _machine(gpu, precision))
+
+
+def _ttft_floor_s(model: str, gpu: str, tokens: float, precision: str = "bf16") -> float:
+    return floor_s(_costs(model, precision).step([Chunk(int(tokens))]), _machine(gpu, precision))
+
+
+def _decode_share(model: str, gpu: str, batch: float = 1, context: float = 0) -> float:
+    return _share(_costs(model), gpu, Chunk(past=int(context), count=int(batch)))
+
+
+def _prefill_share(model: str, gpu: str, tokens: float) -> float:
+    return _share(_costs(model), gpu, Chunk(int(tokens)))
+
+
 _FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    "parameters": lambda model: _costs(model).parameters,
-    "active_parameters": lambda model: load_model(model).active_parameters,
-    "weight_bytes": lambda model, precision="bf16": _costs(model, precision).weight_bytes,
-    "kv_bytes": lambda model, kv="bf16": _costs(model, kv=kv).kv_bytes_per_token,
-    "memory_bytes": lambda model, sequences, context, precision="bf16", kv="bf16": _costs(
-        model, precision, kv
-    ).memory_bytes(int(sequences), int(context)),
-    "itl_floor_s": lambda model, gpu, batch=1, context=0, precision="bf16", kv="bf16": floor_s(
-        _costs(model, precision, kv).decode(int(batch), int(context)), _machine(gpu, precision)
-    ),
-    "ttft_floor_s": lambda model, gpu, tokens, precision="bf16": floor_s(
-        _costs(model, precision).step([Chunk(int(tokens))]), _machine(gpu, precision)
-    ),
+    "parameters": _parameters,
+    "active_parameters": _active_parameters,
+    "weight_bytes": _weight_bytes,
+    "kv_bytes": _kv_bytes,
+    "memory_bytes": _memory_bytes,
+    "itl_floor_s": _itl_floor_s,
+    "ttft_floor_s": _ttft_floor_s,
     "critical_batch": _critical,
-    "decode_compute_share": lambda model, gpu, batch=1, context=0: _share(
-        _costs(model), gpu, Chunk(past=int(context), count=int(batch))
-    ),
-    "prefill_compute_share": lambda model, gpu, tokens: _share(_costs(model), gpu, Chunk(int(tokens))),
+    "decode_compute_share": _decode_share,
+    "prefill_compute_share": _prefill_share,
     "bytes_share_of_attention": _attention_share,
     "attention_intensity": _intensity,
 }

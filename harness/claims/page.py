@@ -111,5 +111,3 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
 def _remarks(row: cells.Row) -> list[str]:
     found = cells.remarks(row.record) if row.record else []
     return [*([row.entry.claim.note] if row.entry.claim.note else []), *found]
-
-

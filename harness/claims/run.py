@@ -71,7 +71,7 @@ def claims(
     if budget_min is not None and budget_min <= 0:
         raise BadClaim("--budget-min must be above 0")
     entries, folder = load_catalogue([Path(each) for each in folders], names), Path(out)
-    return test_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
+    return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
 
 
 def here() -> Here:
@@ -80,7 +80,7 @@ def here() -> Here:
     return Here(place_text(known, "this machine"), machine(known))
 
 
-def test_all(
+def run_all(
     entries: Sequence[Entry],
     lab: Lab,
     folder: Path,
@@ -142,7 +142,9 @@ def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:
 def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
     results = [result_of(entry, case, lab) for case in entry.claim.cases]
     pairs = zip(entry.claim.cases, results, strict=True)
-    failed = any(result.outcome is None and lab.missing(entry, case) is None for case, result in pairs)
+    failed = any(
+        result.retry or (result.outcome is None and lab.missing(entry, case) is None) for case, result in pairs
+    )
     return Record(
         claim=entry.name,
         fingerprint=mark,

@@ -18,7 +18,9 @@ def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
         claimed = [case for case in entry.claim.cases if case.as_claimed]
         missing = [lab.missing(entry, case) for case in claimed]
         _say(console, entry.name, style="bold")
-        _say(console, f"  {entry.claim.sentence}", f"  {cells.range_text(entry.claim.expected)}: {entry.claim.quantity}")
+        _say(
+            console, f"  {entry.claim.sentence}", f"  {cells.range_text(entry.claim.expected)}: {entry.claim.quantity}"
+        )
         if None not in missing:
             _say(console, f"  not testable here: {next(iter(missing), 'no case')}", style="dim")
 

@@ -68,6 +68,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         machine: on which these were measured; None of what is computed.
         details: other figures, such as the source's own formula beside ours.
         values: raw values by side and repeat.
+        retry: whether trials behind it were INVALID, so that the next call measures these again.
     """
 
     title: str
@@ -81,6 +82,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     machine: str | None = None
     details: dict[str, float] = {}
     values: dict[str, dict[int, float]] = {}
+    retry: bool = False
 
 
 def exact(value: float) -> Estimate:

@@ -22,8 +22,8 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the arguments after ``bakeoff``.
 
     Returns:
-        The command's exit code; 2 for an expected error (3 from claims, gate and history), 3 if output cannot be written, 130
-        after Ctrl-C.
+        The command's exit code; 2 for an expected error (3 from claims, gate and history), 3 if output cannot be
+        written, 130 after Ctrl-C.
     """
     mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
     try:
