@@ -13,6 +13,8 @@ from results.text.format import ABSENT, moment_text
 
 HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
 CASE_HEADINGS = ("tested", "result", "measured", "95 % interval", "procedure", "machine, run")
+_THOUSAND, _BILLION = 1e3, 1e9
+_UNPLACED = {"arithmetic": "computed"}
 _RESULTS = {Outcome.INSIDE: "inside", Outcome.OUTSIDE: "outside", Outcome.UNCLEAR: "unclear"}
 
 
@@ -37,7 +39,18 @@ class Row(msgspec.Struct, frozen=True):
         """Cells below :data:`HEADINGS`."""
         case = self.decisive
         verdict = self.record.verdict.value if self.record else "not tested yet"
-        return [self.entry.name, verdict, range_text(self.entry.claim.expected), *interval_cells(case)]
+        centre, bounds = interval_cells(case)
+        nearest = " (nearest case)" if case is not None and not case.as_claimed else ""
+        return [self.entry.name, verdict, range_text(self.entry.claim.expected), f"{centre}{nearest}", bounds]
+
+    @property
+    def place(self) -> str:
+        """Machine of the measurement that is summed up, and date of the test."""
+        if self.record is None:
+            return ABSENT
+        case = self.decisive
+        where = self.record.machine if case is None else case.machine or _UNPLACED.get(case.procedure, "")
+        return f"{where or self.record.machine}; tested {moment_text(self.record.tested_utc)}"
 
 
 def tallies(rows: Sequence[Row]) -> str:
@@ -55,7 +68,7 @@ def range_text(expected: Expected) -> str:
         text = number(low) if low == high else f"{number(low)} – {number(high)}"
     else:
         text = f"≥ {number(low)}" if low is not None else f"≤ {number(high or 0.0)}"
-    return f"{text} (± {expected.margin:.0%})" if expected.margin else text
+    return f"{text} (± {100 * expected.margin:.2g} %)" if expected.margin else text
 
 
 def interval_cells(case: CaseResult | None) -> tuple[str, str]:
@@ -72,11 +85,13 @@ def _bounds(interval: Interval) -> str:
     return "exact" if interval.low == interval.high else f"{number(interval.low)} – {number(interval.high)}"
 
 
-def number(value: float) -> str:
-    """Three or four significant digits; large numbers as a power of ten."""
-    if value == float("inf"):
+def number(value: float | None) -> str:
+    """Three significant digits or whole numbers, from 10⁹ up in billions (G); None is infinite."""
+    if value is None:
         return "∞"
-    return f"{value:.3g}" if abs(value) < 1000 else (f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.4g}")
+    if abs(value) >= _BILLION:
+        return f"{value / _BILLION:.3g} G"
+    return f"{value:.3g}" if abs(value) < _THOUSAND else f"{value:,.0f}"
 
 
 def case_cells(case: CaseResult) -> list[str]:
@@ -114,8 +129,3 @@ def sources_text(claim: Claim) -> str:
 def _source_text(source: Source) -> str:
     parts = [source.author, source.title, source.kind, str(source.year) if source.year else None]
     return ", ".join(part for part in parts if part)
-
-
-def tested_text(record: Record) -> str:
-    """Machine and date."""
-    return f"{record.machine}; {moment_text(record.tested_utc)}"

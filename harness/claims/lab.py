@@ -86,7 +86,7 @@ class RealLab:
         self._has_gpu = bool(self._machine.gpus.names)
         self._findings: dict[str, doctor.Finding] = {}
         self._experiments: dict[tuple[Path, str], Experiment] = {}
-        self._measured: dict[tuple[Path, str], RunFolder] = {}
+        self._measured: dict[tuple[Path, str], RunFolder | None] = {}
         self._evaluations: dict[Evaluated, Evaluation] = {}
 
     def missing(self, entry: Entry, case: Case) -> str | None:
@@ -177,9 +177,8 @@ class RealLab:
         if key not in self._measured:
             wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
             same = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
-            if found := next((folder for folder in same if _is_valid(folder)), None):
-                self._measured[key] = found
-        return self._measured.get(key)
+            self._measured[key] = next((folder for folder in same if _is_valid(folder)), None)
+        return self._measured[key]
 
     def _run(self, entry: Entry, run: str) -> Run:
         """The run of an experiment; if none is known, one is made of the VALID trials that there are and new ones."""

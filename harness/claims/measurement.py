@@ -1,5 +1,6 @@
 """What a procedure gives: an estimate of the claim's quantity, and the figures behind it."""
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -19,7 +20,7 @@ class Measurement(msgspec.Struct, frozen=True):
         why_absent: the reason.
         runs: ids of runs, or names of published ones.
         machine: on which these were measured.
-        details: other figures.
+        details: other figures; None is infinite.
         values: raw values by side and repeat.
         retry: whether some trials were INVALID.
     """
@@ -28,7 +29,7 @@ class Measurement(msgspec.Struct, frozen=True):
     why_absent: str | None = None
     runs: list[str] = []
     machine: str | None = None
-    details: dict[str, float] = {}
+    details: dict[str, float | None] = {}
     values: dict[str, dict[int, float]] = {}
     retry: bool = False
 
@@ -46,14 +47,21 @@ def quality(quantity: str, evaluation: Evaluation) -> Measurement:
         "kl_nats_per_token": evaluation.kl_nats_per_token,
     }
     interval = intervals[quantity]
-    details = {"perplexity": evaluation.perplexity.centre, "perplexity of the plain model": reference.centre}
+    details: dict[str, float | None] = {
+        "perplexity": evaluation.perplexity.centre,
+        "perplexity of the plain model": reference.centre,
+    }
     return Measurement(None if interval is None else Estimate(interval), evaluation.kl_absent, details=details)
 
 
 def computed(arithmetic: Arithmetic) -> Measurement:
     """Evaluate the expressions of an arithmetic case."""
+    value = evaluate(arithmetic.expression, arithmetic.inputs)
     beside = {name: evaluate(text, arithmetic.inputs) for name, text in arithmetic.beside.items()}
-    return Measurement(exact(evaluate(arithmetic.expression, arithmetic.inputs)), details=beside)
+    details = {name: figure if math.isfinite(figure) else None for name, figure in beside.items()}
+    if not math.isfinite(value):
+        return Measurement(None, "the figure is infinite", details=details)
+    return Measurement(exact(value), details=details)
 
 
 def contrasted_measurement(

@@ -68,9 +68,7 @@ def write_page(rows: Sequence[cells.Row], path: Path) -> None:
 
 def markdown(rows: Sequence[cells.Row]) -> str:
     """A table of all claims, with machine and date."""
-    lines = (
-        [*row.cells, cells.tested_text(row.record) if row.record else "–", "; ".join(_remarks(row))] for row in rows
-    )
+    lines = ([*row.cells, row.place, "; ".join(_remarks(row))] for row in rows)
     titles = [*cells.HEADINGS, "machine; date", "remarks"]
     listed = table(titles, ([escaped(cell) for cell in line] for line in lines))
     return f"# Claims\n\n{cells.tallies(rows)}.\n\n{listed}"
@@ -81,8 +79,8 @@ def _page(rows: Sequence[cells.Row]) -> Page:
     return Page(
         name="Claims",
         answer=f"{cells.tallies(rows)}.".capitalize(),
-        headings=cells.HEADINGS,
-        overview=[(part.anchor, part.tone, row.cells) for part, row in zip(parts, rows, strict=True)],
+        headings=(*cells.HEADINGS, "machine; date"),
+        overview=[(part.anchor, part.tone, [*row.cells, row.place]) for part, row in zip(parts, rows, strict=True)],
         case_headings=cells.CASE_HEADINGS,
         claims=parts,
     )
@@ -94,7 +92,7 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
         ("claimed", f"{cells.range_text(claim.expected)}: {claim.quantity}"),
         ("said to hold", claim.conditions),
         ("source", cells.sources_text(claim)),
-        ("tested", cells.tested_text(record) if record else "not yet: bakeoff claims run --here"),
+        ("tested", row.place if record else "not yet: bakeoff claims run --here"),
     ]
     return ClaimPart(
         name=row.entry.name,

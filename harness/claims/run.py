@@ -34,7 +34,7 @@ class Here(msgspec.Struct, frozen=True):
     facts: dict[str, Any]
 
 
-class Tested(msgspec.Struct, frozen=True):
+class ClaimsRun(msgspec.Struct, frozen=True):
     """What a call left.
 
     Attributes:
@@ -53,7 +53,7 @@ def claims(
     out: str | Path = FOLDER,
     budget_min: float | None = None,
     progress: Progress = lambda _line: None,
-) -> Tested:
+) -> ClaimsRun:
     """Test claims on this machine, as ``bakeoff claims run --here`` does.
 
     Args:
@@ -89,7 +89,7 @@ def run_all(
     budget_s: float | None = None,
     progress: Progress = lambda _line: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Tested:
+) -> ClaimsRun:
     """Test the claims that have no record with the same fingerprint.
 
     The claim with the shortest remaining measurements is next, so those that share a finished run follow at once.
@@ -123,7 +123,7 @@ def run_all(
         record = done[name] = _tested(entry, mark, lab, place)
         append_record(folder, record)
         progress(f"{name}: {record.verdict.value}")
-    return Tested([done[name] for name in sorted(done)], sorted(waiting))
+    return ClaimsRun([done[name] for name in sorted(done)], sorted(waiting))
 
 
 def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:

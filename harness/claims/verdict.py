@@ -66,7 +66,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         repeats: per side that would decide an unclear case; None if unknown, too many, or decided.
         runs: ids of runs, or names of published ones.
         machine: on which these were measured; None of what is computed.
-        details: other figures, such as the source's own formula beside ours.
+        details: other figures, such as the source's own formula beside ours; None is infinite.
         values: raw values by side and repeat.
         retry: whether trials behind it were INVALID, so that the next call measures these again.
     """
@@ -80,7 +80,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int | None = None
     runs: list[str] = []
     machine: str | None = None
-    details: dict[str, float] = {}
+    details: dict[str, float | None] = {}
     values: dict[str, dict[int, float]] = {}
     retry: bool = False
 

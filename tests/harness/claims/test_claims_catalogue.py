@@ -42,10 +42,11 @@ class Synthetic:
             changed = msgspec.structs.replace(case.arithmetic, expression=repr(value), beside={})
             return computed(changed)
         if contrasted := case.experiment or case.published:
-            sides = [dict.fromkeys((1, 2, 3), 2.0 * value), dict.fromkeys((1, 2, 3), 2.0)]
-            if contrasted.over is None:
-                sides = [dict.fromkeys((1, 2, 3), value)]
-            values = {side.text: own for side, own in zip(contrasted.sides, sides, strict=True)}
+            numbers = [value] if contrasted.over is None else [2.0 * value, 2.0]
+            values = {
+                side.text: {repeat: number for repeat in (1, 2, 3)}  # noqa: C420  (the keys are int, not literals)
+                for side, number in zip(contrasted.sides, numbers, strict=True)
+            }
             return contrasted_measurement(contrasted, values, ["run"], "machine")
         return Measurement(Estimate(Interval(value, value, value, 3)))
 
