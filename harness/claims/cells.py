@@ -15,7 +15,6 @@ HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
 CASE_HEADINGS = ("tested", "result", "measured", "95 % interval", "procedure", "machine, run")
 _THOUSAND, _BILLION = 1e3, 1e9
 _UNPLACED = {"arithmetic": "computed"}
-_RESULTS = {Outcome.INSIDE: "inside", Outcome.OUTSIDE: "outside", Outcome.UNCLEAR: "unclear"}
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -54,11 +53,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def tallies(rows: Sequence[Row]) -> str:
-    """``31 reproduced, 4 not reproduced, …``."""
+    """``reproduced: 31; not reproduced: 4; …``."""
     counts = {kind: sum(row.record is not None and row.record.verdict is kind for row in rows) for kind in Verdict}
-    parts = [f"{count} {kind.value}" for kind, count in counts.items() if count]
+    parts = [f"{kind.value}: {count}" for kind, count in counts.items() if count]
     untested = sum(row.record is None for row in rows)
-    return ", ".join([*parts, *([f"{untested} not tested yet"] if untested else [])]) or "no claims"
+    return "; ".join([*parts, *([f"not tested yet: {untested}"] if untested else [])]) or "no claims"
 
 
 def range_text(expected: Expected) -> str:
@@ -94,23 +93,37 @@ def number(value: float | None) -> str:
     return f"{value:.3g}" if abs(value) < _THOUSAND else f"{value:,.0f}"
 
 
-def case_cells(case: CaseResult) -> list[str]:
+def case_cells(case: CaseResult, expected: Expected) -> list[str]:
     """Cells below :data:`CASE_HEADINGS`."""
-    result = _RESULTS[case.outcome] if case.outcome else "not tested"
     where = ", ".join(filter(None, [case.machine, *case.runs])) or ABSENT
     title = case.title if case.as_claimed else f"{case.title} (other conditions)"
-    return [title, result, *interval_cells(case), case.procedure, where]
+    return [title, result_text(case, expected), *interval_cells(case), case.procedure, where]
 
 
-def remarks(record: Record) -> list[str]:
+def result_text(case: CaseResult, expected: Expected) -> str:
+    """Where a quantity lies."""
+    match case.outcome:
+        case Outcome.INSIDE:
+            return "inside the range"
+        case Outcome.OUTSIDE:
+            is_above = case.interval is not None and case.interval.centre > expected.high
+            return "above the range" if is_above else "below the range"
+        case Outcome.UNCLEAR:
+            return "unclear"
+        case None:
+            return "not tested"
+
+
+def remarks(record: Record, expected: Expected) -> list[str]:
     """What the verdict leaves open: missing things, where a claim holds, repeats that would decide, other figures."""
-    lines = [f"missing for “{case.title}”: {case.missing}" for case in record.cases if case.missing]
-    inside = [case.title for case in record.cases if case.outcome is Outcome.INSIDE]
-    nearest = deciding(record.cases)
+    lines: list[str] = []
     if record.verdict is Verdict.OTHER_CONDITIONS:
-        lines.insert(0, f"holds with: {'; '.join(inside)}")
+        inside = [case.title for case in record.cases if case.outcome is Outcome.INSIDE]
+        lines.append(f"holds with: {'; '.join(inside)}")
+    nearest = deciding(record.cases)
     if record.verdict is Verdict.NOT_TESTABLE and nearest is not None:
-        lines.insert(0, f"nearest case: {nearest.title}: {_RESULTS[nearest.outcome or Outcome.UNCLEAR]} the range")
+        lines.append(f"nearest case: {nearest.title}: {result_text(nearest, expected)}")
+    lines += [f"missing for “{case.title}”: {case.missing}" for case in record.cases if case.missing]
     for case in record.cases:
         if case.retry:
             lines.append(f"some trials of “{case.title}” were INVALID; the next bakeoff claims run repeats them")
@@ -118,7 +131,7 @@ def remarks(record: Record) -> list[str]:
             more = f"{case.repeats} repeats of each side would decide" if case.repeats else "more repeats are needed"
             lines.append(f"cannot tell with “{case.title}”: {more}")
         lines += [f"{name}: {number(value)}" for name, value in case.details.items()]
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def sources_text(claim: Claim) -> str:

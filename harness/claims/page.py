@@ -101,11 +101,11 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
         tone=_TONES.get(record.verdict, "") if record else "",
         sentence=claim.sentence,
         facts=facts,
-        rows=[cells.case_cells(case) for case in record.cases] if record else [],
+        rows=[cells.case_cells(case, claim.expected) for case in record.cases] if record else [],
         remarks=_remarks(row),
     )
 
 
 def _remarks(row: cells.Row) -> list[str]:
-    found = cells.remarks(row.record) if row.record else []
+    found = cells.remarks(row.record, row.entry.claim.expected) if row.record else []
     return [*([row.entry.claim.note] if row.entry.claim.note else []), *found]

@@ -35,7 +35,7 @@ def print_results(rows: Sequence[cells.Row], console: Console) -> None:
     console.print(table)
     _say(console, cells.tallies(rows))
     if len(rows) == 1 and rows[0].record is not None:
-        _say(console, *cells.remarks(rows[0].record), style="dim")
+        _say(console, *cells.remarks(rows[0].record, rows[0].entry.claim.expected), style="dim")
 
 
 def _say(console: Console, *lines: str, style: str | None = None) -> None:
