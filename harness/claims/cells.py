@@ -12,7 +12,7 @@ from results.statistics.interval import Interval
 from results.text.format import ABSENT, moment_text
 
 HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
-CASE_HEADINGS = ("tested", "result", "measured", "95 % interval", "procedure", "machine, run")
+CASE_HEADINGS = ("case", "result", "measured", "95 % interval", "procedure", "machine, run")
 _THOUSAND, _BILLION = 1e3, 1e9
 _UNPLACED = {"arithmetic": "computed"}
 
@@ -129,6 +129,7 @@ def remarks(record: Record, expected: Expected) -> list[str]:
             lines.append(f"some trials of “{case.title}” were INVALID; the next bakeoff claims run repeats them")
         if case.outcome is Outcome.UNCLEAR:
             more = f"{case.repeats} repeats of each side would decide" if case.repeats else "more repeats are needed"
+            more = case.why_absent or more
             lines.append(f"cannot tell with “{case.title}”: {more}")
         lines += [f"{name}: {number(value)}" for name, value in case.details.items()]
     return list(dict.fromkeys(lines))

@@ -56,12 +56,12 @@ def result_of(entry: Entry, case: Case, lab: Lab) -> CaseResult:
         return CaseResult(title=case.title, as_claimed=case.as_claimed, procedure=case.procedure, missing=missing)
     measured, expected = lab.measure(entry, case), entry.claim.expected
     estimated = measured.estimate
-    decided = None if estimated is None else outcome(estimated, expected)
+    decided = Outcome.UNCLEAR if estimated is None else outcome(estimated, expected)
     return CaseResult(
         title=case.title,
         as_claimed=case.as_claimed,
         procedure=case.procedure,
-        missing=measured.why_absent,
+        why_absent=measured.why_absent,
         interval=None if estimated is None else estimated.interval,
         outcome=decided,
         repeats=repeats_needed(estimated, expected) if estimated and decided is Outcome.UNCLEAR else None,

@@ -141,10 +141,7 @@ def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:
 
 def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
     results = [result_of(entry, case, lab) for case in entry.claim.cases]
-    pairs = zip(entry.claim.cases, results, strict=True)
-    failed = any(
-        result.retry or (result.outcome is None and lab.missing(entry, case) is None) for case, result in pairs
-    )
+    failed = any(result.retry or (result.procedure == "experiment" and result.why_absent) for result in results)
     return Record(
         claim=entry.name,
         fingerprint=mark,

@@ -61,8 +61,9 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         as_claimed: of the case.
         procedure: of the case.
         missing: why it was not tested; None if it was.
+        why_absent: why a test gave no figure.
         interval: of the quantity.
-        outcome: against the claimed range.
+        outcome: against the claimed range; unclear without a figure, None of a case that was not tested.
         repeats: per side that would decide an unclear case; None if unknown, too many, or decided.
         runs: ids of runs, or names of published ones.
         machine: on which these were measured; None of what is computed.
@@ -75,6 +76,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     as_claimed: bool
     procedure: str
     missing: str | None = None
+    why_absent: str | None = None
     interval: Interval | None = None
     outcome: Outcome | None = None
     repeats: int | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import results
 from harness.claims.catalogue import Entry, load_catalogue
 from harness.claims.claim import Case, Claim, Expected, Source
 from harness.claims.lab import RealLab, result_of
@@ -19,7 +20,7 @@ from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.conduct.world import inside
 from harness.errors import BadClaim
-from harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld
+from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
 from results.statistics.interval import Interval
 
 PLACE = Here("a machine", {"cores": 2})
@@ -179,15 +180,21 @@ over = { run = "v", engine = "fast", load = "c=2" }
 """
 
 
+PACE = {"slow": PerToken(Fixed(0.05), Fixed(0.02)), "fast": PerToken(Fixed(0.05), Fixed(0.01))}
+
+
+def virtual_claim(folder: Path) -> tuple[Entry, Case]:
+    (folder / "experiments").mkdir()
+    (folder / "experiments" / "v.toml").write_text(RUN)
+    (folder / "mine.toml").write_text(CLAIM)
+    (made,) = load_catalogue([folder], ["mine"])
+    return made, made.claim.cases[0]
+
+
 def test_an_experiment_is_measured_once_for_all_claims_and_calls(tmp_path: Path):
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "v.toml").write_text(RUN)
-    (tmp_path / "mine.toml").write_text(CLAIM)
-    (made,) = load_catalogue([tmp_path], ["mine"])
-    case, out = made.claim.cases[0], tmp_path / "claims"
-    pace = {"slow": PerToken(Fixed(0.05), Fixed(0.02)), "fast": PerToken(Fixed(0.05), Fixed(0.01))}
-    world = VirtualWorld({label: VirtualEngine(service=service) for label, service in pace.items()})
-    with inside(world):
+    made, case = virtual_claim(tmp_path)
+    out = tmp_path / "claims"
+    with inside(VirtualWorld({label: VirtualEngine(service=service) for label, service in PACE.items()})):
         lab = RealLab(out)
         assert lab.missing(made, case) is None
         assert lab.cost_s(made, case) > 6 * 5
@@ -197,6 +204,20 @@ def test_an_experiment_is_measured_once_for_all_claims_and_calls(tmp_path: Path)
     assert again == result
     assert [folder.name for folder in (out / "runs").iterdir()] == result.runs
     assert sorted(result.values["v: slow at c=2"]) == [1, 2, 3]
+
+
+def test_only_invalid_trials_are_measured_again(tmp_path: Path):
+    made, case = virtual_claim(tmp_path)
+    engines = {"slow": VirtualEngine(service=PACE["slow"]), "fast": VirtualEngine(faults={Fault.REFUSED: 0.5})}
+    with inside(VirtualWorld(engines)):
+        first = result_of(made, case, RealLab(tmp_path / "claims"))
+        engines["fast"] = VirtualEngine(service=PACE["fast"])
+        second = result_of(made, case, RealLab(tmp_path / "claims"))
+    assert (first.outcome, first.retry) == (Outcome.UNCLEAR, True)
+    assert first.why_absent == "no VALID trial of v: fast at c=2 has the metric"
+    assert (second.outcome, second.retry) == (Outcome.INSIDE, False)
+    records = results.load(tmp_path / "claims" / "runs" / second.runs[0]).log.finished.values()
+    assert {record.engine: record.reused_from is not None for record in records} == {"slow": True, "fast": False}
 
 
 def bakeoff(*arguments: object) -> int:

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from harness.claims.claim import Expected
+from harness.claims.claim import Arithmetic, Contrasted, Expected, Side
 from harness.claims.expression import evaluate
+from harness.claims.measurement import computed, contrasted_measurement
 from harness.claims.verdict import (
     CaseResult,
     Outcome,
@@ -111,6 +112,20 @@ def case(outcome: Outcome | None, *, as_claimed: bool = True) -> CaseResult:
 def test_cases_make_a_verdict(claimed: list[Outcome | None], elsewhere: list[Outcome | None], shown: Verdict):
     cases = [case(each) for each in claimed] + [case(each, as_claimed=False) for each in elsewhere]
     assert verdict(cases) is shown
+
+
+def test_a_test_without_a_figure_is_unclear_and_not_untestable():
+    side = Side("r", "e", "c=1")
+    made = contrasted_measurement(Contrasted("itl_p99_s", side), {side.text: {}}, ["run-1"], "a machine")
+    assert made.estimate is None
+    assert made.why_absent == "no VALID trial of r: e at c=1 has the metric"
+    zero = contrasted_measurement(Contrasted("itl_p99_s", side), {side.text: {1: 0.0}}, ["run-1"], "a machine")
+    assert zero.why_absent == "some values are not positive"
+    assert (
+        computed(Arithmetic("critical_batch('llama-3.1-8b', 'h200', context=8192)")).why_absent
+        == "the figure is infinite"
+    )
+    assert verdict([case(Outcome.UNCLEAR), case(Outcome.INSIDE, as_claimed=False)]) is Verdict.CANNOT_TELL
 
 
 def test_a_tested_case_with_the_claimed_conditions_sums_up():
