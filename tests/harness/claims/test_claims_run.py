@@ -156,7 +156,10 @@ def test_page_and_markdown_have_every_claim_and_escape_it(tmp_path: Path):
 RUN = """
 name = "virtual"
 repeats = 3
-engines = [{ adapter = "reference", label = "slow" }, { adapter = "reference", label = "fast", spec = { max_num_seqs = 4 } }]
+engines = [
+  { adapter = "reference", label = "slow" },
+  { adapter = "reference", label = "fast", spec = { max_num_seqs = 4 } },
+]
 loads = [{ concurrency = 2 }]
 workload = { name = "random", options = { input_tokens = 8, output_tokens = 5 } }
 trial = { warm_up_s = 0.0, duration_s = 5, ramp_s = 1 }
