@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engines import doctor
+from engines import EngineError, doctor
 from engines.machine import machine as engine_machine
 from engines.models import resolve
 from engines.secrets import masked_data
@@ -28,7 +28,7 @@ from results.run import Run, load
 from results.store import RunFolder, runs_below
 from results.text.format import machine_text
 
-_START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 60.0
+_START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
 """Of an engine's start with its warm-up, of an evaluation, and of a calibration: rough, on two cores."""
 _CALIBRATED = frozenset({"gptq", "awq", "w8a8"})
 
@@ -54,7 +54,11 @@ def result_of(entry: Entry, case: Case, lab: Lab) -> CaseResult:
     missing = lab.missing(entry, case)
     if missing is not None:
         return CaseResult(title=case.title, as_claimed=case.as_claimed, procedure=case.procedure, missing=missing)
-    measured, expected = lab.measure(entry, case), entry.claim.expected
+    expected = entry.claim.expected
+    try:
+        measured = lab.measure(entry, case)
+    except (EngineError, EvaluationFailed) as error:  # the other claims can be tested all the same
+        measured = Measurement(None, str(error), retry=True)
     estimated = measured.estimate
     decided = Outcome.UNCLEAR if estimated is None else outcome(estimated, expected)
     return CaseResult(

@@ -19,7 +19,7 @@ from harness.claims.verdict import Estimate, Outcome, Verdict
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.conduct.world import inside
-from harness.errors import BadClaim
+from harness.errors import BadClaim, EvaluationFailed
 from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
 from results.statistics.interval import Interval
 
@@ -119,6 +119,19 @@ def test_a_claim_with_invalid_trials_is_tested_again(tmp_path: Path):
     assert not call([entry("a", "slow")], lab, tmp_path).records[0].complete
     assert call([entry("a", "slow")], again := bench(), tmp_path).records[0].complete
     assert again.done == ["slow"]
+
+
+def test_an_evaluation_that_fails_leaves_the_other_claims(tmp_path: Path):
+    class Failing(Bench):
+        def measure(self, entry: Entry, case: Case) -> Measurement:
+            if case.title == "quick":
+                raise EvaluationFailed("no memory")
+            return super().measure(entry, case)
+
+    lab = Failing({"slow": 3}, {"slow": 100, "quick": 10}, {})
+    quick, slow = call([entry("a", "quick"), entry("b", "slow")], lab, tmp_path).records
+    assert (quick.verdict, quick.complete, quick.cases[0].why_absent) == (Verdict.CANNOT_TELL, False, "no memory")
+    assert (slow.verdict, slow.complete) == (Verdict.REPRODUCED, True)
 
 
 def test_a_damaged_record_is_refused_and_kept(tmp_path: Path):
