@@ -73,7 +73,7 @@ site: .venv-site/.done ## Build the documentation site into .site/, in an enviro
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, views, workloads, engines, bakeoff, engine, speculation, quantisation, statistics, plan, profile, dashboard, demo, crash, cli, suite, gpu
+bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, views, workloads, engines, bakeoff, engine, speculation, quantisation, statistics, plan, profile, claims, dashboard, demo, crash, cli, suite, gpu
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 

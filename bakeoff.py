@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engines.metrics import Prometheus, Series
     from engines.server_engine import ServerEngine
     from engines.spec import flag, one_of, option_argv
+    from harness.claims.run import ClaimsRun
     from harness.errors import BadExperiment, HarnessError
     from harness.experiment.config import Experiment
     from harness.planning.plan import Plan
@@ -55,6 +56,7 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "bench",
+    "claims",
     "compare",
     "experiment",
     "flag",
@@ -250,6 +252,21 @@ def plan(model: str, **options: Any) -> "Plan":  # noqa: ANN401  (typed where th
     from harness.planning.plan import make_plan, question_of
 
     return make_plan(question_of(model, options))
+
+
+def claims(names: "Sequence[str]" = (), **options: Any) -> "ClaimsRun":  # noqa: ANN401  (typed where they arrive)
+    """Test claims on this machine, as ``bakeoff claims run`` does; ``.records`` hold the verdicts.
+
+    Args:
+        names: of claims; empty for all.
+        options: any other parameter of :func:`harness.claims.run.claims`, such as ``budget_min=60``.
+
+    Raises:
+        BadClaim, EngineError, ResultsError, KeyboardInterrupt: as ``bakeoff claims run``; finished claims are kept.
+    """
+    from harness.claims.run import claims as run_claims
+
+    return run_claims(names, **options)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever is imported)

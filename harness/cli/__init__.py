@@ -9,6 +9,7 @@ import cyclopts
 
 from harness.cli import (
     calibrating,
+    claiming,
     doctor,
     exchanging,
     fitting,
@@ -59,7 +60,13 @@ def make_app() -> cyclopts.App:
     app.command(measuring.serve, help_flags=(), version_flags=())  # --help and --version go to the reference engine
     app.command(truth.serve_truth, name="truth")
     # fitting, starting and shrinking re-export a group of another module after adding a command to it
-    for group in (exchanging.import_app, starting.engines_app, shrinking.models_app, fitting.workloads_app):
+    for group in (
+        claiming.claims_app,
+        exchanging.import_app,
+        starting.engines_app,
+        shrinking.models_app,
+        fitting.workloads_app,
+    ):
         app.command(group)
     return app
 

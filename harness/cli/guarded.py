@@ -14,16 +14,16 @@ from harness.shadowing import shadowed
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """A full or read-only disk. Bare OSErrors come from code that raises no error of ours, such as temporary files."""
-_VERDICT_COMMANDS = {"gate", "history"}
-"""Their exit code 2 means "cannot tell", so a mistake exits with 3."""
+_VERDICT_COMMANDS = {"claims", "gate", "history"}
+"""Their exit code 2 means "cannot tell" or "some are left", so a mistake exits with 3."""
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the arguments after ``bakeoff``.
 
     Returns:
-        The command's exit code; 2 for an expected error (3 from gate and history), 3 if output cannot be written, 130
-        after Ctrl-C.
+        The command's exit code; 2 for an expected error (3 from claims, gate and history), 3 if output cannot be
+        written, 130 after Ctrl-C.
     """
     mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
     try:

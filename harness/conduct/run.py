@@ -104,11 +104,18 @@ def run_into(
     experiment: Experiment,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
+    *,
+    retry_invalid: bool = False,
 ) -> bool:
-    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted."""
+    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted.
+
+    With ``retry_invalid``, INVALID trials of ``earlier`` are measured again instead of reused.
+    """
     with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
         try:
-            current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy))
+            current_world().run(
+                run_experiment(experiment, folder, observer, earlier, make_policy, retry_invalid=retry_invalid)
+            )
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
     return False
@@ -120,8 +127,12 @@ async def run_experiment(
     observer: Observer,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
+    *,
+    retry_invalid: bool = False,
 ) -> None:
     """Run the trials that a policy chooses into ``run``, reusing the finished ones of ``earlier``.
+
+    With ``retry_invalid``, its INVALID trials are measured again.
 
     Afterwards the run's status is ``complete``, or ``failed`` if an engine did not start or died.
 
@@ -150,7 +161,7 @@ async def run_experiment(
                     observer,
                     runner=TrialRunner(experiment, run, fleet, telemetry, tokenizer=preparation.tokenizer, world=world),
                     warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
-                    reusable=_finished_in(earlier),
+                    reusable=_finished_in(earlier, only_valid=retry_invalid),
                 )
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
@@ -165,12 +176,13 @@ async def run_experiment(
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
 
 
-def _finished_in(earlier: RunFolder | None) -> dict[str, tuple[RunFolder, TrialRecord]]:
+def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, tuple[RunFolder, TrialRecord]]:
     """The finished trials of an earlier run, by fingerprint."""
     if earlier is None:
         return {}
     records = earlier.read_log().finished.values()
-    return {record.fingerprint: (earlier, record) for record in records if record.fingerprint}
+    kept = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
+    return {record.fingerprint: (earlier, record) for record in kept if record.fingerprint}
 
 
 def recover(run: RunFolder) -> int:

@@ -1,0 +1,86 @@
+"""Claim files: the built-in catalogue and folders of one's own."""
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.claims.claim import Claim, checked
+from harness.errors import BadClaim
+from harness.experiment.config import Experiment, experiment_from
+from workloads.options import typed_options
+
+CATALOGUE = Path(str(resources.files("harness.claims"))) / "catalogue"
+EXPERIMENTS = "experiments"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A claim and where it stands.
+
+    Attributes:
+        name: of the file, without ``.toml``.
+        claim: its content.
+        folder: of the file.
+    """
+
+    name: str
+    claim: Claim
+    folder: Path
+
+    def experiment(self, run: str) -> dict[str, Any]:
+        """Data of an experiment that the claim refers to by name: beside the claims, else beside the built-in ones.
+
+        Raises:
+            BadClaim: there is no such file, or it is not TOML.
+        """
+        places = [self.folder / EXPERIMENTS, CATALOGUE.parent / EXPERIMENTS]
+        path = next((file for place in places if (file := place / f"{run}.toml").is_file()), None)
+        if path is None:
+            raise BadClaim(f"{self.name}.toml: run '{run}' is no file of {places[0]}")
+        return _toml(path)
+
+
+def load_catalogue(folders: Sequence[Path] = (), names: Sequence[str] = ()) -> list[Entry]:
+    """Claims by name; those of later folders replace earlier ones.
+
+    Args:
+        folders: of claim files, besides the built-in one.
+        names: wanted; empty for all.
+
+    Raises:
+        BadClaim: a file is malformed, or a name unknown.
+    """
+    entries: dict[str, Entry] = {}
+    for folder in (CATALOGUE, *folders):
+        if not folder.is_dir():
+            raise BadClaim(f"{folder} is no folder; give one of claim files with --catalogue")
+        entries |= {path.stem: _entry(path) for path in sorted(folder.glob("*.toml"))}
+    if unknown := [name for name in names if name not in entries]:
+        raise BadClaim(f"there is no claim '{unknown[0]}'; see bakeoff claims list")
+    return [entry for name, entry in sorted(entries.items()) if not names or name in names]
+
+
+def experiment_of(data: dict[str, Any], run: str) -> Experiment:
+    """The experiment of a run.
+
+    Raises:
+        BadExperiment, EngineError, WorkloadError: it is invalid.
+    """
+    return experiment_from(data, f"{EXPERIMENTS}/{run}.toml")
+
+
+def _entry(path: Path) -> Entry:
+    claim = typed_options(Claim, _toml(path), path.name, BadClaim)
+    return Entry(path.stem, checked(claim, path.name), path.parent)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadClaim(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadClaim(f"{path} is not TOML: {error}") from error

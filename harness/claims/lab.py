@@ -1,0 +1,284 @@
+"""Where cases are tested: runs measured here, published runs, evaluated checkpoints, and arithmetic."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from engines import EngineError, doctor
+from engines.machine import machine as engine_machine
+from engines.models import resolve
+from engines.secrets import masked_data
+from harness.claims.catalogue import Entry, experiment_of
+from harness.claims.claim import Case, Device, Evaluated, Side
+from harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
+from harness.claims.trials import PUBLISHED, published, trial_values
+from harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
+from harness.conduct.run import create_run, run_into
+from harness.errors import BadClaim, EvaluationFailed
+from harness.experiment.config import Experiment
+from harness.quality.evaluation import EvaluationSettings
+from harness.quality.evaluation import evaluate as evaluate_model
+from results.evaluation import Evaluation
+from results.records import RunStatus, Verdict
+from results.run import Run, load
+from results.store import RunFolder, runs_below
+from results.text.format import machine_text
+
+_START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
+"""Of an engine's start with its warm-up, of an evaluation, and of a calibration: rough, on two cores."""
+_CALIBRATED = frozenset({"gptq", "awq", "w8a8"})
+
+
+class Lab(Protocol):
+    """Tests cases; tests of this package have one of their own."""
+
+    def missing(self, entry: Entry, case: Case) -> str | None:
+        """What is missing to test a case here; None if nothing is."""
+        ...
+
+    def cost_s(self, entry: Entry, case: Case) -> float:
+        """Roughly how long a case takes; what is measured already takes nothing."""
+        ...
+
+    def measure(self, entry: Entry, case: Case) -> Measurement:
+        """Test a case that can be tested here."""
+        ...
+
+
+def result_of(entry: Entry, case: Case, lab: Lab) -> CaseResult:
+    """Test one case, or state what is missing."""
+    missing = lab.missing(entry, case)
+    if missing is not None:
+        return CaseResult(title=case.title, as_claimed=case.as_claimed, procedure=case.procedure, missing=missing)
+    expected = entry.claim.expected
+    try:
+        measured = lab.measure(entry, case)
+    except (EngineError, EvaluationFailed) as error:  # the other claims can be tested all the same
+        measured = Measurement(None, str(error), retry=True)
+    estimated = measured.estimate
+    decided = Outcome.UNCLEAR if estimated is None else outcome(estimated, expected)
+    return CaseResult(
+        title=case.title,
+        as_claimed=case.as_claimed,
+        procedure=case.procedure,
+        why_absent=measured.why_absent,
+        interval=None if estimated is None else estimated.interval,
+        outcome=decided,
+        repeats=repeats_needed(estimated, expected) if estimated and decided is Outcome.UNCLEAR else None,
+        runs=measured.runs,
+        machine=measured.machine,
+        details=measured.details,
+        values=measured.values,
+        retry=measured.retry,
+    )
+
+
+class RealLab:
+    """Measures on this machine.
+
+    Args:
+        folder: of claims; ``runs`` and ``checkpoints`` are made in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._runs, self._checkpoints = folder / "runs", folder / "checkpoints"
+        self._machine = engine_machine()
+        self._has_gpu = bool(self._machine.gpus.names)
+        self._findings: dict[str, doctor.Finding] = {}
+        self._experiments: dict[tuple[Path, str], Experiment] = {}
+        self._measured: dict[tuple[Path, str], RunFolder | None] = {}
+        self._evaluations: dict[Evaluated, Evaluation] = {}
+
+    def missing(self, entry: Entry, case: Case) -> str | None:
+        """See :class:`Lab`."""
+        if case.absent is not None:
+            return case.absent
+        if case.published is not None:
+            names = {side.run for side in case.published.sides}
+            gone = [name for name in sorted(names) if not (PUBLISHED / name / "trials.csv").is_file()]
+            return f"the published run {gone[0]}, which is in the repository's docs/results" if gone else None
+        if case.device is Device.GPU and not self._has_gpu:
+            return "an NVIDIA GPU"
+        if case.device is Device.CPU and self._has_gpu:
+            return "a machine without a GPU"
+        contrasted = case.experiment
+        if contrasted is None:
+            return None
+        lacks = (self._lack(entry, side) for side in contrasted.sides)
+        return next((lack for lack in lacks if lack), None)
+
+    def cost_s(self, entry: Entry, case: Case) -> float:
+        """See :class:`Lab`."""
+        if evaluated := case.evaluation:
+            return 0.0 if _shared(evaluated) in self._evaluations else _evaluation_s(evaluated)
+        runs = {side.run for side in case.experiment.sides} if case.experiment else set[str]()
+        return sum(self._run_s(entry, run) for run in sorted(runs))
+
+    def measure(self, entry: Entry, case: Case) -> Measurement:
+        """See :class:`Lab`.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; finished trials are kept and reused.
+        """
+        if case.arithmetic is not None:
+            return computed(case.arithmetic)
+        if case.evaluation is not None:
+            return self._evaluated(case.evaluation)
+        if case.published is not None:
+            return published(case.published)
+        assert case.experiment is not None
+        runs = {side.run: self._run(entry, side.run) for side in case.experiment.sides}
+        values = {
+            side.text: trial_values(case.experiment.metric, runs[side.run], side) for side in case.experiment.sides
+        }
+        ids = [run.path.name for run in runs.values()]
+        place = machine_text(next(iter(runs.values())).manifest)
+        made = contrasted_measurement(case.experiment, values, ids, place)
+        return msgspec.structs.replace(made, retry=not all(_is_valid(run.folder) for run in runs.values()))
+
+    def _lack(self, entry: Entry, side: Side) -> str | None:
+        """What one engine of a run lacks here."""
+        experiment = self._whole(entry, side.run)
+        engine = next((each for each in experiment.engines if each.name == side.engine), None)
+        if engine is None:
+            raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no engine '{side.engine}'")
+        if side.load not in {load.label for load in experiment.loads}:
+            raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no load '{side.load}'")
+        for needed in (experiment.workload.options.get("path"), experiment.model.path):
+            if needed and not Path(needed).expanduser().exists():
+                return f"{needed}, below the folder where the command runs"
+        found = self._finding(engine.adapter)
+        fix = f": {found.fix}" if found.fix else ""
+        return f"{engine.adapter} ({', '.join(found.missing)}{fix})" if found.missing else None
+
+    def _finding(self, adapter: str) -> doctor.Finding:
+        if adapter not in self._findings:
+            self._findings[adapter] = doctor.examine([adapter], self._machine)[0]
+        return self._findings[adapter]
+
+    def _whole(self, entry: Entry, run: str) -> Experiment:
+        key = entry.folder, run
+        if key not in self._experiments:
+            self._experiments[key] = experiment_of(entry.experiment(run), run)
+        return self._experiments[key]
+
+    def _experiment(self, entry: Entry, run: str) -> Experiment:
+        """The experiment with only those engines that can run here."""
+        experiment = self._whole(entry, run)
+        engines = [engine for engine in experiment.engines if not self._finding(engine.adapter).missing]
+        return msgspec.structs.replace(experiment, engines=engines)
+
+    def _run_s(self, entry: Entry, run: str) -> float:
+        return 0.0 if self._known(entry, run) else duration_s(self._experiment(entry, run))
+
+    def _known(self, entry: Entry, run: str) -> RunFolder | None:
+        """The run that this call measured, or an earlier one whose trials are all VALID."""
+        key = entry.folder, run
+        if key not in self._measured:
+            wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
+            same = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
+            self._measured[key] = next((folder for folder in same if _is_valid(folder)), None)
+        return self._measured[key]
+
+    def _run(self, entry: Entry, run: str) -> Run:
+        """The run of an experiment; if none is known, one is made of the VALID trials that there are and new ones."""
+        folder = self._known(entry, run)
+        if folder is None:
+            experiment = self._experiment(entry, run)
+            earlier = [each for each in runs_below(self._runs) if _name(each) == experiment.name]
+            fullest = max(earlier, key=lambda each: len(each.read_log().finished), default=None)
+            folder = create_run(experiment, self._runs, fullest)
+            if run_into(folder, experiment, fullest, retry_invalid=True):
+                raise KeyboardInterrupt
+            self._measured[entry.folder, run] = folder
+        return load(folder.path)
+
+    def _evaluated(self, evaluated: Evaluated) -> Measurement:
+        """Quantise if need be, evaluate, and derive the quantity."""
+        plain = _plain(evaluated.model)
+        checkpoint = plain if evaluated.method is None else self._quantised(evaluated, plain)
+        if evaluated.quantity == "bytes_ratio":
+            sizes = _weight_bytes(checkpoint), _weight_bytes(plain)
+            return Measurement(exact(sizes[0] / sizes[1]), details={"bytes": sizes[0], "plain bytes": sizes[1]})
+        key = _shared(evaluated)
+        if key not in self._evaluations:
+            settings = EvaluationSettings(
+                model=str(checkpoint),
+                reference=str(plain),
+                max_tokens=evaluated.max_tokens,
+                dtype="float32",
+                kv_cache_dtype=evaluated.kv_cache_dtype,
+            )
+            self._evaluations[key] = asyncio.run(evaluate_model(settings, lambda _done, _expected: None))
+        return quality(evaluated.quantity, self._evaluations[key])
+
+    def _quantised(self, evaluated: Evaluated, plain: Path) -> Path:
+        """The quantised checkpoint; the command goes on with one that is unfinished.
+
+        Raises:
+            EvaluationFailed: the command failed.
+        """
+        assert evaluated.method is not None
+        out = self._checkpoints / f"{Path(evaluated.model).name}-{evaluated.method}"
+        if not (out / "config.json").is_file():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            tokens = ["--calibration-tokens", str(evaluated.calibration_tokens)]
+            command = [sys.executable, "-m", "bakeoff", "models", "quantize", str(plain), "--method"]
+            done = subprocess.run(
+                [*command, evaluated.method, *tokens, "--out", str(out)], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+                raise EvaluationFailed(f"{evaluated.model} was not quantised with {evaluated.method}: {reason}")
+        return out
+
+
+def duration_s(experiment: Experiment) -> float:
+    """Roughly how long a run takes on two cores."""
+    trial = experiment.trial
+    starts = experiment.repeats * len(experiment.engines)
+    return len(experiment.plan()) * (trial.duration_s + 1.3 * trial.ramp_s + 2) + starts * _START_S
+
+
+def _shared(evaluated: Evaluated) -> Evaluated:
+    """Key of the evaluation that gives every quantity."""
+    return msgspec.structs.replace(evaluated, quantity="")
+
+
+def _plain(model: str) -> Path:
+    """Folder of a known or given model."""
+    is_path = "/" in model
+    found = resolve(None if is_path else model, model if is_path else None, lambda _have, _total: None)
+    return Path(found.path or model)
+
+
+def _evaluation_s(evaluated: Evaluated) -> float:
+    calibration = _CALIBRATION_S if evaluated.method in _CALIBRATED else 0.0
+    seconds = calibration + (_CALIBRATION_S / 4 if evaluated.method else 0.0)
+    return seconds + (0.0 if evaluated.quantity == "bytes_ratio" else evaluated.max_tokens / _EVALUATED_TOKENS_PER_S)
+
+
+def _weight_bytes(path: Path) -> float:
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return float(sum(file.stat().st_size for file in files))
+
+
+def _name(folder: RunFolder) -> str | None:
+    started = folder.read_log().started
+    return started.name if started else None
+
+
+def _experiment_in(folder: RunFolder) -> dict[str, Any] | None:
+    started = folder.read_log().started
+    return started.experiment if started else None
+
+
+def _is_valid(folder: RunFolder) -> bool:
+    """Whether a run is complete and all its trials are VALID."""
+    log = folder.read_log()
+    trials = log.finished.values()
+    return folder.status(log) is RunStatus.COMPLETE and all(trial.verdict is Verdict.VALID for trial in trials)

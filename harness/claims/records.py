@@ -1,0 +1,64 @@
+"""Results of claims, appended to one JSON file for each claim."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from harness.claims.verdict import CaseResult, Verdict
+from harness.errors import BadClaim
+from results.atomic import write_atomic
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One test of a claim.
+
+    Attributes:
+        claim: name.
+        fingerprint: of claim, experiments, machine and what was missing; an equal one need not be tested again.
+        machine: in words.
+        tested_utc: ISO 8601.
+        verdict: of all cases.
+        cases: their results.
+        complete: whether every case that can run here has a result.
+    """
+
+    claim: str
+    fingerprint: str
+    machine: str
+    tested_utc: str
+    verdict: Verdict
+    cases: list[CaseResult]
+    complete: bool = True
+
+
+def read_records(folder: Path, claim: str) -> list[Record]:
+    """Records of a claim, oldest first.
+
+    Raises:
+        BadClaim: the file is damaged.
+    """
+    path = folder / f"{claim}.json"
+    if not path.exists():
+        return []
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Record])
+    except (msgspec.MsgspecError, OSError) as error:
+        raise BadClaim(f"{path} cannot be read ({error}); move it away to test the claim again") from error
+
+
+def append_record(folder: Path, record: Record) -> None:
+    """Add a record to its claim's file.
+
+    Raises:
+        NotWritable: the folder is read-only or full.
+    """
+    records = [*read_records(folder, record.claim), record]
+    folder.mkdir(parents=True, exist_ok=True)
+    encoded = msgspec.json.format(msgspec.json.encode(records), indent=1)
+    write_atomic(folder / f"{record.claim}.json", encoded + b"\n")
+
+
+def latest(records: list[Record]) -> Mapping[str, Record]:
+    """The newest record of each machine."""
+    return {record.machine: record for record in records}

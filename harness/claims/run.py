@@ -1,0 +1,162 @@
+"""Tests claims one after the other, the shortest first, and keeps their records."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.claims.catalogue import Entry, load_catalogue
+from harness.claims.claim import Case
+from harness.claims.lab import Lab, RealLab, result_of
+from harness.claims.records import Record, append_record, latest, read_records
+from harness.claims.verdict import verdict
+from harness.errors import BadClaim
+from harness.host.environment import VERSION, environment, machine
+from results.text.format import place_text
+
+Progress = Callable[[str], None]
+FOLDER = Path("claims")
+
+
+class Here(msgspec.Struct, frozen=True):
+    """This machine.
+
+    Attributes:
+        text: in words.
+        facts: what tells it from another.
+    """
+
+    text: str
+    facts: dict[str, Any]
+
+
+class ClaimsRun(msgspec.Struct, frozen=True):
+    """What a call left.
+
+    Attributes:
+        records: newest of each claim that has one on this machine, by name.
+        untested: claims for which no time was left.
+    """
+
+    records: list[Record]
+    untested: list[str]
+
+
+def claims(
+    names: Sequence[str] = (),
+    *,
+    catalogue: str | Path | Sequence[str | Path] = (),
+    out: str | Path = FOLDER,
+    budget_min: float | None = None,
+    progress: Progress = lambda _line: None,
+) -> ClaimsRun:
+    """Test claims on this machine, as ``bakeoff claims run --here`` does.
+
+    Args:
+        names: of claims; empty for all.
+        catalogue: folders of claim files besides the built-in ones.
+        out: folder of records, runs and checkpoints.
+        budget_min: minutes after which no claim is begun.
+        progress: is called with one line for each claim.
+
+    Raises:
+        BadClaim: a claim file is malformed, or a name is unknown.
+        KeyboardInterrupt: Ctrl-C; what is finished is kept.
+    """
+    folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
+    if budget_min is not None and budget_min <= 0:
+        raise BadClaim("--budget-min must be above 0")
+    entries, folder = load_catalogue([Path(each) for each in folders], names), Path(out)
+    return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
+
+
+def here() -> Here:
+    """This machine."""
+    known = environment()
+    return Here(place_text(known, "this machine"), machine(known))
+
+
+def run_all(
+    entries: Sequence[Entry],
+    lab: Lab,
+    folder: Path,
+    place: Here,
+    *,
+    budget_s: float | None = None,
+    progress: Progress = lambda _line: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> ClaimsRun:
+    """Test the claims that have no record with the same fingerprint.
+
+    The claim with the shortest remaining measurements is next, so those that share a finished run follow at once.
+
+    Args:
+        entries: the claims.
+        lab: tests their cases.
+        folder: of records.
+        place: this machine.
+        budget_s: seconds after which no claim is begun; nor is one that would end later by its estimate.
+        progress: is called with one line for each claim.
+        clock: seconds.
+    """
+    end = None if budget_s is None else clock() + budget_s
+    done: dict[str, Record] = {}
+    waiting: dict[str, tuple[Entry, str]] = {}
+    for entry in entries:
+        mark = fingerprint(entry, lab, place)
+        known = latest(read_records(folder, entry.name)).get(place.text)
+        if known is not None and known.fingerprint == mark and known.complete:
+            done[entry.name] = known
+            progress(f"{entry.name}: {known.verdict.value} (tested {known.tested_utc})")
+        else:
+            waiting[entry.name] = entry, mark
+    while waiting:
+        costs = {name: _cost_s(entry, lab) for name, (entry, _) in waiting.items()}
+        name = min(waiting, key=lambda each: (costs[each], each))
+        if end is not None and clock() + costs[name] > end:
+            break
+        entry, mark = waiting.pop(name)
+        record = done[name] = _tested(entry, mark, lab, place)
+        append_record(folder, record)
+        progress(f"{name}: {record.verdict.value}")
+    return ClaimsRun([done[name] for name in sorted(done)], sorted(waiting))
+
+
+def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:
+    """SHA-256 of what a claim's result depends on: the claim, its experiments, the machine, what is missing on it."""
+    runs = sorted({side.run for case in entry.claim.cases if case.experiment for side in case.experiment.sides})
+    facts = {
+        "claim": msgspec.to_builtins(entry.claim),
+        "experiments": [entry.experiment(run) for run in runs],
+        "machine": place.facts,
+        "missing": [lab.missing(entry, case) for case in entry.claim.cases],
+        "bakeoff": VERSION,
+    }
+    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
+    results = [result_of(entry, case, lab) for case in entry.claim.cases]
+    failed = any(result.retry or (result.procedure == "experiment" and result.why_absent) for result in results)
+    return Record(
+        claim=entry.name,
+        fingerprint=mark,
+        machine=place.text,
+        tested_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        verdict=verdict(results),
+        cases=results,
+        complete=not failed,
+    )
+
+
+def _cost_s(entry: Entry, lab: Lab) -> float:
+    """Of the cases that can be tested here."""
+
+    def own(case: Case) -> float:
+        return lab.cost_s(entry, case) if lab.missing(entry, case) is None else 0.0
+
+    return sum(own(case) for case in entry.claim.cases)

@@ -1,0 +1,43 @@
+"""Claims as terminal tables."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.claims import cells
+from harness.claims.catalogue import Entry
+from harness.claims.lab import Lab
+from results.report.terminal_table import terminal_table
+from results.text.format import plain
+
+
+def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
+    """Print what each claim states, and what is missing to test it here."""
+    for entry in entries:
+        claimed = [case for case in entry.claim.cases if case.as_claimed]
+        missing = [lab.missing(entry, case) for case in claimed]
+        _say(console, entry.name, style="bold")
+        _say(
+            console, f"  {entry.claim.sentence}", f"  {cells.range_text(entry.claim.expected)}: {entry.claim.quantity}"
+        )
+        if None not in missing:
+            _say(console, f"  not testable here: {next(iter(missing), 'no case')}", style="dim")
+
+
+def print_results(rows: Sequence[cells.Row], console: Console) -> None:
+    """Print one row for each claim and machine, then what the verdicts leave open."""
+    table = terminal_table(cells.HEADINGS[0])
+    for heading in cells.HEADINGS[1:]:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row.cells))
+    console.print(table)
+    _say(console, cells.tallies(rows))
+    if len(rows) == 1 and rows[0].record is not None:
+        _say(console, *cells.remarks(rows[0].record, rows[0].entry.claim.expected), style="dim")
+
+
+def _say(console: Console, *lines: str, style: str | None = None) -> None:
+    for line in lines:
+        console.print(plain(line), style=style, markup=False, highlight=False)

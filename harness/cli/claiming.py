@@ -1,0 +1,122 @@
+"""The commands ``bakeoff claims list``, ``run`` and ``report``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import cyclopts
+
+from harness.cli.options import EXIT_CANNOT_TELL, EXIT_OK, Json, standard_output
+
+claims_app = cyclopts.App(name="claims", help="Re-measure well-known claims about inference.")
+
+Catalogues = Annotated[list[Path] | None, cyclopts.Parameter(name="--catalogue", negative="")]
+Only = Annotated[list[str] | None, cyclopts.Parameter(name="--only", negative="", consume_multiple=True)]
+Out = Annotated[Path, cyclopts.Parameter(name="--out")]
+
+_FOLDER = Path("claims")
+
+
+@claims_app.command(name="list")
+def list_claims(*, catalogue: Catalogues = None, json: Json = False) -> int:
+    """List claims: what each states, and whether this machine can test it.
+
+    Parameters
+    ----------
+    catalogue
+        Folder with more claim files; repeat the option for several.
+    json
+        Print the claims as JSON.
+    """
+    from harness.claims.catalogue import load_catalogue
+    from harness.claims.lab import RealLab
+    from harness.claims.table import print_list
+    from harness.cli.reading import print_json
+
+    entries = load_catalogue(catalogue or ())
+    if json:
+        print_json({entry.name: entry.claim for entry in entries})
+    else:
+        print_list(entries, RealLab(_FOLDER), standard_output())
+    return EXIT_OK
+
+
+@claims_app.command
+def run(
+    *,
+    here: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    only: Only = None,
+    catalogue: Catalogues = None,
+    budget_min: float | None = None,
+    out: Out = _FOLDER,
+    json: Json = False,
+) -> int:
+    """Test claims on this machine; a claim that was tested under the same conditions is not tested again.
+
+    Exit 0: every claim has a result, whatever it is. 2: some are left, because time was up or no trial was VALID. 3: a
+    mistake in the command or a claim file.
+
+    Parameters
+    ----------
+    here
+        All claims, the shortest first; those that cannot be tested here get that verdict, with what is missing.
+    only
+        Names of claims; see bakeoff claims list.
+    catalogue
+        Folder with more claim files; repeat the option for several.
+    budget_min
+        Minutes after which no claim is begun.
+    out
+        Folder of results, runs and checkpoints.
+    json
+        Print the results as JSON.
+    """
+    from harness.claims.catalogue import load_catalogue
+    from harness.claims.page import rows_of
+    from harness.claims.run import claims
+    from harness.claims.table import print_results
+    from harness.cli.reading import print_json
+    from harness.errors import BadClaim
+
+    if here == bool(only):
+        raise BadClaim("give either --here for all claims, or --only with their names")
+    tested = claims(only or (), catalogue=catalogue or (), out=out, budget_min=budget_min, progress=_say)
+    if json:
+        print_json(tested)
+    else:
+        print_results(rows_of(load_catalogue(catalogue or (), only or ()), out), standard_output())
+    if tested.untested:
+        _say(f"no time was left for {', '.join(tested.untested)}; the same command goes on")
+    is_complete = not tested.untested and all(record.complete for record in tested.records)
+    return EXIT_OK if is_complete else EXIT_CANNOT_TELL
+
+
+@claims_app.command
+def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None) -> int:
+    """Write the page of all claims: claims.html, and claims.md beside it.
+
+    Exit 0: every claim has a result. 2: some have none. 3: a mistake in the command or a claim file.
+
+    Parameters
+    ----------
+    out
+        Folder of results.
+    catalogue
+        Folder with more claim files; repeat the option for several.
+    page
+        HTML page to write. Default: claims.html in --out.
+    """
+    from harness.claims.catalogue import load_catalogue
+    from harness.claims.page import markdown, rows_of, write_page
+    from results.atomic import write_atomic
+
+    rows = rows_of(load_catalogue(catalogue or ()), out)
+    target = page or out / "claims.html"
+    write_page(rows, target)
+    write_atomic(target.with_suffix(".md"), markdown(rows).encode())
+    sys.stdout.write(f"{target}\n")
+    return EXIT_OK if all(row.record is not None for row in rows) else EXIT_CANNOT_TELL
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
