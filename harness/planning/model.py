@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,9 +48,8 @@ class Model(msgspec.Struct, frozen=True):
 
     def costs(self, precision: Precision, cache: CachePrecision) -> ModelCosts:
         """Bytes and operations with weights and KV cache in these precisions."""
-        vector = self.config.cached_vectors.key_dim
-        kv_bytes_each = (cache.bits + cache.scale_bits / vector) / _BITS
-        return _costs(self.config, precision.weight_bits / _BITS, kv_bytes_each, precision.end_bits / _BITS)
+        end = precision.end_bits / _BITS
+        return _costs(self.config, precision.weight_bits / _BITS, cache.bits / _BITS, end, cache.scaled)
 
     @property
     def kv_parts(self) -> str:
@@ -89,13 +88,15 @@ class Model(msgspec.Struct, frozen=True):
 
 def without_cache(costs: ModelCosts) -> ModelCosts:
     """Costs of the same model whose KV cache takes no bytes: what is left are the weights."""
-    return _costs(costs.config, costs.weight_bytes_each, 0.0, costs.end_bytes_each)
+    return _costs(costs.config, costs.weight_bytes_each, 0.0, costs.end_bytes_each, "auto")
 
 
 @functools.cache
-def _costs(config: ModelConfig, weight: float, kv: float, end: float | None) -> ModelCosts:
+def _costs(
+    config: ModelConfig, weight: float, kv: float, end: float | None, kv_cache_dtype: Literal["auto", "int8", "int4"]
+) -> ModelCosts:
     """Cached, because counting the weights of many experts takes a while."""
-    return ModelCosts(config, weight, kv, end)
+    return ModelCosts(config, weight, kv, end, kv_cache_dtype=kv_cache_dtype)
 
 
 def load_model(source: str) -> Model:

@@ -7,6 +7,7 @@ and 0.53 and 0.42 (int4) of bf16's bandwidth, and compute prompts in fp8 at 1.48
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -40,13 +41,13 @@ class CachePrecision(msgspec.Struct, frozen=True):
 
     Attributes:
         name: as in ``--kv``.
-        bits: of one element.
-        scale_bits: of the scale, and zero point, of one vector of one head.
+        bits: of one element, scales left out.
+        scaled: kind of cache of the reference engine whose scales are counted; auto for none.
     """
 
     name: str
     bits: float
-    scale_bits: float = 0
+    scaled: Literal["auto", "int8", "int4"] = "auto"
 
 
 _READ_8, _READ_FP8, _READ_4 = 0.77, 0.80, 0.48
@@ -83,8 +84,8 @@ CACHES: Mapping[str, CachePrecision] = {
         CachePrecision("fp32", 32),
         CachePrecision("bf16", 16),
         CachePrecision("fp8", 8),
-        CachePrecision("int8", 8, 16),
-        CachePrecision("int4", 4, 32),
+        CachePrecision("int8", 8, "int8"),
+        CachePrecision("int4", 4, "int4"),
     )
 }
 

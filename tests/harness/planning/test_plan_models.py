@@ -103,6 +103,14 @@ def test_int4_in_groups_of_128_is_4_125_bits_and_leaves_embedding_and_head_alone
     assert costs("llama-3.1-8b", "fp8", "fp8").kv_bytes_per_token == 64 * 1024
 
 
+def test_quantised_caches_take_their_scales():
+    model = load_model("llama-3.1-8b")
+    bf16 = precision_named("bf16")
+    rows = 32 * 2 * 8  # of 128 elements
+    for name, row_bytes in (("bf16", 256), ("fp8", 128), ("int8", 130), ("int4", 64 + 4 * 4)):
+        assert model.costs(bf16, cache_named(name)).kv_bytes_per_token == rows * row_bytes
+
+
 def test_a_multimodal_config_is_read_as_its_language_model(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gemma3", "text_config": known_models()["gemma-3-12b"]}))
