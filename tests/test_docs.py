@@ -164,7 +164,10 @@ def test_make_targets_of_the_readme_exist():
 FIRST_PAGE_RUN = "cpu-bakeoff"
 
 
-@pytest.mark.parametrize("folder", sorted((ROOT / "docs/results").iterdir()), ids=lambda path: path.name)
+PUBLISHED = sorted(trials.parent for trials in (ROOT / "docs/results").glob("*/trials.csv"))
+
+
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda path: path.name)
 def test_published_tables_are_those_of_the_published_trials(folder: Path):
     """A folder's page follows from its own data, and the README shows the same of the run on its first page."""
     table = published_table(folder / "README.md", folder.name)
