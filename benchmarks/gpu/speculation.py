@@ -5,6 +5,8 @@ the verification, each draft right with probability a. At batch 1 the speed-up o
 Leviathan et al. (arXiv 2211.17192): (1 - a^(k+1)) / ((1 - a) (k c + v)), where c is the time of a step of the draft
 model and v that of a step of k + 1 rows, both in steps of one row, measured here. At batch 32 lengths adapt, and must
 cost nothing where drafts are not worth it.
+
+``--vllm`` measures real vLLM with the same two models at batch 1; its "synthetic" rejection accepts drafts by lot, too.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from typing import Any
 
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
+from benchmarks.gpu.sides.side import Side
 from reference_engine.engine import runner
 from reference_engine.engine.beam_engine import BeamSearchEngine
 from reference_engine.engine.config import DeviceName, EngineConfig
@@ -33,6 +36,8 @@ NUM_TOKENS = 4
 ACCEPTANCE, ACCEPTANCE_OF_BATCH = (0.6, 0.7, 0.8, 0.9), (0.0, 0.3, 0.6, 0.8)
 BATCH, PROMPT = 32, 128
 REPEATS = 3
+VLLM_LIMIT_S = 400.0
+"""For one start of vLLM and its runs."""
 
 
 def inject(acceptance: float) -> None:
@@ -63,12 +68,30 @@ def seconds(engine: BeamSearchEngine, batch: int, num_tokens: int) -> float:
     return min(times[::2]) - min(times[1::2])
 
 
+def vllm_seconds(folder: Path, num_tokens: int, acceptance: float | None) -> float:
+    """As `seconds` at batch 1, of vLLM; None: without drafts."""
+    engine: dict[str, Any] = {}
+    if acceptance is not None:
+        rates = [acceptance**place for place in range(1, NUM_TOKENS + 1)]  # of all drafts up to a place
+        engine["speculative_config"] = {
+            "method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": NUM_TOKENS,
+            "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates,
+        }  # fmt: skip
+    options = {"dtype": "bfloat16", "max_model_len": 2048, "seats": 64, "memory": 0.85, "engine": engine}
+    with Side("vllm", folder / "model", options, folder / "vllm.log", time.monotonic() + VLLM_LIMIT_S) as side:
+        answers = [side.ask([[7] * PROMPT], length) for length in (num_tokens, 1) * (REPEATS + 1)][2:]
+        if error := next((answer["error"] for answer in answers if "error" in answer), None):
+            raise SystemExit(error)
+        return min(answer["seconds"] for answer in answers[::2]) - min(answer["seconds"] for answer in answers[1::2])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--config", type=Path, help="config.json instead of Llama 3.1 8B")
     parser.add_argument("--draft-config", type=Path, help="config.json of the draft model")
+    parser.add_argument("--vllm", type=float, nargs="*", metavar="ACCEPTANCE", help="only vLLM, at these; default 0.8")
     options = parser.parse_args()
     bars = Bars()
     with tempfile.TemporaryDirectory() as name:
@@ -79,6 +102,14 @@ def main() -> None:
             Path(name, folder).mkdir()
             text = given.read_text(encoding="utf-8") if given else json.dumps(default)
             Path(name, folder, "config.json").write_text(text, encoding="utf-8")
+
+        if options.vllm is not None:
+            alone = vllm_seconds(Path(name), options.tokens, None)
+            print(f"vLLM, one sequence: {options.tokens / alone:.0f} tok/s", flush=True)
+            for a in options.vllm or [0.8]:
+                with_drafts = vllm_seconds(Path(name), options.tokens, a)
+                print(f"vLLM, acceptance {a}: {alone / with_drafts:.2f}, {options.tokens / with_drafts:.0f} tok/s")
+            return
 
         def engine(device: DeviceName = options.device, **settings: Any) -> BeamSearchEngine:  # noqa: ANN401 (EngineConfig says what)
             return load_engine(
@@ -110,7 +141,8 @@ def main() -> None:
             inject(a)
             speed_up = base[1] / seconds(fixed, 1, options.tokens)
             expected = (1 - a ** (NUM_TOKENS + 1)) / ((1 - a) * (NUM_TOKENS * c + v))
-            print(f"batch 1, acceptance {a}: {speed_up:.2f}, expected {expected:.2f}", flush=True)
+            rate = speed_up * options.tokens / base[1]
+            print(f"batch 1, acceptance {a}: {speed_up:.2f}, expected {expected:.2f}; {rate:.0f} tok/s", flush=True)
             bars.add(f"speed_up_over_expected_at_{a}", speed_up / expected, ">=", 0.85)
             if a == 0.8:
                 bars.add("speed_up_at_0.8", speed_up, ">=", 2.0)

@@ -10,7 +10,9 @@ only in greedy decoding, where the two best log-probabilities are within 1e-4; t
 
 import argparse
 import dataclasses
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,6 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--draft", help="checkpoint folder of a draft model")
+    parser.add_argument("--head", help="checkpoint folder of an EAGLE head")
+    parser.add_argument("--methods", nargs="+", choices=["ngram", "draft", "early_exit", "eagle"], help="default: all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-invariant", action="store_true", help="in bfloat16, and nothing is excused")
     parser.add_argument("--prompts", type=int, default=40)
@@ -103,13 +107,23 @@ def main() -> None:
     if options.batch_invariant:
         settings |= {"dtype": "bfloat16", "batch_invariant": True}
     bars = Bars()
-    methods = [f"ngram:{length}" for length in options.lengths]
-    methods += [f"draft:{length}:{options.draft or options.model}" for length in options.lengths]
-    cases = [(method, "room for all") for method in methods]
-    cases += [(methods[1], pressure) for pressure in PRESSURES] + [(methods[-2], pressure) for pressure in PRESSURES]
-    cases += [(methods[1], "second time"), (methods[-2], "second time"), (methods[1], "window")]
+    layers = json.loads(Path(options.model, "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    sources = {
+        "ngram": "",
+        "draft": f":{options.draft or options.model}",
+        "early_exit": f":{layers // 2}",
+        "eagle": f":{options.head}",
+    }
+    if not options.head:
+        print("no --head, so no EAGLE drafts")
+    methods = [method for method in options.methods or sources if method != "eagle" or options.head]
+    lengths = options.lengths
+    cases = [(f"{method}:{length}{sources[method]}", "room for all") for method in methods for length in lengths]
+    middle = [f"{method}:{lengths[len(lengths) // 2]}{sources[method]}" for method in methods]
+    cases += [(each, pressure) for each in middle for pressure in (*PRESSURES, "second time")]
+    cases += [(each, "window") for each in middle if each.startswith("ngram")]
     baselines: dict[str, list[list[Any]]] = {}
-    print(f"{'drafts':<10}{'case':<14}{'differ':>7}{'excused':>9}{'accepted':>10}{'drafted':>9}  what happened")
+    print(f"{'drafts':<14}{'case':<14}{'differ':>7}{'excused':>9}{'accepted':>10}{'drafted':>9}  what happened")
     for method, case in dict.fromkeys(cases):
         changes = settings | (WINDOW if case == "window" else PRESSURES.get(case, {}))
         key = case if case in OWN_BASELINE else ""
@@ -128,7 +142,7 @@ def main() -> None:
         happened = ", ".join(f"{what} {counts[what]}" for what in ("preempted", "swapped", "cached") if counts[what])
         happened += "".join(f"; {SAMPLING[number % len(SAMPLING)]}" for number in numbers)
         print(
-            f"{name:<10}{case:<14}{different:>7}{excused:>9}{counts['accepted']:>10}{counts['drafted']:>9}  {happened}",
+            f"{name:<14}{case:<14}{different:>7}{excused:>9}{counts['accepted']:>10}{counts['drafted']:>9}  {happened}",
             flush=True,
         )
         bars.add(f"{name} {case}: requests that differ".replace(" ", "_"), different, "==", 0)

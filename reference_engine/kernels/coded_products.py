@@ -19,7 +19,7 @@ from reference_engine.kernels.code_words import Words, codes_of, has_pairs, less
 from reference_engine.kernels.early_start import early_start
 from reference_engine.kernels.small_products import add_parts, splits_of
 
-MAX_ROWS = {4: 512, 8: 512}
+MAX_ROWS = {4: 256, 8: 256}
 """By bits of a code; more rows are faster with plain numbers, which are made each time, and cuBLAS."""
 
 _TILE_OUTPUTS, _WARPS_OF_TILE = 64, 4  # where larger tiles do not fit
