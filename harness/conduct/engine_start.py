@@ -13,7 +13,7 @@ from engines import Engine, Launch, Model, Server, attached, launched
 from engines.secrets import masked_data
 from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
-from harness.telemetry.gpu import GpuProbe, open_gpus, visible_to
+from harness.telemetry.gpu import Gpu, open_gpus, visible_to
 from harness.telemetry.own_processes import own_processes
 from results.records import EngineDescription, Startup
 
@@ -99,5 +99,5 @@ async def _description(
     )
 
 
-def _used_bytes(gpus: list[GpuProbe]) -> list[int]:
+def _used_bytes(gpus: list[Gpu]) -> list[int]:
     return [gpu.memory_used_bytes() for gpu in gpus]
