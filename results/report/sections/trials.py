@@ -142,6 +142,7 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
             *map(sentence, record.invalidating),
             *torn,
             *(f"warning: {sentence(finding)}" for finding in record.warnings),
+            *(f"note: {sentence(finding)}" for finding in record.notes),
         ],
     )
 
