@@ -5,13 +5,17 @@ counter answers, ticks are not missed, the energy counter and the power readings
 1 kHz by a second reader), over 30 s the counter agrees with the integral of power, the counted time at the power cap
 agrees with the samples of the mask, and PCIe counts what is copied. Then the cost: duration and CPU time of each group
 of readings and of a sample with and without the newer groups, CPU time of the sampler's process, and a loop of small
-kernels with and without it.
+kernels with and without it. ``--xid`` lets another process write to a wrong address, and checks that its XID is seen.
 """
 
+import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,7 +29,8 @@ import torch
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts import sampler_cost
 from harness.telemetry import sampler
-from harness.telemetry.gpu import open_gpus
+from harness.telemetry.gpu import Gpu, open_gpus
+from harness.telemetry.gpu_probe import GpuProbe
 from results.metrics.energy import energy
 from results.metrics.machine import held_back
 from results.records import TelemetryRecord, Window
@@ -99,8 +104,19 @@ def power_cap_difference(records: Sequence[TelemetryRecord], window: Window) -> 
     return abs(counted.power_capped_share - sampled.power_capped_share)
 
 
-def add_costs(bars: Bars) -> None:
-    gpu = open_gpus()[0][0]
+def xids_of_a_wrong_address(gpu: Gpu) -> list[int]:
+    """The XIDs that the probe sees while another process writes to a wrong address, and 3 s longer."""
+    found: list[TelemetryRecord] = []
+    with contextlib.closing(GpuProbe(gpu)) as probe:
+        subprocess.run([sys.executable, "-m", "benchmarks.gpu.parts.xid"], stderr=subprocess.DEVNULL, check=False)
+        for _ in range(30):
+            found += probe.read(time.monotonic_ns())
+            time.sleep(0.1)
+    print(f"XIDs: {[record.values for record in found if 'xid' in record.values]}; {found[0].reasons}")
+    return [int(xid) for record in found if isinstance(xid := record.values.get("xid"), int)]
+
+
+def add_costs(bars: Bars, gpu: Gpu) -> None:
     with sampler_cost.busy():
         sampler_cost.print_costs(gpu)
         old, new = (sampler_cost.cost_of_sample(gpu, is_new=is_new) for is_new in (False, True))
@@ -121,6 +137,9 @@ def add_costs(bars: Bars) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xid", action="store_true", help="provoke an XID error, and check that it is seen")
+    options = parser.parse_args()
     torch.randn(8, device="cuda")  # the context's own start is not part of the idle window
     gpus, reason = open_gpus()
     print(gpus[0].identity() if gpus else reason)
@@ -148,7 +167,9 @@ def main() -> None:
     bars.add("counter_vs_power_percent", abs(total - integral) / total * 100, "<=", 0.3)
     bars.add("tensor_share_busy", float(series(records, busy, "gpm_tensor_share").mean()), ">=", 0.7)
     bars.add("power_cap_counted_vs_sampled_share", power_cap_difference(records, busy), "<=", 0.1)
-    add_costs(bars)
+    add_costs(bars, gpus[0])
+    if options.xid:
+        bars.add("xids_seen", len(xids_of_a_wrong_address(gpus[0])), ">=", 1)
     bars.finish()
 
 

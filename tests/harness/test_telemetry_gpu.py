@@ -1,14 +1,20 @@
 """What is read of GPUs, from recorded answers of NVML."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
+import harness.telemetry.__main__ as sampler_process
 from harness.telemetry.gpm import TRAFFIC
 from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
+from harness.telemetry.orders import Sample
+from results.jsonl import read_log
+from results.records import TelemetryRecord
 from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,
@@ -255,3 +261,19 @@ def test_errors_of_other_slices_are_left_out() -> None:
     gpu = probe(nvml, "MIG-0b1")
     nvml.events = [xid(31, instance=1), xid(43, instance=2), xid(79)]
     assert [record.values["xid"] for record in gpu.read(0)[1:]] == [43, 79]
+
+
+def test_the_sampler_reads_gpus_at_each_tick_and_once_more_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml()
+    gpu = probe(nvml)
+    waits = iter([False, True])  # one tick, then an order
+    ready = SimpleNamespace(select=lambda *_: ([0] if next(waits) else [], [], []))
+    monkeypatch.setattr(sampler_process, "select", ready)
+    stop = Sample(2, None)
+    order = Sample(1, str(tmp_path / "telemetry.jsonl"))
+    assert sampler_process._sample(order, iter([stop]), [], [gpu], None) is stop
+    records = read_log(tmp_path / "telemetry.jsonl", TelemetryRecord).records
+    assert [record.source for record in records] == ["cpu", "gpu0", "cpu", "gpu0", "sampler"]
+    assert all("ecc_corrected_errors" in record.values for record in records if record.source == "gpu0")
