@@ -1,6 +1,7 @@
 """The sampler process: executes the orders of :mod:`harness.telemetry.orders` until stdin closes: never orphaned."""
 
 import contextlib
+import itertools
 import os
 import select
 import signal
@@ -81,10 +82,7 @@ def _sample(
             if server:
                 server.stop()
         t_ns = time.monotonic_ns()
-        for record in [
-            *cpu.read(t_ns),
-            *(record for gpu in gpus for record in gpu.finish(t_ns)),
-        ]:  # since the last tick
+        for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
             log.append(record)
         if order.engine_pid is not None:
             log.append(shared_memory(time.monotonic_ns(), order.engine_pid))

@@ -39,6 +39,7 @@ class Gpm:
 
     def __init__(self, gpu: Gpu, *, with_traffic: bool) -> None:
         self._gpu = gpu
+        self._refused: set[str] = set()
         self._factors = dict.fromkeys(SHARES, _PERCENT) | dict.fromkeys(TRAFFIC if with_traffic else (), _MIB)
         if not gpu.nvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -52,7 +53,7 @@ class Gpm:
             self._request.metrics[slot].metricId = numbers[name]
 
     def read(self, into: Readings) -> None:
-        """Add the metrics over the time since the reading before.
+        """Add the metrics over the time since the reading before; one that is refused is absent once, with the reason.
 
         Raises:
             pynvml.NVMLError: NVML refuses a call.
@@ -65,7 +66,8 @@ class Gpm:
             metric = self._request.metrics[slot]
             if metric.nvmlReturn == pynvml.NVML_SUCCESS:
                 into.values[name] = metric.value * factor
-            else:
+            elif name not in self._refused:
+                self._refused.add(name)
                 into.lack(name, str(pynvml.NVMLError(metric.nvmlReturn)))
 
     def close(self) -> None:

@@ -104,10 +104,13 @@ class GpuProbe:
 
     def close(self) -> None:
         """Free what NVML holds for it."""
-        for held in (self._gpm, self._events):
-            with contextlib.suppress(pynvml.NVMLError):
-                if held:
-                    held.close()
+        self._free(self._gpm)
+        self._free(self._events)
+
+    def _free(self, held: Gpm | GpuEvents | None) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            if held:
+                held.close()
 
     def _open(self) -> dict[str, Group]:
         shares_chip = self._gpu.shares_chip()
@@ -153,6 +156,8 @@ class GpuProbe:
             reported = self._events.take()
         except pynvml.NVMLError as error:
             readings.lack("xid", str(error))
+            self._free(self._events)
+            self._events = None
             return []
         if reported.ecc and "ecc" in self.groups:
             self._read_group("ecc", self.groups["ecc"], readings)

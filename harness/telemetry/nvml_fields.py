@@ -131,12 +131,17 @@ class FieldReader:
         asked = [(field.number, field.scope) for field in self._fields.values()]
         answers = self._nvml.nvmlDeviceGetFieldValues(self._handle, asked) if asked else ()
         for (name, field), answer in zip(list(self._fields.items()), answers, strict=True):
-            if answer.nvmlReturn == pynvml.NVML_SUCCESS and answer.valueType in _MEMBERS:
-                into.values[name] = self._number(name, field, answer)
-            elif self._is_first:
-                self._fall_back(name, field, str(pynvml.NVMLError(answer.nvmlReturn)), into)
+            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+                reason = str(pynvml.NVMLError(answer.nvmlReturn))
+            elif answer.valueType not in _MEMBERS:
+                reason = f"NVML answers with a value of the unknown type {answer.valueType}"
             else:
-                into.lack(name, str(pynvml.NVMLError(answer.nvmlReturn)))
+                into.values[name] = self._number(name, field, answer)
+                continue
+            if self._is_first:
+                self._fall_back(name, field, reason, into)
+            else:
+                into.lack(name, reason)
         for name, policy in self._policies.items():
             try:
                 into.values[name] = self._violation_s(policy)

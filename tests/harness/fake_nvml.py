@@ -43,10 +43,12 @@ class FakeNvml:
         fields: as :data:`FIELDS`.
         policies: nanoseconds by performance policy, of drivers without the fields.
         slices: GPU instance and compute instance of each MIG slice of each GPU; None: not in MIG mode.
+        pending: whether remapped rows wait for a reset.
         ecc: corrected and uncorrected errors.
         events: to be reported.
         calls: how often each function was called.
         failing: functions that fail for now, with NVML's code.
+        refused_metrics: of GPM.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class FakeNvml:
         self.events: list[Any] = []
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, int] = {}
+        self.refused_metrics: set[int] = set()
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml"):
@@ -129,7 +132,9 @@ class FakeNvml:
         if number not in self.fields:
             return SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED, value=None)
         kind, value = self.fields[number]
-        return SimpleNamespace(nvmlReturn=0, valueType=kind, value=SimpleNamespace(**{MEMBER[kind]: value}))
+        return SimpleNamespace(
+            nvmlReturn=0, valueType=kind, value=SimpleNamespace(**{MEMBER.get(kind, "unknown"): value})
+        )
 
     def nvmlDeviceGetViolationStatus(self, handle: int, policy: int) -> Any:
         if policy not in self.policies:
@@ -194,6 +199,7 @@ class FakeNvml:
     def nvmlGpmMetricsGet(self, request: Any) -> None:
         for metric in request.metrics[: request.numMetrics]:
             metric.value = 90.0
+            metric.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if metric.metricId in self.refused_metrics else 0
 
     def nvmlGpmSampleFree(self, sample: Any) -> None: ...
 

@@ -19,8 +19,8 @@ from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,
     PCIE_TX,
-    RELIABILITY,
     UINT,
+    ULL,
     FakeNvml,
     S,
     double_bit_error,
@@ -131,14 +131,35 @@ def test_an_old_driver_knows_throttle_reasons_by_their_old_name() -> None:
     assert record.values["throttle_reasons"] == 8
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_pcie_counter_of_32_bits_is_continued_when_it_wraps(wide: bool) -> None:
-    nvml, seen = FakeNvml(), []
+@pytest.mark.parametrize(
+    ("kind", "continued"),
+    [(UINT, [2**32 - 10, 2**32 + 5, 2**32 + 7]), (ULL, [2**32 - 10, 5, 7])],  # 64 bits: the driver was loaded again
+)
+def test_a_pcie_counter_of_32_bits_is_continued_when_it_wraps(kind: int, continued: list[int]) -> None:
+    nvml, seen = FakeNvml(), list[int]()
     gpu = probe(nvml)
     for raw in (2**32 - 10, 5, 7):
-        nvml.fields[PCIE_TX] = (nvml.fields[RELIABILITY][0] if wide else UINT, raw)
+        nvml.fields[PCIE_TX] = (kind, raw)
         seen += [record.values["pcie_tx_bytes"] for record in reads(gpu)]
-    assert seen == [2**32 - 10, 5, 7] if wide else seen == [2**32 - 10, 2**32 + 5, 2**32 + 7]
+    assert seen == continued
+
+
+def test_a_field_of_an_unknown_type_is_absent() -> None:
+    nvml = FakeNvml()
+    nvml.fields[PCIE_TX] = (99, 1)
+    (record,) = reads(probe(nvml))
+    assert record.values["pcie_tx_bytes"] is None
+    assert record.reasons["pcie_tx_bytes"] == "NVML answers with a value of the unknown type 99"
+
+
+def test_a_gpm_metric_that_is_refused_is_absent_once() -> None:
+    nvml = FakeNvml()
+    nvml.refused_metrics = {pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC}
+    _, second, _, fourth = reads(probe(nvml), 4)
+    assert second.values["gpm_nvlink_rx_bytes_per_s"] is None
+    assert set(second.reasons.values()) == {"Not Supported"}
+    assert "gpm_nvlink_rx_bytes_per_s" not in fourth.values
+    assert fourth.values["gpm_nvlink_tx_bytes_per_s"] == 90 * 2**20
 
 
 def test_a_gpu_without_nvlink_or_gpm_says_so_once() -> None:
@@ -198,10 +219,10 @@ def test_an_ecc_event_has_the_counters_read_at_once() -> None:
 def test_events_that_cannot_be_watched_are_absent_with_the_reason(refused: str, reason: str) -> None:
     nvml = FakeNvml(broken=frozenset({refused}))
     gpu = probe(nvml)
-    (first, *none) = gpu.read(0)
-    assert none == []
+    first, second = (record for tick in range(2) for record in gpu.read(tick))
     assert first.values["xid"] is None
     assert first.reasons["xid"] == reason
+    assert "xid" not in second.values
     gpu.close()
     assert nvml.calls["nvmlEventSetFree"] == nvml.calls["nvmlEventSetCreate"]
 
