@@ -13,6 +13,7 @@ from results.metrics.machine import (
     gpu_errors,
     held_back,
 )
+from results.metrics.series import rates
 from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
@@ -117,6 +118,13 @@ def test_each_gpu_is_looked_at_by_itself() -> None:
         HeldBack("gpu0", 10.0, 0.0, PowerBasis.SAMPLED), HeldBack("gpu1", 0.0, 1.0, PowerBasis.SAMPLED),
     ]  # fmt: skip
     assert held_back([], WINDOW) == []
+
+
+def test_a_counter_grows_by_the_second_and_never_shrinks() -> None:
+    """2 in half a second are 4 per second; a reset is 0, and two readings at one instant have no rate."""
+    assert rates([(0, 1.0), (S // 2, 3.0), (S // 2, 5.0), (2 * S, 0.5), (3 * S, 0.75)]) == [
+        (S // 2, 4.0), (2 * S, 0.0), (3 * S, 0.25),
+    ]  # fmt: skip
 
 
 def test_errors_of_a_gpu_count_over_the_whole_trial() -> None:
