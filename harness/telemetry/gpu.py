@@ -4,6 +4,7 @@ A machine without NVML is not an error: :func:`open_gpus` then returns a reason,
 the engine may use are read (:func:`visible_to`), by :class:`harness.telemetry.gpu_probe.GpuProbe`.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,14 @@ def visible_to(names: str | None, gpus: Sequence["Gpu"]) -> list["Gpu"]:
     return found
 
 
+def used_bytes(gpus: Sequence["Gpu"]) -> list[int]:
+    """Memory in use on each GPU; empty if one has no memory of its own, but the host's."""
+    try:
+        return [gpu.memory_used_bytes() for gpu in gpus]
+    except pynvml.NVMLError:
+        return []
+
+
 class Gpu:
     """One GPU, or one MIG slice of it.
 
@@ -71,17 +80,24 @@ class Gpu:
             self._own = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, slice_index)
             self.instance = int(nvml.nvmlDeviceGetGpuInstanceId(self._own))
 
-    def identity(self) -> dict[str, str | int]:
-        """Name, UUID, memory and driver version."""
+    def identity(self) -> dict[str, str | int | None]:
+        """Name, UUID, memory and driver version; the memory is None if the GPU uses the host's."""
+        memory_bytes = None
+        with contextlib.suppress(pynvml.NVMLError):
+            memory_bytes = int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).total)
         return {
             "name": _text(self.nvml.nvmlDeviceGetName(self._own)),
             "uuid": self._uuid(),
-            "memory_bytes": int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).total),
+            "memory_bytes": memory_bytes,
             "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
         }
 
     def memory_used_bytes(self) -> int:
-        """Memory in use by all processes."""
+        """Memory in use by all processes.
+
+        Raises:
+            pynvml.NVMLError: NVML does not know, for example because the GPU uses the host's memory.
+        """
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).used)
 
     def shares_chip(self) -> bool:

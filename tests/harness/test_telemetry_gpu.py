@@ -9,7 +9,7 @@ import pytest
 
 import harness.telemetry.__main__ as sampler_process
 from harness.telemetry.gpm import TRAFFIC
-from harness.telemetry.gpu import open_gpus, visible_to
+from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
 from harness.telemetry.orders import Sample
@@ -96,6 +96,15 @@ def test_a_counter_that_is_refused_is_null_with_the_reason_and_is_not_asked_for_
     assert first.values["power_w"] == 700
     assert "energy_j" not in second.values
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 1
+
+
+def test_a_gpu_in_the_hosts_memory_has_no_memory_of_its_own() -> None:
+    nvml = FakeNvml(missing=frozenset({"nvmlDeviceGetMemoryInfo"}))
+    gpus, _ = open_gpus(nvml)
+    assert gpus[0].identity()["memory_bytes"] is None
+    assert used_bytes(gpus) == []
+    (record,) = reads(GpuProbe(gpus[0]))
+    assert record.reasons == {"memory_used_bytes": "Function Not Found"}
 
 
 def test_a_counter_that_fails_for_a_while_comes_back() -> None:

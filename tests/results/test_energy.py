@@ -184,3 +184,5 @@ def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:
     assert peak_gpu_bytes([]).reason == "no GPU was sampled"
     told = [TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})]
     assert peak_gpu_bytes(told).reason == "no driver"
+    without = TelemetryRecord(1, "gpu0", {"memory_used_bytes": None}, {"memory_used_bytes": "Not Supported"})
+    assert peak_gpu_bytes([without]).reason == "Not Supported"
