@@ -78,8 +78,8 @@ class GpuProbe:
         self._ticks = 0
         self._unread: dict[str, str] = {}
         self._gpm: Gpm | None = None
-        self._events: GpuEvents | None = None
         self.groups = self._open()
+        self._events = self._watch()
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """The values that are due, and one record more for each XID error since the tick before."""
@@ -140,11 +140,14 @@ class GpuProbe:
         except pynvml.NVMLError as error:
             for name in GPM_NAMES:
                 self._unread.setdefault(name, f"GPM, which needs Hopper or newer: {error}")
+        return groups
+
+    def _watch(self) -> GpuEvents | None:
         try:
-            self._events = GpuEvents(self._gpu)
+            return GpuEvents(self._gpu)
         except pynvml.NVMLError as error:
             self._unread["xid"] = str(error)
-        return groups
+            return None
 
     def _fields(self, fields: Mapping[str, Field], every: int = 1) -> Group:
         return Group(tuple(fields), FieldReader(self._nvml, self._handle, fields).read, every)
