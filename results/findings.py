@@ -19,6 +19,8 @@ class Severity(StrEnum):
     """The trial supports no metric."""
     WARNING = "warning"
     """The trial may be VALID, with a caveat."""
+    NOTE = "note"
+    """A fact that changes neither the verdict nor what the numbers mean."""
 
 
 class Cause(StrEnum):
@@ -61,6 +63,10 @@ class FindingCode(StrEnum):
     CLIENT_ERROR = "client_error"
     """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
+    XID = "xid"
+    """The driver reported an error of a GPU, by its number."""
+    ECC_UNCORRECTED = "ecc_uncorrected"
+    """A GPU's memory had errors that its error correction (ECC) could not correct."""
     THROTTLED = "throttled"
     FOREIGN_LOAD = "foreign_load"
     """Other processes used a large fraction of the machine's cores."""
@@ -81,9 +87,14 @@ class FindingCode(StrEnum):
     """Multi-turn sessions: the mix of turns in the window differs from the workload's."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
-    """A GPU was at its power limit for most of the window."""
+    """A GPU was at its power limit: a warning if for most of the window, else a note."""
     IMPORTED = "imported"
     """Measured by another tool, which stored neither its client's error nor telemetry."""
+
+    # Notes
+    ECC_CORRECTED = "ecc_corrected"
+    MEMORY_REPAIR_PENDING = "memory_repair_pending"
+    """A GPU replaces faulty memory at its next reset."""
 
     @property
     def cause(self) -> Cause:
@@ -106,6 +117,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CLIENT_STALLED: Cause.CLIENT,
     FindingCode.CLIENT_ERROR: Cause.CLIENT,
     FindingCode.CACHE_NOT_COLD: Cause.EXPERIMENT,
+    FindingCode.XID: Cause.MACHINE,
+    FindingCode.ECC_UNCORRECTED: Cause.MACHINE,
     FindingCode.THROTTLED: Cause.MACHINE,
     FindingCode.FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.OUTPUT_LENGTH: Cause.ENGINE,
@@ -123,6 +136,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,
+    FindingCode.ECC_CORRECTED: Cause.MACHINE,
+    FindingCode.MEMORY_REPAIR_PENDING: Cause.MACHINE,
 }
 
 
@@ -142,6 +157,11 @@ def invalid(code: FindingCode, **parameters: Parameter) -> Finding:
 def warning(code: FindingCode, **parameters: Parameter) -> Finding:
     """Make a finding that does not invalidate its trial."""
     return Finding(code, Severity.WARNING, parameters)
+
+
+def note(code: FindingCode, **parameters: Parameter) -> Finding:
+    """Make a finding that only informs."""
+    return Finding(code, Severity.NOTE, parameters)
 
 
 def is_against_engine(findings: Iterable[Finding]) -> bool:

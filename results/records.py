@@ -448,6 +448,11 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """What its reader must know beside the verdict."""
         return [finding for finding in self.findings if finding.severity is Severity.WARNING]
 
+    @property
+    def notes(self) -> list[Finding]:
+        """Facts that change neither the verdict nor what the numbers mean."""
+        return [finding for finding in self.findings if finding.severity is Severity.NOTE]
+
 
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """One entry of the ordered plan."""

@@ -13,7 +13,7 @@ from engines import Engine, Launch, Model, Server, attached, launched
 from engines.secrets import masked_data
 from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
-from harness.telemetry.gpu import GpuProbe, open_gpus, visible_to
+from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from harness.telemetry.own_processes import own_processes
 from results.records import EngineDescription, Startup
 
@@ -57,7 +57,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
     launch = engine.launch(port)
     visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
-    host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, _used_bytes(gpus)
+    host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, used_bytes(gpus)
     running = launched(launch, log, engine.access) if launch else _running_server(engine)
     async with running as server:
         startup = Startup(
@@ -65,7 +65,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
             host_available_before_bytes=host_before_bytes,
             host_available_ready_bytes=psutil.virtual_memory().available,
             gpu_used_before_bytes=gpu_before_bytes,
-            gpu_used_ready_bytes=_used_bytes(gpus),
+            gpu_used_ready_bytes=used_bytes(gpus),
         )
         build = await asyncio.to_thread(build_of_engine, engine)  # after the launch, which may have pulled an image
         description = await _description(engine, label, model, launch, server)
@@ -97,7 +97,3 @@ async def _description(
         details=masked_data(details),
         notes=list(engine.notes),
     )
-
-
-def _used_bytes(gpus: list[GpuProbe]) -> list[int]:
-    return [gpu.memory_used_bytes() for gpu in gpus]

@@ -1,12 +1,13 @@
 """The sampler process: executes the orders of :mod:`harness.telemetry.orders` until stdin closes: never orphaned."""
 
 import contextlib
+import itertools
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from harness.host.realtime import go_last
 from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
+from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from harness.telemetry.loop import Probe, Ticker, sample
 from harness.telemetry.orders import Mark, Order, Reply, Sample
@@ -42,7 +44,8 @@ def main() -> int:
                 reason = no_gpu or (None if own else "the engine may not use any GPU of this machine")
                 with contextlib.ExitStack() as stack:
                     trees = [stack.enter_context(contextlib.closing(tree)) for tree in _process_probes(order)]
-                    order = _sample(order, orders, [host, *own, *trees], reason)
+                    probes = [stack.enter_context(contextlib.closing(GpuProbe(gpu))) for gpu in own]
+                    order = _sample(order, orders, [host, *trees], probes, reason)
             else:
                 order = next(orders, None)
     return 0
@@ -59,11 +62,13 @@ def _process_probes(order: Sample) -> list[ProcessProbe]:
     return [*engine, *client]
 
 
-def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu: str | None) -> Order | None:
+def _sample(
+    order: Sample, orders: Iterator[Order], probes: Sequence[Probe], gpus: Sequence[GpuProbe], no_gpu: str | None
+) -> Order | None:
     """Sample until an order other than a mark arrives; returns it, or None at the end of stdin."""
     assert order.log is not None
     cpu = CpuProbe(order.own.pids, order.own.unknown)
-    probes = [cpu, *probes]
+    probes = [cpu, *probes, *gpus]
     with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         server = ServerProbe(order.server, log.append, _print) if order.server else None
@@ -76,7 +81,8 @@ def _sample(order: Sample, orders: Iterator[Order], probes: list[Probe], no_gpu:
         finally:
             if server:
                 server.stop()
-        for record in cpu.read(time.monotonic_ns()):  # covers the time since the last tick
+        t_ns = time.monotonic_ns()
+        for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
             log.append(record)
         if order.engine_pid is not None:
             log.append(shared_memory(time.monotonic_ns(), order.engine_pid))

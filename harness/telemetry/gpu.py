@@ -1,41 +1,17 @@
-"""Readings of NVIDIA GPUs through NVML (module ``pynvml`` of nvidia-ml-py).
-
-Caveats per counter: ``utilization_gpu_share`` is the fraction of time with any kernel running, not occupancy.
-``power_w`` is the instantaneous reading if the driver has it, else the one-second average. ``energy_j`` counts since
-the driver was loaded, in steps of about 100 ms. GPM shares (SM, tensor, DRAM) exist from Hopper on and need two samples
-more than 100 ms apart, so they are read at every second tick. Throttle reasons are NVML's bit mask at the instant; the
-driver's counters of throttled time, ``power_cap_s`` to ``power_brake_s``, also cover the time between ticks.
+"""NVIDIA GPUs and their MIG slices, through NVML (module ``pynvml`` of nvidia-ml-py): which there are, which are used.
 
 A machine without NVML is not an error: :func:`open_gpus` then returns a reason, which is logged once. Only GPUs that
-the engine may use are read (:func:`visible_to`).
+the engine may use are read (:func:`visible_to`), by :class:`harness.telemetry.gpu_probe.GpuProbe`.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pynvml
 
-from results.records import TelemetryRecord
 
-Values = dict[str, float | int | str | None]
-_GPM_EVERY = 2
-_GPM_METRICS = {
-    "gpm_sm_share": pynvml.NVML_GPM_METRIC_SM_UTIL,
-    "gpm_sm_occupancy_share": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
-    "gpm_tensor_share": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-    "gpm_dram_share": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-}
-_THROTTLED_NS = {
-    "power_cap_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
-    "heat_driver_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
-    "heat_hardware_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
-    "power_brake_s": pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
-}
-"""NVML counters of throttled nanoseconds since the driver was loaded; older drivers have only the first."""
-
-
-def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noqa: ANN401  (a module, or a fake)
+def open_gpus(nvml: Any = pynvml) -> tuple[list["Gpu"], str | None]:  # noqa: ANN401  (a module, or a fake)
     """Every GPU of this machine, or no GPU and the reason.
 
     Args:
@@ -44,150 +20,132 @@ def open_gpus(nvml: Any = pynvml) -> tuple[list["GpuProbe"], str | None]:  # noq
     try:
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
-        return [GpuProbe(nvml, index) for index in range(count)], None if count else "NVML sees no GPU"
+        return [Gpu(nvml, index) for index in range(count)], None if count else "NVML sees no GPU"
     except pynvml.NVMLError as error:
         return [], f"NVML is not available: {error}"
 
 
-def visible_to(names: str | None, gpus: Sequence["GpuProbe"]) -> list["GpuProbe"]:
-    """GPUs that a process with this ``CUDA_VISIBLE_DEVICES`` may use; all if it is not set.
+def visible_to(names: str | None, gpus: Sequence["Gpu"]) -> list["Gpu"]:
+    """GPUs and MIG slices that a process with this ``CUDA_VISIBLE_DEVICES`` may use; all if it is not set.
 
-    Read as CUDA does: indices or prefixes of UUIDs, up to the first invalid one. Indices are NVML's; they equal CUDA's
-    if all GPUs are of one model, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. NVML has no counters per MIG slice, so for
-    those all GPUs are returned.
+    Read as CUDA does: indices, prefixes of UUIDs or names of MIG slices, up to the first invalid one. Indices are
+    NVML's; they equal CUDA's if all GPUs are of one model, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Of a GPU in MIG
+    mode that is named as a whole, CUDA uses the first slice (NVIDIA MIG user guide, "CUDA Device Enumeration").
     """
-    if names is None or names.startswith("MIG-"):
-        return list(gpus)
-    matches = ([gpu for gpu in gpus if gpu.is_called(name.strip())][:1] for name in names.split(","))
-    return [gpu for match in itertools.takewhile(bool, matches) for gpu in match]
+    if names is None:
+        return [device for gpu in gpus if (device := gpu.first_device())]
+    found: list[Gpu] = []
+    for name in names.split(","):
+        device = next((device for gpu in gpus if (device := gpu.called(name.strip()))), None)
+        if device is None:
+            break
+        found.append(device)
+    return found
 
 
-class GpuProbe:
-    """One GPU."""
+def used_bytes(gpus: Sequence["Gpu"]) -> list[int]:
+    """Memory in use on each GPU; empty if one has no memory of its own, but the host's."""
+    try:
+        return [gpu.memory_used_bytes() for gpu in gpus]
+    except pynvml.NVMLError:
+        return []
 
-    def __init__(self, nvml: Any, index: int) -> None:  # noqa: ANN401
-        self._nvml = nvml
+
+class Gpu:
+    """One GPU, or one MIG slice of it.
+
+    Args:
+        nvml: the NVML binding.
+        index: NVML's index of the GPU.
+        slice_index: NVML's index of the MIG device on it; None for the whole GPU.
+
+    Attributes:
+        nvml: the NVML binding.
+        handle: NVML's handle of the whole GPU, with the counters of the chip.
+        source: name of its telemetry: ``gpu0``, or ``gpu0.1`` for a slice.
+        instance: id of the slice's GPU instance; None for the whole GPU.
+
+    Raises:
+        pynvml.NVMLError: NVML refuses the handle.
+    """
+
+    def __init__(self, nvml: Any, index: int, slice_index: int | None = None) -> None:  # noqa: ANN401
+        self.nvml = nvml
+        self.handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        self.source = f"gpu{index}" if slice_index is None else f"gpu{index}.{slice_index}"
         self._index = index
-        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        self._source = f"gpu{index}"
-        self._ticks = 0
-        self._gpm: tuple[Any, Any] | None = None
-        self._gpm_reason = self._open_gpm()
+        self._own = self.handle  # of the slice, if this is one
+        self.instance: int | None = None
+        if slice_index is not None:
+            self._own = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, slice_index)
+            self.instance = int(nvml.nvmlDeviceGetGpuInstanceId(self._own))
 
-    def identity(self) -> dict[str, str | int]:
-        """Name, UUID, memory and driver version."""
+    def identity(self) -> dict[str, str | int | None]:
+        """Name, UUID, memory and driver version; the memory is None if the GPU uses the host's."""
+        memory_bytes = None
+        with contextlib.suppress(pynvml.NVMLError):
+            memory_bytes = int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).total)
         return {
-            "name": _text(self._nvml.nvmlDeviceGetName(self._handle)),
+            "name": _text(self.nvml.nvmlDeviceGetName(self._own)),
             "uuid": self._uuid(),
-            "memory_bytes": int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).total),
-            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "memory_bytes": memory_bytes,
+            "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
         }
-
-    def is_called(self, name: str) -> bool:
-        """Whether ``name``, from ``CUDA_VISIBLE_DEVICES``, means this GPU."""
-        return name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name))
-
-    def _uuid(self) -> str:
-        return _text(self._nvml.nvmlDeviceGetUUID(self._handle))
 
     def memory_used_bytes(self) -> int:
-        """Memory in use by all processes."""
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        """Memory in use by all processes.
 
-    def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """One record; a counter that cannot be read is null with NVML's reason."""
-        values: Values = {}
-        reasons: dict[str, str] = {}
-        self._collect(self._memory, ("memory_used_bytes",), values, reasons)
-        self._collect(self._utilization, ("utilization_gpu_share", "utilization_memory_share"), values, reasons)
-        self._collect(self._power, ("power_w",), values, reasons)
-        self._collect(self._energy, ("energy_j",), values, reasons)
-        self._collect(self._clocks, ("clock_sm_mhz", "clock_memory_mhz"), values, reasons)
-        self._collect(self._state, ("temperature_c", "throttle_reasons"), values, reasons)
-        self._ticks += 1
-        if self._gpm is None:
-            values.update(dict.fromkeys(_GPM_METRICS))
-            reasons.update(dict.fromkeys(_GPM_METRICS, self._gpm_reason or "GPM is not supported"))
-        elif self._ticks % _GPM_EVERY == 0:
-            self._collect(self._read_gpm, _GPM_METRICS, values, reasons)
-        return [TelemetryRecord(t_ns, self._source, values, reasons)]
+        Raises:
+            pynvml.NVMLError: NVML does not know, for example because the GPU uses the host's memory.
+        """
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).used)
 
-    def _collect(
-        self, read: Callable[[], Values], names: Iterable[str], values: Values, reasons: dict[str, str]
-    ) -> None:
-        try:
-            values.update(read())
-        except pynvml.NVMLError as error:
-            values.update(dict.fromkeys(names))
-            reasons.update(dict.fromkeys(names, str(error)))
+    def shares_chip(self) -> bool:
+        """Whether this is one of several MIG slices, so that others may draw the GPU's power and use its links."""
+        return self.instance is not None and len(self._slices() or ()) > 1
 
-    def _memory(self) -> Values:
-        return {"memory_used_bytes": self.memory_used_bytes()}
+    def first_device(self) -> "Gpu | None":
+        """What CUDA uses if the whole GPU is named; None if it is in MIG mode and has no slice."""
+        slices = self._slices()
+        return self if slices is None else next(iter(slices), None)
 
-    def _utilization(self) -> Values:
-        rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-        return {"utilization_gpu_share": rates.gpu / 100, "utilization_memory_share": rates.memory / 100}
-
-    def _power(self) -> Values:
-        """Instant and average power, and throttled time; each field has its own return code."""
-        field_ids = [pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE, *_THROTTLED_NS.values()]
-        fields = self._nvml.nvmlDeviceGetFieldValues(self._handle, field_ids)
-        fetched = [field.value if field.nvmlReturn == pynvml.NVML_SUCCESS else None for field in fields]
-        instant, average = (None if value is None else value.uiVal / 1000 for value in fetched[:2])
-        if instant is None:
-            instant = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
-        throttled = zip(_THROTTLED_NS, fetched[2:], strict=True)
-        return {
-            "power_w": instant,
-            "power_average_w": average,
-            **{name: value.ullVal / 1e9 for name, value in throttled if value is not None},
-        }
-
-    def _energy(self) -> Values:
-        return {"energy_j": self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000}
-
-    def _clocks(self) -> Values:
-        clock = self._nvml.nvmlDeviceGetClockInfo
-        return {
-            "clock_sm_mhz": clock(self._handle, pynvml.NVML_CLOCK_SM),
-            "clock_memory_mhz": clock(self._handle, pynvml.NVML_CLOCK_MEM),
-        }
-
-    def _state(self) -> Values:
-        return {
-            "temperature_c": self._nvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle),
-        }
-
-    def _open_gpm(self) -> str | None:
-        """Prepare two sample buffers; returns the reason if the GPU has no GPM."""
-        try:
-            if not self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                return "GPM needs Hopper or newer"
-            older, newer = self._nvml.nvmlGpmSampleAlloc(), self._nvml.nvmlGpmSampleAlloc()
-            self._nvml.nvmlGpmSampleGet(self._handle, older)
-        except pynvml.NVMLError as error:
-            return f"GPM: {error}"
-        self._gpm = (older, newer)
+    def called(self, name: str) -> "Gpu | None":
+        """The GPU or slice that ``name``, from ``CUDA_VISIBLE_DEVICES``, means; None if it is not of this GPU."""
+        if name.startswith("MIG-"):
+            return next((device for device in self._slices() or () if device.is_slice_called(name)), None)
+        if name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name)):
+            return self.first_device()
         return None
 
-    def _read_gpm(self) -> Values:
-        """Shares since the last GPM reading."""
-        assert self._gpm is not None
-        older, newer = self._gpm
-        self._nvml.nvmlGpmSampleGet(self._handle, newer)
-        request: Any = pynvml.c_nvmlGpmMetricsGet_t()
-        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(_GPM_METRICS)
-        request.sample1, request.sample2 = older, newer
-        for slot, metric in enumerate(_GPM_METRICS.values()):
-            request.metrics[slot].metricId = metric
-        self._nvml.nvmlGpmMetricsGet(request)
-        self._gpm = (newer, older)
-        return {
-            name: request.metrics[slot].value / 100 if request.metrics[slot].nvmlReturn == pynvml.NVML_SUCCESS else None
-            for slot, name in enumerate(_GPM_METRICS)
-        }
+    def is_slice_called(self, name: str) -> bool:
+        """Whether ``name`` is this slice's UUID, or ``MIG-<UUID of the GPU>/<GPU instance>/<compute instance>``.
+
+        Drivers before R470 use the second form.
+        """
+        if self._uuid().startswith(name):
+            return True
+        gpu, _, instances = name.removeprefix("MIG-").partition("/")
+        own = f"{self.instance}/{self.nvml.nvmlDeviceGetComputeInstanceId(self._own)}"
+        return instances == own and _text(self.nvml.nvmlDeviceGetUUID(self.handle)) == gpu
+
+    def _slices(self) -> "list[Gpu] | None":
+        """Its MIG slices; None if it is not in MIG mode."""
+        try:
+            if self.nvml.nvmlDeviceGetMigMode(self.handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+                return None
+            most = self.nvml.nvmlDeviceGetMaxMigDeviceCount(self.handle)
+        except pynvml.NVMLError:  # a GPU or a driver without MIG
+            return None
+        found: list[Gpu] = []
+        for index in range(most):
+            try:
+                found.append(Gpu(self.nvml, self._index, index))
+            except pynvml.NVMLError:  # no slice of this index
+                continue
+        return found
+
+    def _uuid(self) -> str:
+        return _text(self.nvml.nvmlDeviceGetUUID(self._own))
 
 
 def _text(value: str | bytes) -> str:

@@ -73,7 +73,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
-    """The verdict and its findings: invalidating ones first, the most serious on top, then warnings."""
+    """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
     invalidating = list(_invalidating(evidence))
     return (Verdict.INVALID if invalidating else Verdict.VALID), [*invalidating, *_warnings(evidence)]
 
@@ -105,7 +105,7 @@ def _warnings(evidence: Evidence) -> Iterator[Finding]:
     load = under_load(evidence.requests)
     inside = planned_inside(load, evidence.window)
     yield from (finding for finding in _length(evidence) if finding.severity is Severity.WARNING)
-    yield from (finding for finding in _of_machine(evidence) if finding.severity is Severity.WARNING)
+    yield from (finding for finding in _of_machine(evidence) if finding.severity is not Severity.INVALID)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
     yield from _turn_mix(evidence, inside)
     yield from _off_length(evidence.traffic)

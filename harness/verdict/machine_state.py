@@ -1,9 +1,9 @@
-"""Findings about the machine: foreign CPU load, GPU throttling, power limits. Pure functions over a trial's log."""
+"""Findings about the machine: foreign CPU load; errors, throttling and power limits of GPUs. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 
-from results.findings import Finding, FindingCode, invalid, warning
-from results.metrics.machine import foreign_cpu_share, held_back
+from results.findings import Finding, FindingCode, invalid, note, warning
+from results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
 from results.records import TelemetryRecord, Window
 
 SOME_FOREIGN_SHARE = 0.05
@@ -11,6 +11,8 @@ SOME_FOREIGN_SHARE = 0.05
 MAX_FOREIGN_SHARE = 0.2
 """Default of ``trial.max_foreign_share``. An engine that keeps all cores busy slows down by about this share, more than
 most differences under test. On machines with up to four cores, one busy core exceeds it."""
+_SOME_CAPPED_SHARE = 0.01
+"""Share of the window that a GPU may spend at its power limit without being mentioned."""
 _MAX_CAPPED_SHARE = 0.5
 """Share of the window that a GPU may spend at its power limit without a warning."""
 
@@ -18,10 +20,11 @@ _MAX_CAPPED_SHARE = 0.5
 def machine_findings(
     telemetry: Sequence[TelemetryRecord], window: Window, max_foreign_share: float = MAX_FOREIGN_SHARE
 ) -> list[Finding]:
-    """Disturbances by the machine inside the window, INVALID first.
+    """Disturbances by the machine inside the window, and errors of GPUs anywhere in the trial; INVALID first.
 
     Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
-    in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window.
+    in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window, and by what ``power_basis`` it
+    is known; ``xid``, the number of an error; ``errors``, a count.
 
     Args:
         telemetry: the trial's samples.
@@ -29,10 +32,28 @@ def machine_findings(
         max_foreign_share: a larger share makes the trial INVALID.
     """
     return [
+        *_gpu_errors(telemetry),
         *_throttled(telemetry, window),
         *_foreign_load(telemetry, window, max_foreign_share),
         *_power_capped(telemetry, window),
+        *_gpu_notes(telemetry),
     ]
+
+
+def _gpu_errors(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
+    for gpu in gpu_errors(telemetry):
+        for xid in gpu.xids:
+            yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
+        if gpu.uncorrected:
+            yield invalid(FindingCode.ECC_UNCORRECTED, gpu=gpu.gpu, errors=gpu.uncorrected)
+
+
+def _gpu_notes(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
+    for gpu in gpu_errors(telemetry):
+        if gpu.corrected:
+            yield note(FindingCode.ECC_CORRECTED, gpu=gpu.gpu, errors=gpu.corrected)
+        if gpu.repair_pending:
+            yield note(FindingCode.MEMORY_REPAIR_PENDING, gpu=gpu.gpu)
 
 
 def _foreign_load(telemetry: Sequence[TelemetryRecord], window: Window, limit: float) -> Iterator[Finding]:
@@ -58,5 +79,8 @@ def _throttled(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator
 
 def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
     for gpu in held_back(telemetry, window):
-        if gpu.power_capped_share > _MAX_CAPPED_SHARE:
-            yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=gpu.power_capped_share)
+        share, basis = gpu.power_capped_share, gpu.power_basis.value
+        if share > _MAX_CAPPED_SHARE:
+            yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
+        elif share >= _SOME_CAPPED_SHARE:
+            yield note(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)

@@ -1,6 +1,7 @@
-"""Disturbances of a trial: CPU time used by foreign processes, and GPUs with reduced clocks."""
+"""Disturbances of a trial: CPU time used by foreign processes, GPUs with reduced clocks, and errors of GPUs."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -15,6 +16,15 @@ and power brake."""
 _HEAT_OR_BRAKE_S = ("heat_driver_s", "heat_hardware_s", "power_brake_s")
 
 
+class PowerBasis(StrEnum):
+    """Where a share of time at the power limit comes from."""
+
+    COUNTED = "counted"
+    """Exact, from its counter of that time."""
+    SAMPLED = "sampled"
+    """Of the bit mask, from a driver without that counter."""
+
+
 class HeldBack(msgspec.Struct, frozen=True):
     """How long one GPU ran at reduced clocks.
 
@@ -23,11 +33,31 @@ class HeldBack(msgspec.Struct, frozen=True):
         heat_or_brake_s: seconds of thermal slowdown or power brake within the window: from counters or from the
             fraction of samples with those bits, whichever is larger.
         power_capped_share: fraction of the window at the power limit or slowed down by hardware.
+        power_basis: how that was found.
     """
 
     gpu: str
     heat_or_brake_s: float
     power_capped_share: float
+    power_basis: PowerBasis
+
+
+class GpuErrors(msgspec.Struct, frozen=True):
+    """Errors of one GPU during a trial.
+
+    Attributes:
+        gpu: telemetry source of its samples.
+        xids: numbers of the XID errors that the driver reported, each once.
+        uncorrected: memory errors that ECC detected and could not correct.
+        corrected: memory errors that ECC corrected.
+        repair_pending: whether faulty memory is replaced at the next reset.
+    """
+
+    gpu: str
+    xids: list[int]
+    uncorrected: int
+    corrected: int
+    repair_pending: bool
 
 
 def foreign_cpu_share(telemetry: Sequence[TelemetryRecord], window: Window) -> Value:
@@ -52,8 +82,37 @@ def held_back(telemetry: Sequence[TelemetryRecord], window: Window) -> list[Held
 
     The driver's counters, where available, also cover the time between two samples of the mask.
     """
+    return [_held_back(gpu, records, window) for gpu, records in _by_gpu(telemetry)]
+
+
+def gpu_errors(telemetry: Sequence[TelemetryRecord]) -> list[GpuErrors]:
+    """Return the errors of each sampled GPU over the whole trial, ramp and tail included.
+
+    An error before the window may have damaged what the window measured.
+    """
+    return [
+        GpuErrors(
+            gpu=gpu,
+            xids=sorted({round(xid) for xid in _numbers(records, "xid")}),
+            uncorrected=_growth(_numbers(records, "ecc_uncorrected_errors")),
+            corrected=_growth(_numbers(records, "ecc_corrected_errors")),
+            repair_pending=any(_numbers(records, "memory_repair_pending")),
+        )
+        for gpu, records in _by_gpu(telemetry)
+    ]
+
+
+def _by_gpu(telemetry: Sequence[TelemetryRecord]) -> list[tuple[str, list[TelemetryRecord]]]:
     gpus = sorted({record.source for record in telemetry if record.source.startswith("gpu")})
-    return [_held_back(gpu, [record for record in telemetry if record.source == gpu], window) for gpu in gpus]
+    return [(gpu, [record for record in telemetry if record.source == gpu]) for gpu in gpus]
+
+
+def _numbers(records: Sequence[TelemetryRecord], name: str) -> list[float]:
+    return [value for record in records if isinstance(value := record.values.get(name), int | float)]
+
+
+def _growth(counter: Sequence[float]) -> int:
+    return max(0, round(counter[-1] - counter[0])) if counter else 0
 
 
 def _held_back(gpu: str, records: Sequence[TelemetryRecord], window: Window) -> HeldBack:
@@ -62,11 +121,15 @@ def _held_back(gpu: str, records: Sequence[TelemetryRecord], window: Window) -> 
 
     sampled = [record.values.get("throttle_reasons") for record in records if window.holds(record.t_ns)]
     masks = [mask for mask in sampled if isinstance(mask, int)]
-    counted_s = sum(moved(records, name, window).value or 0.0 for name in _HEAT_OR_BRAKE_S)
+    counted = [moved(records, name, window).value for name in _HEAT_OR_BRAKE_S]
+    if counted == [None] * len(counted):  # an older driver
+        counted = [moved(records, "heat_limit_s", window).value]
     capped_s = moved(records, "power_cap_s", window).value
     capped = masked_share(POWER_CAP) if capped_s is None else capped_s / window.length_s
+    slowed = masked_share(SLOWDOWN)
     return HeldBack(
         gpu=gpu,
-        heat_or_brake_s=max(counted_s, masked_share(HEAT_OR_BRAKE) * window.length_s),
-        power_capped_share=min(1.0, max(capped, masked_share(SLOWDOWN))),
+        heat_or_brake_s=max(sum(held_s or 0.0 for held_s in counted), masked_share(HEAT_OR_BRAKE) * window.length_s),
+        power_capped_share=min(1.0, max(capped, slowed)),
+        power_basis=PowerBasis.SAMPLED if capped_s is None or slowed > capped else PowerBasis.COUNTED,
     )

@@ -34,8 +34,9 @@ def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
         if record.source.startswith("gpu") and isinstance(used, int | float):
             per_instant[record.t_ns] = per_instant.get(record.t_ns, 0.0) + used
     if not per_instant:
-        reasons = (record.reasons.get("nvml") for record in telemetry if record.source == "sampler")
-        return absent(next((reason for reason in reasons if reason), "no GPU was sampled"))
+        names = {"memory_used_bytes", "nvml"}  # of a GPU, and of the sampler
+        reasons = (record.reasons[name] for record in telemetry for name in names & set(record.reasons))
+        return absent(next(reasons, "no GPU was sampled"))
     return Value(max(per_instant.values()))
 
 

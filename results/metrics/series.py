@@ -1,11 +1,13 @@
-"""Time series of one telemetry value, and the increase of a counter over a window."""
+"""Time series of one telemetry value; the increase of a counter over a window, and its rate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from results.metrics.values import Value, absent
 from results.records import TelemetryRecord, Window
+from results.units import NS_PER_S
 
 Series = tuple[np.ndarray, np.ndarray]
 """Timestamps in monotonic nanoseconds, and values."""
@@ -22,6 +24,18 @@ def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
     if len(pairs) < 2:
         return None
     return np.array([t for t, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
+
+
+def rates(counter: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Increase of a counter per second, between each reading and the one before; 0 where it was reset.
+
+    Args:
+        counter: times in monotonic nanoseconds, in order, and values.
+    """
+    return [
+        (now, max(0.0, after - before) * NS_PER_S / (now - then))
+        for (then, before), (now, after) in pairwise(counter) if now > then
+    ]  # fmt: skip
 
 
 def moved(records: Sequence[TelemetryRecord], name: str, window: Window) -> Value:

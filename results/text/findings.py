@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from results.findings import Finding, FindingCode, Parameter
 from results.metrics import CATALOGUE, Unit
+from results.metrics.machine import PowerBasis
 from results.objectives import Violation
 from results.text.format import share_text, value_text
 
@@ -48,6 +49,10 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.CACHE_NOT_COLD: (
         "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "
         "{repeated_tokens} of its own; restart the engine or change seed"
+    ),
+    FindingCode.XID: ("the driver reported XID {xid} of {gpu}; read the kernel's and the engine's log, and repeat"),
+    FindingCode.ECC_UNCORRECTED: (
+        "{gpu} had {errors} memory errors that could not be corrected, so answers may be wrong; reset it and repeat"
     ),
     FindingCode.THROTTLED: "{gpu} lowered its clocks for heat or a power brake for {held_s}; cool it and repeat",
     FindingCode.FOREIGN_LOAD: (
@@ -106,12 +111,36 @@ SENTENCES: dict[FindingCode, str] = {
         "{max_foreign_share} the trial is INVALID)"
     ),
     FindingCode.POWER_CAPPED: (
-        "{gpu} was at its power limit for {capped_share} of the window; compare only runs under the same limit"
+        "{gpu} was at its power limit for {capped_share} of the window ({power_basis}); compare only runs under the "
+        "same limit"
     ),
     FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
+    FindingCode.ECC_CORRECTED: "{gpu} corrected {errors} memory errors during the trial; watch whether more come",
+    FindingCode.MEMORY_REPAIR_PENDING: "{gpu} replaces faulty memory at its next reset; reset it before the next run",
 }
 """Template of each code; parameters are formatted by the unit suffix of their names."""
-_LATENCIES = {"ttft": "TTFT", "chunk_gap": "the gap between chunks"}
+XIDS = {
+    13: "Graphics Engine Exception",
+    31: "GPU memory page fault",
+    43: "GPU stopped processing",
+    45: "Preemptive cleanup, due to previous errors",
+    48: "Double Bit ECC Error",
+    63: "ECC page retirement or row remapping recording event",
+    64: "ECC page retirement or row remapper recording failure",
+    74: "NVLINK Error",
+    79: "GPU has fallen off the bus",
+    94: "Contained ECC error",
+    95: "Uncontained ECC error",
+}
+"""Names of the best-known errors in NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors)."""
+_WORDS = {
+    "latency": {"ttft": "TTFT", "chunk_gap": "the gap between chunks"},
+    "power_basis": {
+        PowerBasis.COUNTED.value: "counted by the driver",
+        PowerBasis.SAMPLED.value: "a share of the samples; the driver does not count it",
+    },
+}
+"""Codes in words, by parameter."""
 
 
 def sentence(finding: Finding) -> str:
@@ -134,7 +163,9 @@ def violation_sentence(violation: Violation) -> str:
 
 def _text(name: str, value: Parameter) -> str:
     if isinstance(value, str):
-        return _LATENCIES.get(value, value) if name == "latency" else value
+        return _WORDS.get(name, {}).get(value, value)
+    if name == "xid":
+        return f"{value} ({XIDS.get(int(value), 'see NVIDIA’s list of XID errors')})"
     if name.endswith("_share"):
         return share_text(value, 1)
     if name.endswith("_s") and not name.endswith("_per_s"):

@@ -1,18 +1,20 @@
 """The trace of one profiled trial: client, server, engine and telemetry on the monotonic clock of the host."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from results.attribution import Attribution
 from results.attribution.parts import ServerTrace
 from results.attribution.steps import Steps, is_decode
 from results.metrics.latency import arrivals
+from results.metrics.series import rates
 from results.records import RequestRecord, TelemetryRecord
 from results.trace.kernels import KernelRecord
 from results.trace.perfetto import Trace, Track
 
-_UNITS = {"bytes": "B", "share": "", "w": "W", "mhz": "MHz", "c": "°C"}
-"""By the last word of a telemetry value's name; values without one of these are not drawn."""
+_UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_share": "", "_w": "W", "_mhz": "MHz", "_c": "°C"}
+"""By the end of a telemetry value's name; values without one of these are not drawn."""
+_COUNTERS = {"cpu_s": "cores", "_tx_bytes": "B/s", "_rx_bytes": "B/s", "_s": "share of time"}
+"""The same of counters, which are drawn as their increase per second."""
 _SAMPLED = ("host", "engine", "client", "gpu")
 
 
@@ -131,7 +133,7 @@ def _kernels(trace: Trace, process: Track, record: KernelRecord) -> None:
 
 
 def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
-    """Samples of the machine; CPU seconds are drawn as cores in use."""
+    """Samples of the machine; counters are drawn as their increase per second, and XID errors as marks."""
     by_source: dict[str, list[TelemetryRecord]] = {}
     for record in telemetry:
         if record.source.startswith(_SAMPLED) and record.source != "client_loop":
@@ -139,19 +141,24 @@ def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
     for source, records in by_source.items():
         process = trace.process(f"telemetry of {source}")
         for name in dict.fromkeys(name for record in records for name in record.values):
-            word = name.rpartition("_")[2]
-            if name == "cpu_s":
-                trace.counter("CPU", "cores", process, _cores(records))
-            elif word in _UNITS:
-                trace.counter(name, _UNITS[word], process, _values(records, name))
+            values = _values(records, name)
+            if not values:
+                continue
+            if name == "xid":
+                track = trace.track("errors", process)
+                for t_ns, xid in values:
+                    trace.instant(track, f"XID {xid:.0f}", t_ns)
+            elif not name.endswith("_per_s") and (end := _end(name, _COUNTERS)):
+                title = "CPU" if name == "cpu_s" else name.rpartition("_")[0]
+                trace.counter(title, _COUNTERS[end], process, rates(values))
+            elif end := _end(name, _UNITS):
+                trace.counter(name, _UNITS[end], process, values)
+
+
+def _end(name: str, ends: Iterable[str]) -> str | None:
+    return next((end for end in ends if name.endswith(end)), None)
 
 
 def _values(records: Iterable[TelemetryRecord], name: str) -> list[tuple[int, float]]:
     pairs = ((record.t_ns, record.values.get(name)) for record in records)
     return [(t_ns, float(value)) for t_ns, value in pairs if isinstance(value, int | float)]
-
-
-def _cores(records: Iterable[TelemetryRecord]) -> list[tuple[int, float]]:
-    """Cores in use since the reading before."""
-    pairs = pairwise(_values(records, "cpu_s"))
-    return [(now, (after - before) * 1e9 / (now - then)) for (then, before), (now, after) in pairs if now > then]

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
-from results.findings import Cause, FindingCode, Severity
-from results.metrics.machine import POWER_CAP
+from results.findings import Cause, FindingCode, Severity, invalid, note
+from results.metrics.machine import POWER_CAP, PowerBasis
 from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
@@ -79,12 +79,35 @@ def test_heat_between_two_samples_voids() -> None:
     assert finding.parameters == pytest.approx({"gpu": "gpu0", "held_s": 0.1})
 
 
-@pytest.mark.parametrize(("share", "warned"), [(0.5, False), (0.51, True)])
-def test_a_gpu_at_its_power_limit_for_most_of_the_window_is_a_warning(share: float, warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("share", "severity"),
+    [(0.009, None), (0.011, Severity.NOTE), (0.5, Severity.NOTE), (0.51, Severity.WARNING)],
+)
+def test_a_gpu_at_its_power_limit_is_noted_and_for_most_of_the_window_warned_about(
+    share: float, severity: Severity | None
+) -> None:
     findings = machine_findings(gpu(throttle_reasons=POWER_CAP, power_cap_s=share), WINDOW)
     assert [(finding.code, finding.severity) for finding in findings] == (
-        [(FindingCode.POWER_CAPPED, Severity.WARNING)] if warned else []
+        [(FindingCode.POWER_CAPPED, severity)] if severity else []
     )
+    assert {finding.parameters["power_basis"] for finding in findings} <= {PowerBasis.COUNTED.value}
+
+
+def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:
+    """An error before the window counts too; what was corrected, or is repaired at the next reset, is a note."""
+    records = [
+        TelemetryRecord(-S, "gpu0", {"ecc_corrected_errors": 1, "ecc_uncorrected_errors": 0}),
+        TelemetryRecord(-S, "gpu0", {"xid": 79}),
+        TelemetryRecord(
+            11 * S, "gpu0", {"ecc_corrected_errors": 4, "ecc_uncorrected_errors": 2, "memory_repair_pending": 1}
+        ),
+    ]
+    assert machine_findings(records, WINDOW) == [
+        invalid(FindingCode.XID, gpu="gpu0", xid=79),
+        invalid(FindingCode.ECC_UNCORRECTED, gpu="gpu0", errors=2),
+        note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=3),
+        note(FindingCode.MEMORY_REPAIR_PENDING, gpu="gpu0"),
+    ]
 
 
 def test_invalidating_findings_come_first() -> None:

@@ -13,9 +13,9 @@ from harness.conduct.world import RealWorld
 from harness.telemetry.gpu import open_gpus
 from harness.virtual.telemetry import VirtualSampler
 from tests.engines.quill import model
+from tests.harness.fake_nvml import FakeNvml
 from tests.harness.fake_runs import measured_run
 from tests.harness.test_adapters_docs import quill
-from tests.harness.test_telemetry import FakeNvml
 
 __all__ = ["quill"]
 

@@ -5,105 +5,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pynvml
 import pytest
 
 from harness.telemetry import sampler
-from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.host import HostProbe, ProcessProbe
 from harness.telemetry.loop import Ticker, sample
 from results.errors import NotWritable
 from results.jsonl import read_log
 from results.records import TelemetryRecord
 from results.store import TrialFolder
-
-POWER_CAP = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP
-DRIVER_HEAT = pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
-
-
-class FakeNvml:
-    """GPUs of 700 W; calls named in ``broken`` fail as a driver without permission does.
-
-    The driver counts time with lowered clocks: 3 s at the power cap, 0.25 s for heat by itself; ``counts`` says which.
-    """
-
-    def __init__(
-        self,
-        *,
-        count: int = 1,
-        gpm: bool = True,
-        broken: frozenset[str] = frozenset(),
-        counts: tuple[int, ...] = (POWER_CAP, DRIVER_HEAT, pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
-    ) -> None:
-        self._count = count
-        self._gpm = gpm
-        self._broken = broken
-        self._counts = counts
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and name in object.__getattribute__(self, "_broken"):
-            raise pynvml.NVMLError_NoPermission
-        return object.__getattribute__(self, name)
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return self._count
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"NVIDIA Fake"
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return f"GPU-{handle}a{handle}"
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return type("Memory", (), {"used": 7, "total": 80})()
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return type("Rates", (), {"gpu": 50, "memory": 25})()
-
-    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[Any]:
-        return [self._field(field) for field in fields]
-
-    def _field(self, field: int) -> Any:
-        known = {*self._counts, pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.NVML_FI_DEV_POWER_AVERAGE}
-        code = pynvml.NVML_SUCCESS if field in known else pynvml.NVML_ERROR_NOT_SUPPORTED
-        counted_ns = {POWER_CAP: 3_000_000_000, DRIVER_HEAT: 250_000_000}.get(field, 0)
-        value = type("Value", (), {"uiVal": 700_000, "ullVal": counted_ns})()
-        return type("Field", (), {"nvmlReturn": code, "value": value})()
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        return 5_000
-
-    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
-        return 1980
-
-    def nvmlDeviceGetTemperature(self, handle: int, kind: int) -> int:
-        return 40
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return 0
-
-    def nvmlGpmQueryDeviceSupport(self, handle: int) -> Any:
-        return type("Support", (), {"isSupportedDevice": self._gpm})()
-
-    def nvmlGpmSampleAlloc(self) -> Any:
-        return pynvml.c_nvmlGpmSample_t()
-
-    def nvmlGpmSampleGet(self, handle: int, sample: Any) -> None: ...
-
-    def nvmlGpmMetricsGet(self, request: Any) -> None:
-        for slot in range(request.numMetrics):
-            request.metrics[slot].value = 90.0
 
 
 def test_ticks_are_absolute_and_missed_ones_counted():
@@ -165,70 +77,6 @@ def test_a_process_that_is_gone_is_null_with_the_reason():
     (record,) = ProcessProbe("engine", [child.pid]).read(0)
     assert record.values["rss_bytes"] is None
     assert record.reasons["rss_bytes"] == f"process {child.pid} is gone"
-
-
-def test_a_gpu_reads_every_counter():
-    gpus, reason = open_gpus(FakeNvml())
-    assert reason is None
-    assert gpus[0].identity()["name"] == "NVIDIA Fake"
-    assert gpus[0].identity()["memory_bytes"] == 80
-    first, second = gpus[0].read(1)[0], gpus[0].read(2)[0]
-    assert first.values["power_w"] == 700
-    assert first.values["energy_j"] == 5
-    assert first.values["utilization_gpu_share"] == 0.5
-    assert "gpm_sm_share" not in first.values  # every second tick: samples must be over 100 ms apart
-    assert second.values["gpm_tensor_share"] == 0.9
-    assert second.reasons == {}
-
-
-@pytest.mark.parametrize(
-    ("names", "seen"),
-    [
-        (None, ["gpu0", "gpu1", "gpu2"]),
-        ("2,0", ["gpu2", "gpu0"]),
-        ("GPU-1a", ["gpu1"]),
-        ("0, 7,1", ["gpu0"]),  # CUDA stops at the first that is none
-        ("-1", []),
-        ("", []),
-        ("MIG-1", ["gpu0", "gpu1", "gpu2"]),
-    ],
-)
-def test_an_engines_gpus_are_those_that_it_may_use(names: str | None, seen: list[str]) -> None:
-    gpus, _ = open_gpus(FakeNvml(count=3))
-    assert [gpu.read(0)[0].source for gpu in visible_to(names, gpus)] == seen
-
-
-def test_a_counter_that_is_refused_is_null_and_the_others_stay():
-    gpus, _ = open_gpus(FakeNvml(broken=frozenset({"nvmlDeviceGetTotalEnergyConsumption"})))
-    (record,) = gpus[0].read(1)
-    assert record.values["energy_j"] is None
-    assert "Permission" in record.reasons["energy_j"]
-    assert record.values["power_w"] == 700
-
-
-def test_time_with_lowered_clocks_is_counted_by_the_driver():
-    """A driver that lacks a counter leaves it out; none of them is 0."""
-    held_back = {"power_cap_s", "heat_driver_s", "heat_hardware_s", "power_brake_s"}
-    (newer,), (older,) = (open_gpus(FakeNvml(counts=counts))[0] for counts in (FakeNvml()._counts, (POWER_CAP,)))
-    values = newer.read(1)[0].values
-    assert {name: values[name] for name in held_back & set(values)} == {
-        "power_cap_s": 3.0, "heat_driver_s": 0.25, "heat_hardware_s": 0.0,
-    }  # fmt: skip
-    assert held_back & set(older.read(1)[0].values) == {"power_cap_s"}
-
-
-def test_a_gpu_without_gpm_says_so():
-    gpus, _ = open_gpus(FakeNvml(gpm=False))
-    (record,) = gpus[0].read(1)
-    assert record.values["gpm_sm_share"] is None
-    assert record.reasons["gpm_sm_share"] == "GPM needs Hopper or newer"
-
-
-def test_no_nvml_is_a_reason_not_an_error():
-    gpus, reason = open_gpus(FakeNvml(broken=frozenset({"nvmlInit"})))
-    assert gpus == []
-    assert reason is not None
-    assert reason.startswith("NVML is not available: ")
 
 
 def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path: Path):

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from harness.verdict.judge import Evidence, judge
-from results.findings import Finding, FindingCode, Severity, invalid, warning
+from results.findings import Finding, FindingCode, Severity, invalid, note, warning
 from results.metrics.machine import HEAT_OR_BRAKE
 from results.records import (
     Cache,
@@ -179,6 +179,16 @@ def test_throttling_counts_inside_the_window(t_ns: int, counts: bool):
     assert findings_of(telemetry=samples) == (
         [invalid(FindingCode.THROTTLED, gpu="gpu0", held_s=10.0)] if counts else []
     )
+
+
+def test_a_gpu_error_voids_a_trial_and_a_corrected_one_is_a_note_of_a_valid_trial():
+    corrected = [TelemetryRecord(t, "gpu0", {"ecc_corrected_errors": t}) for t in (1, 2)]
+    one = note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=1)
+    assert judge(evidence(telemetry=corrected)) == (Verdict.VALID, [one])
+    xid = TelemetryRecord(3, "gpu0", {"xid": 31})
+    assert judge(evidence(telemetry=[*corrected, xid])) == (
+        Verdict.INVALID, [invalid(FindingCode.XID, gpu="gpu0", xid=31), one],
+    )  # fmt: skip
 
 
 def test_a_lost_request_is_our_bug():

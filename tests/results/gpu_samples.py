@@ -33,5 +33,8 @@ def gpu_samples(
                     "clock_memory_mhz": 2_619,
                     "temperature_c": 41 + min(30, tick // 2) + i,
                     "throttle_reasons": mask,
+                    "gpm_sm_share": min(1.0, busy / 4),
+                    "pcie_rx_bytes": tick * 1_000_000,
+                    "pcie_tx_bytes": tick * 400_000,
                 },
             )

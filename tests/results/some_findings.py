@@ -5,7 +5,7 @@ from string import Formatter
 from results.findings import Finding, FindingCode, Parameter, Severity
 from results.text.findings import SENTENCES
 
-_TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "cache", "example", "tool"}
+_TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "power_basis", "cache", "example", "tool"}
 
 
 def parameters_of(code: FindingCode) -> set[str]:

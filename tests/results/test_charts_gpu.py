@@ -38,6 +38,20 @@ def test_power_and_memory_add_up_and_the_worst_clock_and_heat_are_shown() -> Non
     }  # fmt: skip
 
 
+def test_traffic_is_the_sum_of_both_directions_and_all_gpus_per_second() -> None:
+    """Each of two GPUs sends 3 and receives 4 bytes in 10 ns; one counter is reset at the end."""
+    records = [
+        sample(t, gpu, pcie_tx_bytes=0.3 * t, pcie_rx_bytes=0.4 * t, nvlink_tx_bytes=7, gpm_dram_share=0.2 + 0.4 * gpu)
+        for t in (0, 10, 20) for gpu in (0, 1)
+    ]  # fmt: skip
+    records.append(sample(30, 0, pcie_tx_bytes=0.0))
+    found = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
+    assert found == {
+        "PCIe, per s": pytest.approx([1.4e9, 1.4e9, 0]), "NVLink, per s": [0, 0],
+        "GPU DRAM": pytest.approx([0.4, 0.4, 0.4]),
+    }  # fmt: skip
+
+
 def test_the_lowest_clock_survives_thinning() -> None:
     records = [sample(t, clock_sm_mhz=1_200.0 if t == 777 else 1_980.0) for t in range(1_000)]
     (track,) = tracks_of(records, 0, 1_000)
@@ -99,7 +113,16 @@ def test_the_bits_are_nvmls() -> None:
 def test_a_page_with_gpus_and_one_without(tmp_path, demo: results.Run) -> None:
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[2:3], repeats=2, gpus=2, invalid=())
     page = render_html(results.load(build_run(tmp_path, sheet)))
-    for title in ("GPU memory", "GPU busy", "GPU power, W", "GPU clock, MHz", "GPU, °C", "GPU power cap"):
+    for title in (
+        "GPU memory",
+        "GPU busy",
+        "GPU power, W",
+        "GPU clock, MHz",
+        "GPU, °C",
+        "GPU power cap",
+        "GPU SMs busy",
+        "PCIe, per s",
+    ):
         assert page.count(f">{title}</text>") == 2, title
     assert "No GPU:" not in page
     assert "No GPU: NVML is not installed here." in render_html(demo)

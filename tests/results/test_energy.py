@@ -46,6 +46,11 @@ def test_two_gpus_add_up() -> None:
     assert energy(both, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
 
 
+def test_a_gpu_whose_power_is_shared_leaves_the_sum_without_a_number() -> None:
+    shared = [TelemetryRecord(50 * S, "gpu1.0", {"energy_j": None}, {"energy_j": "other slices share it"})]
+    assert energy(samples() + shared, WINDOW).total_j.reason == "gpu1.0: other slices share it"
+
+
 def test_a_short_window_is_refused() -> None:
     """In 0.05 s the counter may not step at all."""
     found = energy(samples(), Window(60 * S, 60 * S + S // 20))
@@ -179,3 +184,5 @@ def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:
     assert peak_gpu_bytes([]).reason == "no GPU was sampled"
     told = [TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})]
     assert peak_gpu_bytes(told).reason == "no driver"
+    without = TelemetryRecord(1, "gpu0", {"memory_used_bytes": None}, {"memory_used_bytes": "Not Supported"})
+    assert peak_gpu_bytes([without]).reason == "Not Supported"

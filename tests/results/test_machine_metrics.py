@@ -2,7 +2,18 @@
 
 import pytest
 
-from results.metrics.machine import HEAT_OR_BRAKE, POWER_CAP, SLOWDOWN, HeldBack, foreign_cpu_share, held_back
+from results.metrics.machine import (
+    HEAT_OR_BRAKE,
+    POWER_CAP,
+    SLOWDOWN,
+    GpuErrors,
+    HeldBack,
+    PowerBasis,
+    foreign_cpu_share,
+    gpu_errors,
+    held_back,
+)
+from results.metrics.series import rates
 from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
@@ -64,20 +75,25 @@ def test_the_mask_alone_is_believed_too(bit: int) -> None:
     """One of five samples of a window of 10 s."""
     assert bit & HEAT_OR_BRAKE
     records = [gpu(t, throttle_reasons=bit if t == 12 else 0) for t in (2, 10, 12, 14, 16, 18, 22)]
-    assert held_back(records, WINDOW) == [HeldBack("gpu0", 2.0, 0.0)]
+    assert held_back(records, WINDOW) == [HeldBack("gpu0", 2.0, 0.0, PowerBasis.SAMPLED)]
 
 
 @pytest.mark.parametrize(
-    ("values", "share"),
+    ("values", "share", "basis"),
     [
-        ({"throttle_reasons": POWER_CAP}, 1.0),
-        ({"throttle_reasons": SLOWDOWN}, 1.0),
-        ({"throttle_reasons": 0x10 | 0x01}, 0.0),
-        ({"throttle_reasons": POWER_CAP, "power_cap_s": 5.0}, 0.0),  # the counter stands, and is the better witness
+        ({"throttle_reasons": POWER_CAP}, 1.0, PowerBasis.SAMPLED),
+        ({"throttle_reasons": SLOWDOWN}, 1.0, PowerBasis.SAMPLED),
+        ({"throttle_reasons": SLOWDOWN, "power_cap_s": 5.0}, 1.0, PowerBasis.SAMPLED),
+        ({"throttle_reasons": 0x10 | 0x01}, 0.0, PowerBasis.SAMPLED),
+        (
+            {"throttle_reasons": POWER_CAP, "power_cap_s": 5.0},
+            0.0,
+            PowerBasis.COUNTED,
+        ),  # the counter stands, and is the better witness
     ],
 )
-def test_the_power_limit_is_a_share_of_the_window(values: dict[str, float], share: float) -> None:
-    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [HeldBack("gpu0", 0.0, share)]
+def test_the_power_limit_is_a_share_of_the_window(values: dict[str, float], share: float, basis: PowerBasis) -> None:
+    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [HeldBack("gpu0", 0.0, share, basis)]
 
 
 def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
@@ -86,8 +102,43 @@ def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
     assert found.power_capped_share == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize(("newer", "held_s"), [(False, 2.0), (True, 1.0)])
+def test_an_older_driver_counts_all_heat_in_one(newer: bool, held_s: float) -> None:
+    """0.2 s per second by the policy; newer drivers tell heat as the driver saw it, 0.1 s, and need no second count."""
+    both = {"heat_driver_s": 0.1} if newer else {}
+    records = [gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in both.items()}) for t in range(9, 22)]
+    (found,) = held_back(records, WINDOW)
+    assert found.heat_or_brake_s == pytest.approx(held_s)
+
+
 def test_each_gpu_is_looked_at_by_itself() -> None:
     one = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
     other = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
-    assert held_back(one + other, WINDOW) == [HeldBack("gpu0", 10.0, 0.0), HeldBack("gpu1", 0.0, 1.0)]
+    assert held_back(one + other, WINDOW) == [
+        HeldBack("gpu0", 10.0, 0.0, PowerBasis.SAMPLED), HeldBack("gpu1", 0.0, 1.0, PowerBasis.SAMPLED),
+    ]  # fmt: skip
     assert held_back([], WINDOW) == []
+
+
+def test_a_counter_grows_by_the_second_and_never_shrinks() -> None:
+    """2 in half a second are 4 per second; a reset is 0, and two readings at one instant have no rate."""
+    assert rates([(0, 1.0), (S // 2, 3.0), (S // 2, 5.0), (2 * S, 0.5), (3 * S, 0.75)]) == [
+        (S // 2, 4.0), (2 * S, 0.0), (3 * S, 0.25),
+    ]  # fmt: skip
+
+
+def test_errors_of_a_gpu_count_over_the_whole_trial() -> None:
+    """The window is 10 to 20 s; 3 of 5 corrected errors came before the trial, an XID error before the window."""
+    records = [
+        gpu(1, ecc_corrected_errors=3, ecc_uncorrected_errors=0, memory_repair_pending=0),
+        *[gpu(4, xid=xid) for xid in (79, 31, 79)],
+        gpu(25, ecc_corrected_errors=5, ecc_uncorrected_errors=1, memory_repair_pending=1),
+        gpu(1, "gpu1", ecc_corrected_errors=3),
+        gpu(25, "gpu1", ecc_corrected_errors=0),  # the driver was loaded again
+        gpu(25, "gpu2", power_w=3),
+    ]
+    assert gpu_errors(records) == [
+        GpuErrors("gpu0", [31, 79], uncorrected=1, corrected=2, repair_pending=True),
+        GpuErrors("gpu1", [], 0, 0, repair_pending=False),
+        GpuErrors("gpu2", [], 0, 0, repair_pending=False),
+    ]

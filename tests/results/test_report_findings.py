@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, warning
+from results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, note, warning
 from results.metrics import Value, absent
+from results.metrics.machine import PowerBasis
 from results.objectives import Violation
 from results.text.findings import SENTENCES, sentence, sentences, violation_sentence
 from tests.results.some_findings import parameters_of, void
@@ -31,12 +32,12 @@ def test_a_sentence_shows_every_parameter(code: FindingCode) -> None:
 
 
 def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
-    """Every call of ``invalid`` and ``warning`` in the product: where, its code, its parameters."""
+    """Every call of ``invalid``, ``warning`` and ``note`` in the product: where, its code, its parameters."""
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
                 case ast.Call(
-                    ast.Name("invalid" | "warning"),
+                    ast.Name("invalid" | "warning" | "note"),
                     [ast.Attribute(ast.Name("FindingCode"), name)],
                     keywords,
                 ):
@@ -69,6 +70,27 @@ def test_whoever_finds_something_says_what_its_sentence_needs() -> None:
         (
             warning(FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=1.4, trial_chunks_per_s=12_345.6),
             "the client's error was measured at 1.4 chunks/s and the trial had 12,346; read its ± as a lower bound",
+        ),
+        (
+            invalid(FindingCode.XID, gpu="gpu0", xid=79),
+            (
+                "the driver reported XID 79 (GPU has fallen off the bus) of gpu0; read the kernel's and the engine's "
+                "log, and repeat"
+            ),
+        ),
+        (
+            invalid(FindingCode.XID, gpu="gpu0", xid=7),
+            (
+                "the driver reported XID 7 (see NVIDIA’s list of XID errors) of gpu0; read the kernel's and the "
+                "engine's log, and repeat"
+            ),
+        ),
+        (
+            note(FindingCode.POWER_CAPPED, gpu="gpu1", capped_share=0.25, power_basis=PowerBasis.COUNTED.value),
+            (
+                "gpu1 was at its power limit for 25 % of the window (counted by the driver); compare only runs under "
+                "the same limit"
+            ),
         ),
         (
             warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=90_000, client_tokens=100),

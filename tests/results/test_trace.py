@@ -18,7 +18,18 @@ TELEMETRY = [
     for i in range(3)
     for source, values in (
         ("engine", {"cpu_s": 0.15 * i, "rss_bytes": 1000 + i, "processes": 2}),
-        ("gpu0", {"power_w": 300.0 + i, "memory_used_bytes": None}),
+        (
+            "gpu0",
+            {
+                "power_w": 300.0 + i,
+                "memory_used_bytes": None,
+                "power_cap_s": 0.05 * i,
+                "pcie_tx_bytes": 2_000 * i,
+                "gpm_pcie_tx_bytes_per_s": 19_000.0,
+                "ecc_corrected_errors": 0,
+            },
+        ),
+        ("gpu0", {"xid": 31}),
         ("server", {"running": 3.0}),
     )
 ]
@@ -110,7 +121,21 @@ def test_counters_of_the_engine_and_of_telemetry() -> None:
     assert trace.counter("telemetry of engine/CPU") == [(100 * MS, 1.5), (200 * MS, 1.5)]
     assert trace.counter("telemetry of engine/rss_bytes") == [(0, 1000.0), (100 * MS, 1001.0), (200 * MS, 1002.0)]
     assert trace.counter("telemetry of gpu0/power_w") == [(0, 300.0), (100 * MS, 301.0), (200 * MS, 302.0)]
-    assert "telemetry of server" not in {trace.path(uuid) for uuid in trace.descriptors}
+    paths = {trace.path(uuid) for uuid in trace.descriptors}
+    assert trace.counter("telemetry of gpu0/power_cap") == [(100 * MS, 0.5), (200 * MS, 0.5)], "share of time"
+    assert trace.counter("telemetry of gpu0/pcie_tx") == [(100 * MS, 20_000.0), (200 * MS, 20_000.0)]
+    assert trace.counter("telemetry of gpu0/gpm_pcie_tx_bytes_per_s")[0] == (0, 19_000.0)
+    assert {path for path in paths if path.startswith("telemetry of gpu0/")} == {
+        f"telemetry of gpu0/{name}" for name in ("power_w", "power_cap", "pcie_tx", "gpm_pcie_tx_bytes_per_s", "errors")
+    }
+    assert "telemetry of server" not in paths
+
+
+def test_errors_of_a_gpu_are_marks() -> None:
+    trace, _ = parsed()
+    (uuid,) = [uuid for uuid in trace.descriptors if trace.path(uuid) == "telemetry of gpu0/errors"]
+    marks = [(packet.timestamp, packet.track_event.type, packet.track_event.name) for packet in trace.events[uuid]]
+    assert marks == [(i * 100 * MS, INSTANT, "XID 31") for i in range(3)]
 
 
 def test_requests_without_an_answer_and_indices_below_zero_are_drawn() -> None:

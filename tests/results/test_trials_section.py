@@ -4,11 +4,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 import results
+from results.findings import FindingCode, note
 from results.metrics import CATALOGUE
-from results.report.sections.trials import trial_rows
+from results.report.sections.trials import _row, trial_rows
+from results.text.findings import sentence
 from results.text.format import ABSENT, value_text
 from tests.results.builders import Sheet, build_run
+from tests.results.some_findings import remark
 
 NAMES = {"ttft": "ttft_p50_s", "itl": "itl_p50_s"}
 BOUNDS = re.compile(r"(\S+) \S+ \[(\S+), (\S+)\]")
@@ -34,3 +39,11 @@ def test_few_requests_have_no_bounds_and_none_no_median(tmp_path: Path) -> None:
     assert not any("[" in text for text in texts)
     never = results.load(build_run(tmp_path / "never", replace(Sheet(), finished=1)))
     assert (trial_rows(never)[-1].ttft, trial_rows(never)[-1].itl) == (ABSENT, ABSENT)
+
+
+def test_a_note_stands_last_among_the_remarks_of_a_valid_trial(demo: results.Run) -> None:
+    found = [note(FindingCode.ECC_CORRECTED, gpu="gpu1", errors=2), remark(FindingCode.SOME_FOREIGN_LOAD)]
+    trial = demo.finished[0]
+    noted = structs.replace(trial, record=structs.replace(trial.record, findings=found))
+    texts = [f"warning: {sentence(found[1])}", f"note: {sentence(found[0])}"]
+    assert _row(noted, [trial.record.engine], []).remarks == texts

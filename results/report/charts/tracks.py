@@ -1,7 +1,6 @@
 """Telemetry tracks below a timeline: one small line per quantity, from zero, with its extreme value beside it."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
 
@@ -9,12 +8,12 @@ import msgspec
 from markupsafe import Markup
 
 from results.metrics import Unit
+from results.metrics.series import rates
 from results.records import TelemetryRecord
 from results.report.charts.paths import joined, stairs
 from results.report.charts.scales import Axis
 from results.report.charts.svg import label, line, tag
 from results.text.format import value_text
-from results.units import NS_PER_S
 
 HEIGHT, STEP = 34.0, 52.0
 """Height of a track, and distance between tracks, in pixels."""
@@ -50,8 +49,8 @@ def tracks_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> lis
     inside = [record for record in telemetry if start <= record.t_ns <= end]
     tracks = [
         Track("memory", Unit.BYTES, _series(inside, "engine", "rss_bytes")),
-        Track("engine, cores", Unit.COUNT, _cores(inside, "engine")),
-        Track("client, cores", Unit.COUNT, _cores(inside, "client")),
+        Track("engine, cores", Unit.COUNT, _rates(inside, "engine", "cpu_s")),
+        Track("client, cores", Unit.COUNT, _rates(inside, "client", "cpu_s")),
         Track("host CPU", Unit.SHARE, _series(inside, "host", "cpu_share")),
         *_gpu_tracks(inside),
         Track("engine, running", Unit.COUNT, _series(inside, "server", "running")),
@@ -74,6 +73,11 @@ def _gpu_tracks(inside: Sequence[TelemetryRecord]) -> list[Track]:
         Track("GPU clock, MHz", Unit.COUNT, of("clock_sm_mhz", min), extreme="min"),
         Track("GPU memory, MHz", Unit.COUNT, of("clock_memory_mhz", min), extreme="min"),
         Track("GPU, °C", Unit.COUNT, of("temperature_c", max)),
+        Track("GPU SMs busy", Unit.SHARE, of("gpm_sm_share", fmean)),
+        Track("GPU tensor cores", Unit.SHARE, of("gpm_tensor_share", fmean)),
+        Track("GPU DRAM", Unit.SHARE, of("gpm_dram_share", fmean)),
+        Track("PCIe, per s", Unit.BYTES, _rates(inside, "gpu", "pcie_tx_bytes", "pcie_rx_bytes")),
+        Track("NVLink, per s", Unit.BYTES, _rates(inside, "gpu", "nvlink_tx_bytes", "nvlink_rx_bytes")),
     ]
 
 
@@ -106,13 +110,13 @@ def _text(unit: Unit, value: float) -> str:
     return f"{value:,.0f}" if unit is Unit.COUNT and value == round(value) else value_text(unit, value)
 
 
-def _cores(records: Sequence[TelemetryRecord], source: str) -> Points:
-    """Busy cores between consecutive samples, from the CPU seconds of a process tree."""
-    used = _series(records, source, "cpu_s")
-    return [
-        (t, max(0.0, seconds - before_seconds) / (t - before) * NS_PER_S)
-        for (before, before_seconds), (t, seconds) in pairwise(used)
-    ]
+def _rates(records: Sequence[TelemetryRecord], source: str, *counters: str) -> Points:
+    """Sum of counters as its increase per second: of CPU seconds, busy cores."""
+    sums: dict[int, float] = {}
+    for name in counters:
+        for t, value in _series(records, source, name):
+            sums[round(t)] = sums.get(round(t), 0.0) + value
+    return [(float(t), rate) for t, rate in rates(sums.items())]
 
 
 def _series(

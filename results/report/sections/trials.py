@@ -23,7 +23,7 @@ MAX_BARS = 400
 BAR_BUDGET = 4_800
 POINT_BUDGET = 60_000
 """Bars, and points of telemetry tracks, over all timelines; they keep the page under 1 MB."""
-_TRACKS, _FEWEST_BARS, _FEWEST_POINTS = 12, 60, 60
+_TRACKS, _FEWEST_BARS, _FEWEST_POINTS = 18, 60, 60
 
 
 class TrialRow(msgspec.Struct, frozen=True):
@@ -142,6 +142,7 @@ def _row(trial: Trial, engines: list[str], torn: list[str]) -> TrialRow:
             *map(sentence, record.invalidating),
             *torn,
             *(f"warning: {sentence(finding)}" for finding in record.warnings),
+            *(f"note: {sentence(finding)}" for finding in record.notes),
         ],
     )
 

@@ -1,0 +1,224 @@
+"""Readings of one GPU or MIG slice during one trial.
+
+Caveats per counter: ``utilization_gpu_share`` is the fraction of time with any kernel running, not occupancy.
+``power_w`` is the instantaneous reading if the driver has it, else the one-second average. ``energy_j`` counts since
+the driver was loaded, in steps of about 100 ms. Throttle reasons are NVML's bit mask at the instant; the driver's
+counters of throttled time also cover the time between ticks.
+
+Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly or costs time
+is read once a second. NVML counts power, energy and traffic for the whole chip, so a MIG slice that shares its chip has
+none of them; clocks, temperature and throttling are the chip's and hold for each slice.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import pynvml
+
+from harness.telemetry.gpm import NAMES as GPM_NAMES
+from harness.telemetry.gpm import TRAFFIC as GPM_TRAFFIC
+from harness.telemetry.gpm import Gpm
+from harness.telemetry.gpu import Gpu
+from harness.telemetry.gpu_events import GpuEvents
+from harness.telemetry.nvml_fields import (
+    HELD_BACK,
+    LINKS,
+    POLICIES,
+    POWER,
+    POWER_AVERAGE,
+    Field,
+    FieldReader,
+    Readings,
+    code_of,
+)
+from results.records import TelemetryRecord
+
+_GPM_EVERY, _SLOWLY = 2, 10
+"""Ticks between readings: 200 ms and a second."""
+_SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
+_OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS, *GPM_TRAFFIC)
+_ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
+_REFUSED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_DEPRECATED,
+}  # fmt: skip
+"""Errors that later calls would repeat."""
+
+
+class Group(NamedTuple):
+    """Values that are read together.
+
+    Attributes:
+        names: what is absent if the reading fails.
+        read: adds the values.
+        every: ticks between readings.
+        first: the first tick, from 0.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Readings], None]
+    every: int = 1
+    first: int = 0
+
+
+class GpuProbe:
+    """Reads one GPU until it is closed.
+
+    A value that NVML does not support is null once, in the first record, with NVML's reason.
+
+    Attributes:
+        groups: what is still read, by name.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._nvml = gpu.nvml
+        self._handle = gpu.handle
+        self._ticks = 0
+        self._unread: dict[str, str] = {}
+        self._gpm: Gpm | None = None
+        self.groups = self._open()
+        self._events = self._watch()
+
+    def read(self, t_ns: int) -> list[TelemetryRecord]:
+        """The values that are due, and one record more for each XID error since the tick before."""
+        readings = Readings()
+        for name, reason in self._unread.items():
+            readings.lack(name, reason)
+        self._unread = {}
+        errors = self._take_errors(t_ns, readings)
+        due = [
+            (name, group) for name, group in self.groups.items()
+            if self._ticks >= group.first and not (self._ticks - group.first) % group.every
+        ]  # fmt: skip
+        for name, group in due:
+            self._read_group(name, group, readings)
+        self._ticks += 1
+        return [readings.record(t_ns, self._gpu.source), *errors]
+
+    def finish(self, t_ns: int) -> list[TelemetryRecord]:
+        """The last readings: what is read once a second is due now. GPM might have too little time and is left out."""
+        self.groups = {name: group._replace(every=1) for name, group in self.groups.items() if name != "gpm"}
+        return self.read(t_ns)
+
+    def close(self) -> None:
+        """Free what NVML holds for it."""
+        self._free(self._gpm)
+        self._free(self._events)
+
+    def _free(self, held: Gpm | GpuEvents | None) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            if held:
+                held.close()
+
+    def _open(self) -> dict[str, Group]:
+        shares_chip = self._gpu.shares_chip()
+        groups = {
+            "memory": Group(("memory_used_bytes",), self._memory),
+            "utilization": Group(("utilization_gpu_share", "utilization_memory_share"), self._utilization),
+            "clocks": Group(("clock_sm_mhz", "clock_memory_mhz"), self._clocks),
+            "state": Group(("temperature_c", "throttle_reasons"), self._state),
+            "held_back": self._fields(HELD_BACK),
+            "policies": self._fields(POLICIES, _SLOWLY),
+            "ecc": Group(_ECC, self._ecc, _SLOWLY),
+            "repair": Group(("memory_repair_pending",), self._repair, _SLOWLY),
+        }
+        if shares_chip:
+            self._unread.update(dict.fromkeys(_OF_CHIP, _SHARED))
+        else:
+            self._power_fields = FieldReader(self._nvml, self._handle, POWER)
+            groups |= {
+                "power": Group(("power_w",), self._power),
+                "power_average": self._fields(POWER_AVERAGE, _SLOWLY),
+                "energy": Group(("energy_j",), self._energy),
+                "links": self._fields(LINKS),
+            }
+        try:
+            self._gpm = Gpm(self._gpu, with_traffic=not shares_chip)
+            groups["gpm"] = Group(GPM_NAMES, self._gpm.read, _GPM_EVERY, first=1)
+        except pynvml.NVMLError as error:
+            for name in GPM_NAMES:
+                self._unread.setdefault(name, f"GPM, which needs Hopper or newer: {error}")
+        return groups
+
+    def _watch(self) -> GpuEvents | None:
+        try:
+            return GpuEvents(self._gpu)
+        except pynvml.NVMLError as error:
+            self._unread["xid"] = str(error)
+            return None
+
+    def _fields(self, fields: Mapping[str, Field], every: int = 1) -> Group:
+        return Group(tuple(fields), FieldReader(self._nvml, self._handle, fields).read, every)
+
+    def _take_errors(self, t_ns: int, readings: Readings) -> list[TelemetryRecord]:
+        if self._events is None:
+            return []
+        try:
+            reported = self._events.take()
+        except pynvml.NVMLError as error:
+            readings.lack("xid", str(error))
+            self._free(self._events)
+            self._events = None
+            return []
+        if reported.ecc and "ecc" in self.groups:
+            self._read_group("ecc", self.groups["ecc"], readings)
+        return [TelemetryRecord(t_ns, self._gpu.source, {"xid": xid}) for xid in reported.xids]
+
+    def _read_group(self, name: str, group: Group, readings: Readings) -> None:
+        try:
+            group.read(readings)
+        except pynvml.NVMLError as error:
+            for value in group.names:
+                readings.lack(value, str(error))
+            if code_of(error) in _REFUSED:
+                del self.groups[name]
+
+    def _memory(self, into: Readings) -> None:
+        into.values["memory_used_bytes"] = self._gpu.memory_used_bytes()
+
+    def _utilization(self, into: Readings) -> None:
+        rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+        into.values["utilization_gpu_share"] = rates.gpu / 100
+        into.values["utilization_memory_share"] = rates.memory / 100
+
+    def _power(self, into: Readings) -> None:
+        self._power_fields.read(into)
+        if into.values.get("power_w") is None:
+            into.values["power_w"] = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
+            into.reasons.pop("power_w", None)
+
+    def _energy(self, into: Readings) -> None:
+        into.values["energy_j"] = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000
+
+    def _clocks(self, into: Readings) -> None:
+        clock = self._nvml.nvmlDeviceGetClockInfo
+        into.values["clock_sm_mhz"] = clock(self._handle, pynvml.NVML_CLOCK_SM)
+        into.values["clock_memory_mhz"] = clock(self._handle, pynvml.NVML_CLOCK_MEM)
+
+    def _state(self, into: Readings) -> None:
+        into.values["temperature_c"] = self._nvml.nvmlDeviceGetTemperature(self._handle, pynvml.NVML_TEMPERATURE_GPU)
+        into.values["throttle_reasons"] = self._reasons()
+
+    def _reasons(self) -> int:
+        try:
+            return self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except pynvml.NVMLError as error:
+            if code_of(error) != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            return self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)  # drivers before R535
+
+    def _ecc(self, into: Readings) -> None:
+        """Errors since the driver was loaded."""
+        kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        for name, kind in zip(_ECC, kinds, strict=True):
+            into.values[name] = self._nvml.nvmlDeviceGetTotalEccErrors(self._handle, kind, pynvml.NVML_VOLATILE_ECC)
+
+    def _repair(self, into: Readings) -> None:
+        """1 if faulty memory is replaced at the next reset: rows from Ampere on, pages before."""
+        try:
+            pending = self._nvml.nvmlDeviceGetRemappedRows(self._handle)[2]
+        except pynvml.NVMLError:
+            pending = self._nvml.nvmlDeviceGetRetiredPagesPendingStatus(self._handle)
+        into.values["memory_repair_pending"] = int(bool(pending))

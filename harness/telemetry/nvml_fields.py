@@ -1,0 +1,172 @@
+"""NVML field values: many counters in one call, each with its own return code.
+
+Counters of throttled time (``*_s``) are nanoseconds since the driver was loaded. Drivers without such a field may have
+the same counter behind the older ``nvmlDeviceGetViolationStatus``. PCIe counters of some drivers are 32 bits wide and
+wrap every 4 GiB; they are continued here, which is exact below 43 GB/s at ten readings a second.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pynvml
+
+from results.records import TelemetryRecord
+
+Values = dict[str, float | int | str | None]
+_ALL_LINKS = 0xFFFFFFFF
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+"""Member of the union ``nvmlValue_t`` by the type that a field says it has."""
+
+
+def code_of(error: Any) -> int:  # noqa: ANN401  (pynvml leaves the attribute undeclared)
+    """NVML's return code."""
+    return error.value
+
+
+class Readings:
+    """Values of one record, and the reasons of those that are absent."""
+
+    def __init__(self) -> None:
+        self.values: Values = {}
+        self.reasons: dict[str, str] = {}
+
+    def lack(self, name: str, reason: str) -> None:
+        """Mark a value as absent."""
+        self.values[name], self.reasons[name] = None, reason
+
+    def record(self, t_ns: int, source: str) -> TelemetryRecord:
+        """The record of these readings."""
+        return TelemetryRecord(t_ns, source, self.values, self.reasons)
+
+
+class Field(NamedTuple):
+    """One field.
+
+    Attributes:
+        number: NVML's id.
+        factor: to the unit of our name.
+        scope: NVML's scope, such as a link.
+        policy: performance policy with the same counter, for drivers without the field.
+        wraps: whether a 32-bit value starts again at 0.
+    """
+
+    number: int
+    factor: float = 1e-9
+    scope: int = 0
+    policy: int | None = None
+    wraps: bool = False
+
+
+POWER = {"power_w": Field(pynvml.NVML_FI_DEV_POWER_INSTANT, 1e-3)}
+POWER_AVERAGE = {"power_average_w": Field(pynvml.NVML_FI_DEV_POWER_AVERAGE, 1e-3)}
+HELD_BACK = {
+    "power_cap_s": Field(pynvml.NVML_FI_DEV_PERF_POLICY_POWER, policy=pynvml.NVML_PERF_POLICY_POWER),
+    "heat_driver_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN),
+    "heat_hardware_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
+    "power_brake_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
+}
+"""Counters of throttled time that decide about a trial."""
+POLICIES = {
+    name: Field(number, policy=policy)
+    for name, number, policy in (
+        ("heat_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
+        ("sync_boost_s", pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, pynvml.NVML_PERF_POLICY_SYNC_BOOST),
+        ("board_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, pynvml.NVML_PERF_POLICY_BOARD_LIMIT),
+        ("low_utilization_s", pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),
+        ("reliability_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY, pynvml.NVML_PERF_POLICY_RELIABILITY),
+        (
+            "below_app_clocks_s",
+            pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS,
+            pynvml.NVML_PERF_POLICY_TOTAL_APP_CLOCKS,
+        ),
+        (
+            "below_base_clocks_s",
+            pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS,
+            pynvml.NVML_PERF_POLICY_TOTAL_BASE_CLOCKS,
+        ),
+    )
+}
+"""The other performance policies, which explain a clock."""
+LINKS = {
+    "pcie_tx_bytes": Field(pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1, wraps=True),
+    "pcie_rx_bytes": Field(pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1, wraps=True),
+    "nvlink_tx_bytes": Field(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 1024, _ALL_LINKS),
+    "nvlink_rx_bytes": Field(pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 1024, _ALL_LINKS),
+}
+"""Bytes since the driver was loaded. ``nvmlDeviceGetPcieThroughput`` is not used: it measures for 20 ms per call."""
+
+
+class FieldReader:
+    """Reads a set of fields; one that is refused at the first reading is not asked for again.
+
+    Args:
+        nvml: the NVML binding.
+        handle: of the GPU.
+        fields: by our name.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, fields: Mapping[str, Field]) -> None:  # noqa: ANN401
+        self._nvml = nvml
+        self._handle = handle
+        self._fields = dict(fields)
+        self._policies: dict[str, int] = {}
+        self._totals: dict[str, tuple[int, int]] = {}
+        self._is_first = True
+
+    def read(self, into: Readings) -> None:
+        """Add the fields' values, or why they are absent.
+
+        Raises:
+            pynvml.NVMLError: NVML refuses the whole call.
+        """
+        asked = [(field.number, field.scope) for field in self._fields.values()]
+        answers = self._nvml.nvmlDeviceGetFieldValues(self._handle, asked) if asked else ()
+        for (name, field), answer in zip(list(self._fields.items()), answers, strict=True):
+            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+                reason = str(pynvml.NVMLError(answer.nvmlReturn))
+            elif answer.valueType not in _MEMBERS:
+                reason = f"NVML answers with a value of the unknown type {answer.valueType}"
+            else:
+                into.values[name] = self._number(name, field, answer)
+                continue
+            if self._is_first:
+                self._fall_back(name, field, reason, into)
+            else:
+                into.lack(name, reason)
+        for name, policy in self._policies.items():
+            try:
+                into.values[name] = self._violation_s(policy)
+            except pynvml.NVMLError as error:
+                into.lack(name, str(error))
+        self._is_first = False
+
+    def _fall_back(self, name: str, field: Field, reason: str, into: Readings) -> None:
+        """Stop asking for a refused field; from now on the older call is asked for its counter, if it has one."""
+        del self._fields[name]
+        if field.policy is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                self._violation_s(field.policy)
+                self._policies[name] = field.policy
+                return
+        into.lack(name, reason)
+
+    def _violation_s(self, policy: int) -> float:
+        return self._nvml.nvmlDeviceGetViolationStatus(self._handle, policy).violationTime / 1e9
+
+    def _number(self, name: str, field: Field, answer: Any) -> float | int:  # noqa: ANN401
+        raw = getattr(answer.value, _MEMBERS[answer.valueType])
+        if field.wraps and answer.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+            before, total = self._totals.get(name, (raw, raw))
+            total += (raw - before) % 2**32
+            self._totals[name] = raw, total
+            return total * field.factor
+        return raw * field.factor
