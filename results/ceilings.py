@@ -28,7 +28,8 @@ class Ceilings(msgspec.Struct, frozen=True):
         memory_bytes: its memory.
         read_bytes_per_s: summing a tensor much larger than the caches.
         copy_bytes_per_s: copying such a tensor; bytes read and bytes written both count.
-        flops_per_s: sustained by square matrix products, by data type; a multiplication and an addition are two.
+        flops_per_s: square matrix products by data type, on a GPU as they are sustained; a multiplication and an
+            addition are two.
         spread: 10th percentile and maximum over the rounds of each measurement, in its unit: by ``read``, ``copy`` and
             data type.
     """

@@ -65,7 +65,10 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
         memory_bytes=total,
         read_bytes_per_s=read_bytes * max(reads),
         copy_bytes_per_s=copied_bytes * max(copies),
-        flops_per_s={name: flops * statistics.median(found) for name, found in sustained.items()},
+        # Other processes slow a CPU's rounds down; a GPU has none beside it, and its best round may be above what lasts.
+        flops_per_s={
+            name: flops * (statistics.median(found) if is_cuda else max(found)) for name, found in sustained.items()
+        },
         spread={
             READ: _spread(reads, read_bytes),
             COPY: _spread(copies, copied_bytes),

@@ -93,9 +93,13 @@ def _precision(quantization: str, dtype: str, folder: Path) -> Precision:
     name = _DTYPES.get(dtype, dtype) if quantization in _PLAIN else quantization
     if name not in PRECISIONS or dtype not in _DTYPES:
         raise BadPlan(f"the bytes of weights in {name} are not modelled")
-    if quantization in _STORED and "quantization_config" in json.loads((folder / "config.json").read_bytes()):
+    if quantization in _STORED and _is_quantised(folder / "config.json"):
         raise BadPlan("the bytes of weights that the checkpoint keeps quantised are not modelled")
     return PRECISIONS[name]
+
+
+def _is_quantised(path: Path) -> bool:
+    return path.is_file() and "quantization_config" in json.loads(path.read_bytes())
 
 
 def _cache(kind: str, dtype: str) -> CachePrecision:

@@ -40,10 +40,11 @@ def attribution_view(run: Run) -> AttributionView:
     """Build the section of a run."""
     trials = profiled_trials(run)
     charts = [svg for latency, name in _BARS if (svg := _chart(trials, latency, name))]
-    return AttributionView(trials, charts, _rooflines(trials), [(info.title, info.meaning) for info in PARTS.values()])
+    return AttributionView(trials, charts, rooflines(trials), [(info.title, info.meaning) for info in PARTS.values()])
 
 
-def _rooflines(trials: list[ProfiledTrial]) -> list[Markup]:
+def rooflines(trials: list[ProfiledTrial]) -> list[Markup]:
+    """One chart for each device and data type whose limits are known."""
     points: dict[str, list[Point]] = {}
     roofs: dict[str, list[Roofline]] = {}
     for trial in trials:
