@@ -65,7 +65,7 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
         memory_bytes=total,
         read_bytes_per_s=read_bytes * max(reads),
         copy_bytes_per_s=copied_bytes * max(copies),
-        # Other processes slow a CPU's rounds down; a GPU has none beside it, and its best round may be above what lasts.
+        # Other processes slow rounds on a CPU down. On a GPU the fastest round may be one before the power limit.
         flops_per_s={
             name: flops * (statistics.median(found) if is_cuda else max(found)) for name, found in sustained.items()
         },

@@ -22,14 +22,18 @@ from results.step_costs import BatchCost, TrialCosts
 from results.units import NS_PER_S
 
 BOUND_SHARE = 0.3
-"""A phase is bound by the nearer limit if that accounts for at least this share of its time. Good kernels of large models
-reach 60 to 90 % of the bandwidth in decode and 40 to 70 % of the products in prefill, small models less."""
+"""A phase is bound by the nearer limit if that accounts for at least this share of its time: of less, a machine with
+twice that limit saves less than 15 %."""
+EXCEEDED_SHARE = 1.05
+"""Share of a limit above which the limit was measured too low."""
 MIN_STEPS = 3
 """Steps within the window below which a phase is left out."""
 MIN_SAMPLES = 10
 """Samples of the throttle reasons within a phase below which its power cap is unknown."""
 CAPPED_SHARE = 0.5
 """Share of these samples at a power cap from which the cap counts as sustained."""
+CPU = "cpu"
+"""Device of host processors; others are named ``cuda:0``, …"""
 _COST_MISSING = "the trial was measured before costs of steps were stored; measure again"
 
 
@@ -76,6 +80,11 @@ class Ceiling(msgspec.Struct, frozen=True):
     flops_per_s: float
     bytes_range: tuple[float, float] | None = None
     flops_range: tuple[float, float] | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether host processors computed."""
+        return self.device == CPU
 
     @property
     def ridge(self) -> float:
@@ -126,6 +135,10 @@ class PhaseWork(msgspec.Struct, frozen=True):
         if max(mbu, mfu) < BOUND_SHARE:
             return Bound.NEITHER
         return Bound.MEMORY if mbu >= mfu else Bound.COMPUTE
+
+    def exceeds(self, ceiling: Ceiling) -> bool:
+        """Whether the phase was faster than a limit, beyond the error of its measurement."""
+        return max(self.mbu(ceiling), self.mfu(ceiling)) > EXCEEDED_SHARE
 
     def bandwidth_gain(self, ceiling: Ceiling, factor: float = 2.0) -> float:
         """Share of the time that ``factor`` times the bandwidth saves, if all above the longer limit stays."""
@@ -246,7 +259,7 @@ def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings], processes: int) ->
         return "they were not measured on this machine; run bakeoff machine, then bakeoff report"
     if costs.dtype not in device.flops_per_s:
         return f"bakeoff machine does not measure products in {costs.dtype}"
-    if processes > 1 and costs.device == "cpu":
+    if processes > 1 and costs.device == CPU:
         return "several engine processes share the memory of one machine"
     return Ceiling(
         device=device.device,

@@ -18,6 +18,8 @@ def limit_sentence(attribution: Attribution, part: Part) -> str:
     return f"{title[0].upper()}{title[1:]} is {_BOUNDS[limit.bound]}{cap}: {_reached(limit)}"
 
 
+_OVERHEAD_GPU = "launches, the step loop, kernels below the limits"
+_OVERHEAD_CPU = "the step loop, kernels below the limits, fewer free cores or threads than were measured"
 _BOUNDS = {Bound.MEMORY: "memory-bound", Bound.COMPUTE: "compute-bound", Bound.NEITHER: "bound by neither limit"}
 
 
@@ -31,7 +33,7 @@ def _reached(limit: PhaseLimit) -> str:
             return f"{mfu} of the measured products in {ceiling.dtype}"
         case Bound.NEITHER:
             reached = f"{mbu} of the measured bandwidth and {mfu} of the products in {ceiling.dtype}"
-            return f"{reached}; the rest is overhead of the step: launches, the step loop, kernels below the limits"
+            return f"{reached}; the rest is overhead: {_OVERHEAD_CPU if ceiling.is_cpu else _OVERHEAD_GPU}"
 
 
 def limit_lines(roofline: Roofline | str) -> list[str]:
@@ -42,7 +44,12 @@ def limit_lines(roofline: Roofline | str) -> list[str]:
     lines = [f"{phase.value}: {_work_text(work, ceiling)}" for phase, work in roofline.phases.items()]
     if ceiling is None:
         return [*lines, f"MBU and MFU: unknown, because the limits are: {roofline.ceiling}"]
-    return [*lines, f"limits of {ceiling_text(ceiling)}; {_critical_text(roofline)}"]
+    lines.append(f"limits of {ceiling_text(ceiling)}; {_critical_text(roofline)}")
+    if any(work.exceeds(ceiling) for work in roofline.phases.values()):
+        lines.append(
+            "a phase exceeds its limit, which was measured too low: run bakeoff machine while nothing else runs"
+        )
+    return lines
 
 
 def ceiling_text(ceiling: Ceiling) -> str:

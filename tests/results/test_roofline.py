@@ -100,6 +100,9 @@ def test_the_limit_behind_the_bottleneck_is_named() -> None:
     assert re.search(r"\. Own prefill is compute-bound: 8\d % of the measured products in bfloat16$",
                      bottleneck_sentence(compute))  # fmt: skip
     assert "Decode is bound by neither limit: 20 % of the measured bandwidth and 3 % of" in bottleneck_sentence(slow)
+    assert "fewer free cores" in bottleneck_sentence(slow)
+    on_gpu = attributed(simulate(SLOW), ceilings=[GPU], device="cuda")
+    assert bottleneck_sentence(on_gpu).endswith("overhead: launches, the step loop, kernels below the limits")
     waiting = attributed(simulate(timed(0.7, 0.9, every_ms=30.0)))
     named = bottleneck(waiting)
     assert named is not None
@@ -214,6 +217,13 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
     }.items():
         assert reason in limit_lines(found.roofline)[-1]
         assert "Decode" not in bottleneck_sentence(found)
+
+
+def test_a_phase_beyond_its_limit_asks_for_another_measurement() -> None:
+    outcome = simulate(MEMORY)
+    slow = Ceilings("cpu", "busy CPU", 1 << 34, 0.6 * BANDWIDTH, 41e9, {"bfloat16": PRODUCTS})
+    assert "while nothing else runs" in limit_lines(attributed(outcome, ceilings=[slow]).roofline)[-1]
+    assert not any("nothing else runs" in line for line in limit_lines(attributed(outcome).roofline))
 
 
 def test_several_devices_have_the_sum_of_their_limits() -> None:
