@@ -82,6 +82,8 @@ def _model_costs(config: Mapping[str, Any]) -> tuple[ModelCosts, str]:
     if not speculation.startswith("ngram"):
         raise BadPlan(f"bytes and operations of a draft model ({speculation.partition(':')[0]}) are not modelled")
     folder, dtype = str(config.get("model")), str(config.get("dtype"))
+    if folder.endswith(".gguf"):
+        raise BadPlan("the bytes of weights in GGUF files are not modelled")
     model = load_model(folder)
     precision = _precision(str(config.get("quantization")), dtype, Path(folder))
     costs = model.costs(precision, _cache(str(config.get("kv_cache_dtype")), dtype))

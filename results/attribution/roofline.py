@@ -256,7 +256,7 @@ def _computes(steps: Sequence[Steps], chosen: Sequence[np.ndarray], t_ns: int) -
 def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings], processes: int) -> Ceiling | str:
     device = next((each for each in ceilings if each.device.partition(":")[0] == costs.device), None)
     if device is None:
-        return "they were not measured on this machine; run bakeoff machine, then bakeoff report"
+        return "the limits of this machine were not measured; run bakeoff machine, then bakeoff report"
     if costs.dtype not in device.flops_per_s:
         return f"bakeoff machine does not measure products in {costs.dtype}"
     if processes > 1 and costs.device == CPU:

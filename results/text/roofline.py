@@ -43,7 +43,7 @@ def limit_lines(roofline: Roofline | str) -> list[str]:
     ceiling = None if isinstance(roofline.ceiling, str) else roofline.ceiling
     lines = [f"{phase.value}: {_work_text(work, ceiling)}" for phase, work in roofline.phases.items()]
     if ceiling is None:
-        return [*lines, f"MBU and MFU: unknown, because the limits are: {roofline.ceiling}"]
+        return [*lines, f"MBU and MFU: unknown, because {roofline.ceiling}"]
     lines.append(f"limits of {ceiling_text(ceiling)}; {_critical_text(roofline)}")
     if any(work.exceeds(ceiling) for work in roofline.phases.values()):
         lines.append(

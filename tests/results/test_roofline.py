@@ -210,7 +210,7 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
     assert "MBU 70 %" in limit_lines(attributed(outcome).roofline)[1]
     for reason, found in {
         "does not measure products in float16": attributed(outcome, dtype="float16"),
-        "not measured on this machine": attributed(outcome, device="cuda"),
+        "limits of this machine were not measured": attributed(outcome, device="cuda"),
         "no model is known": attributed(outcome, missing="no model is known"),
         "not those of the step log": attributed(outcome, steps=[[]]),
         "before costs of steps were stored": outcome.attribution(),
@@ -240,7 +240,15 @@ def test_the_chart_has_the_roof_its_spread_and_a_point_for_each_phase() -> None:
     assert svg.count('class="mark"') == 2
     assert svg.count('class="drop"') == 2
     assert 'class="roof-range"' in svg
-    for text in ("critical batch 7", "40.0 GB/s", "250 GFLOP/s in bfloat16", "prefill c=4", "decode c=4", "MBU 70 %"):
+    for text in (
+        "critical batch 7",
+        "40.0 GB/s",
+        "250 GFLOP/s in bfloat16",
+        "sim, prefill",
+        "sim, decode",
+        ">c=4<",
+        "MBU 70 %",
+    ):
         assert text in svg
     coordinates = [float(y) for y in re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)"', svg)]
     assert len(set(coordinates)) == 2

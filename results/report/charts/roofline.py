@@ -18,7 +18,7 @@ from results.text.roofline import ceiling_text
 
 WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 740, 44, 362
-_SIZE = 12.0
+_SIZE, _MARK = 12.0, 5.0
 _FLOPS_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _BEYOND = 2.5
 """Factor by which the axes reach beyond points and ridge."""
@@ -51,10 +51,12 @@ def roofline(title: str, ceiling: Ceiling, points: Sequence[Point], critical: st
     low, high = _roof(ceiling, 0), _roof(ceiling, 1)
     roof = _path(ceiling.bytes_per_s, ceiling.flops_per_s, x, y)
     ridge = x.at(ceiling.ridge)
-    labels = Labels(Box(_LEFT, _TOP - 18, WIDTH, _BOTTOM), [roof])
+    spots = [(x.at(point.work.intensity), y.at(point.work.flops_per_s)) for point in points]
+    marks = [[(across - _MARK, up), (across + _MARK, up)] for across, up in spots]
+    labels = Labels(Box(_LEFT, _TOP - 18, WIDTH, _BOTTOM), [roof, *marks])
     parts = [
-        x_axis_at(x, [(value, f"{value:g}") for value in x.ticks()], _TOP, _BOTTOM, "operations a byte →"),
-        y_axis(y, [(value, f"{value / unit[0]:g}") for value in y.ticks()], _LEFT, _RIGHT, f"↑ {unit[1]}"),
+        x_axis_at(x, [(value, f"{value:,g}") for value in x.ticks()], _TOP, _BOTTOM, "operations a byte →"),
+        y_axis(y, [(value, f"{value / unit[0]:,g}") for value in y.ticks()], _LEFT, _RIGHT, f"↑ {unit[1]}"),
         polyline([*_path(*low, x, y), *reversed(_path(*high, x, y))], "roof-range"),
         polyline(roof, "roof"),
         line(ridge, y.at(ceiling.flops_per_s), ridge, _BOTTOM, "limit"),
@@ -62,7 +64,11 @@ def roofline(title: str, ceiling: Ceiling, points: Sequence[Point], critical: st
         *_roof_names(ceiling, roof, labels),
         *[_drop(point, ceiling, x, y) for point in points],
         *[_mark(point, ceiling, x, y) for point in points],
-        *[_name(point, x, y, labels) for point in points],
+        *_names(points, spots, labels),
+        *[
+            _placed(labels, point.load, "level", around(across, up))
+            for point, (across, up) in zip(points, spots, strict=True)
+        ],
     ]
     description = " ".join(f"{_title(point)}: {_hint(point, ceiling)}." for point in points)
     roof_text = f"Roof of {ceiling_text(ceiling)}; {critical}."
@@ -103,12 +109,11 @@ def _roof_names(ceiling: Ceiling, roof: _Path, labels: Labels) -> list[Markup]:
     (x1, y1), (x2, y2), _ = roof
     middle = (x1 + x2) / 2, (y1 + y2) / 2
     flops = f"{rate_text(ceiling.flops_per_s, 'FLOP/s')} in {ceiling.dtype}"
+    bandwidth = rate_text(ceiling.bytes_per_s, "B/s")
     return [
         _placed(labels, flops, "axis", [Spot(_RIGHT, y2 - 9, "end"), Spot(_RIGHT, y2 + 17, "end")]),
-        _placed(
-            labels, rate_text(ceiling.bytes_per_s, "B/s"), "axis", [Spot(middle[0] - 14, middle[1] - 8, "end")]
-        ),
-    ]  # fmt: skip
+        _placed(labels, bandwidth, "axis", [Spot(middle[0] - 14, middle[1] - 8, "end")]),
+    ]
 
 
 def _drop(point: Point, ceiling: Ceiling, x: Axis, y: Axis) -> Markup:
@@ -122,18 +127,24 @@ def _drop(point: Point, ceiling: Ceiling, x: Axis, y: Axis) -> Markup:
 
 def _mark(point: Point, ceiling: Ceiling, x: Axis, y: Axis) -> Markup:
     across, up = x.at(point.work.intensity), y.at(point.work.flops_per_s)
-    drawn = mark(across, up, point.position, 5.0, f"{_title(point)}: {_hint(point, ceiling)}")
+    drawn = mark(across, up, point.position, _MARK, f"{_title(point)}: {_hint(point, ceiling)}")
     return tag("g", drawn, class_=f"{engine_class(point.position)} {point.phase.value}")
 
 
-def _name(point: Point, x: Axis, y: Axis, labels: Labels) -> Markup:
-    spots = around(x.at(point.work.intensity), y.at(point.work.flops_per_s), 11)
-    return _placed(labels, f"{point.phase.value} {point.load}", f"name {engine_class(point.position)}", spots)
+def _names(points: Sequence[Point], spots: Sequence[tuple[float, float]], labels: Labels) -> list[Markup]:
+    """Engine and phase beside the first point of each."""
+    first: dict[tuple[str, StepPhase], tuple[Point, tuple[float, float]]] = {}
+    for point, spot in zip(points, spots, strict=True):
+        first.setdefault((point.engine, point.phase), (point, spot))
+    return [
+        _placed(labels, f"{engine}, {phase.value}", f"name {engine_class(point.position)}", around(*spot, 11))
+        for (engine, phase), (point, spot) in first.items()
+    ]
 
 
 def _placed(labels: Labels, text: str, class_: str, spots: Sequence[Spot]) -> Markup:
-    """A label where there is room for it; tooltips and the lines below the chart have the rest."""
-    spot = labels.place(text, _SIZE, spots) or labels.place(text, _SIZE, spots, over_lines=True)
+    """A label if there is room for it; tooltips and the lines below the chart have the rest."""
+    spot = labels.place(text, _SIZE, spots)
     return Markup("") if spot is None else label(spot.x, spot.y, text, class_, spot.anchor)
 
 

@@ -1,8 +1,9 @@
 """Costs of recorded steps, worked out by hand from a small model, and the reasons where there are none."""
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -11,6 +12,8 @@ from harness.planning.device import is_compute_bound
 from harness.planning.model import Machine, load_model
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.step_costs import trial_costs
+from reference_engine.engine.config import EngineConfig
+from reference_engine.quantization.names import MethodName
 from results.attribution.roofline import Ceiling, critical_batch
 from results.records import EngineDescription
 from results.step_costs import TrialCosts
@@ -23,7 +26,8 @@ TINY = {
 LAYERS = 2 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 12 + 2 * 8) + 8
 HEAD, KV, PAIR = 100 * 8, 32, 2 * 2 * 4 * 2 * 2
 """Weights of the output matrix; bytes of a cached token in bfloat16; operations of a pair of tokens in all layers."""
-SETTINGS = {"dtype": "bfloat16", "quantization": "auto", "kv_cache_dtype": "auto", "device": "cpu"}
+SETTINGS = dataclasses.asdict(EngineConfig(model="", dtype="bfloat16", device="cpu"))
+"""As the reference engine's ``/version`` gives them."""
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ LOG = log(
 
 
 def counted(model: Path, **changes: Any) -> TrialCosts:
-    settings = {"model": str(model), **SETTINGS, **changes}
+    settings = {**SETTINGS, "model": str(model), **changes}
+    assert set(settings) == set(SETTINGS)
     return trial_costs(EngineDescription("e", "reference", details={"config": settings}), [LOG])
 
 
@@ -102,10 +107,22 @@ def test_what_is_not_modelled_is_named(model: Path, settings: dict[str, Any], re
     assert reason in (counted(model, **settings).missing or "")
 
 
+def test_each_method_of_quantisation_has_costs_or_a_reason(model: Path):
+    methods = [name for each in get_args(MethodName) for name in (get_args(each) or (each,))]
+    found = {name: counted(model, quantization=name).missing for name in methods}
+    assert {name for name, missing in found.items() if missing is None} == {
+        "int8", "int4", "int4-zp", "fp8", "w8a8", "nf4", "mxfp4",
+    }  # fmt: skip
+    assert all(
+        missing == f"the bytes of weights in {name} are not modelled" for name, missing in found.items() if missing
+    )
+
+
 def test_other_unknowns_are_named(model: Path):
     (model / "config.json").write_text(json.dumps({**TINY, "quantization_config": {"bits": 4}}), encoding="utf-8")
     assert "the checkpoint keeps quantised" in (counted(model).missing or "")
     assert "neither a config.json nor a known model" in (counted(Path("nowhere")).missing or "")
+    assert "GGUF" in (counted(Path("model.gguf")).missing or "")
     for described in (None, EngineDescription("e", "vllm")):
         assert "does not say which model" in (trial_costs(described, [LOG]).missing or "")
 
@@ -114,7 +131,7 @@ def test_other_unknowns_are_named(model: Path):
 def test_the_critical_batch_is_that_of_the_plan(name: str):
     costs = load_model(name).costs(PRECISIONS["bf16"], CACHES["bf16"])
     ceiling = Ceiling("cuda:0", "GPU", 1, "bfloat16", 4.47e12, 678e12)
-    settings = {"model": name, **SETTINGS}
+    settings = {**SETTINGS, "model": name}
     found = trial_costs(EngineDescription("e", "reference", details={"config": settings}), [LOG])
     machine = Machine(ceiling.bytes_per_s, ceiling.flops_per_s)
     expected = planned_batch(lambda batch: is_compute_bound(costs, machine, batch, round(found.context_tokens)))
