@@ -179,6 +179,8 @@ def roofline_of(
         window: of the trial.
         telemetry: samples with ``throttle_reasons`` of sources named ``gpu…``.
     """
+    if not steps:
+        return "the engine recorded no steps"
     if costs is None:
         return _COST_MISSING
     if costs.missing is not None:

@@ -214,9 +214,10 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
         "no model is known": attributed(outcome, missing="no model is known"),
         "not those of the step log": attributed(outcome, steps=[[]]),
         "before costs of steps were stored": outcome.attribution(),
+        "recorded no steps": attribution_of(trial_record(), outcome.requests, [], []),
     }.items():
         assert reason in limit_lines(found.roofline)[-1]
-        assert "Decode" not in bottleneck_sentence(found)
+        assert "bound" not in bottleneck_sentence(found)
 
 
 def test_a_phase_beyond_its_limit_asks_for_another_measurement() -> None:
