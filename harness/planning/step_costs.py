@@ -59,13 +59,14 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
 
 def step_cost(costs: ModelCosts, record: StepRecord) -> StepCost:
     """Costs of one recorded step. Of drafts, one row of logits for each sequence is counted."""
-    step = costs.step(
-        [
-            Chunk(chunk.new_tokens, chunk.past_tokens, is_sampled=chunk.output_tokens > 0)
-            for chunk in record.chunks
-            if chunk.new_tokens
-        ]
-    )
+    chunks = [
+        Chunk(chunk.new_tokens, chunk.past_tokens, is_sampled=chunk.output_tokens > 0)
+        for chunk in record.chunks
+        if chunk.new_tokens
+    ]
+    if not chunks:
+        return StepCost(0.0, 0.0)
+    step = costs.step(chunks)
     return StepCost(step.bytes, step.flops)
 
 

@@ -46,6 +46,7 @@ LOG = log(
     [ChunkRecord(0, 12, 8, 0, 1)],
     [ChunkRecord(0, 20, 1, 0, 1), ChunkRecord(1, 0, 20, 0, 1)],
     [ChunkRecord(0, 21, 1, 0, 1), ChunkRecord(1, 20, 1, 0, 1)],
+    [],
 )
 
 
@@ -61,12 +62,12 @@ def test_bytes_and_operations_of_each_step(model: Path):
     (steps,) = costs.steps
     both = 2 * (LAYERS + HEAD)
     assert [step.bytes for step in steps] == [
-        2 * LAYERS + 12 * KV, both + 20 * KV, both + 21 * KV + 20 * KV, both + 22 * KV + 21 * KV,
+        2 * LAYERS + 12 * KV, both + 20 * KV, both + 21 * KV + 20 * KV, both + 22 * KV + 21 * KV, 0.0,
     ]  # fmt: skip
     pairs = [sum(range(1, 13)), sum(range(13, 21)), 21 + sum(range(1, 21)), 22 + 21]
     assert [step.flops for step in steps] == [
         2 * LAYERS * tokens + 2 * HEAD * rows + PAIR * seen
-        for tokens, rows, seen in zip([12, 8, 21, 2], [0, 1, 2, 2], pairs, strict=True)
+        for tokens, rows, seen in zip([12, 8, 21, 2, 0], [0, 1, 2, 2, 0], [*pairs, 0], strict=True)
     ]
     assert (costs.device, costs.dtype, costs.devices) == ("cpu", "bfloat16", 1)
     assert costs.context_tokens == (20 + 21 + 20) / 3
