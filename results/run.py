@@ -14,6 +14,7 @@ import msgspec
 
 from results import client_error
 from results.attribution import Attribution, Latency, attribution_of
+from results.ceilings import Ceilings, stored_ceilings
 from results.errors import RunUnreadable
 from results.metrics import CATALOGUE, Value, headline, latency, trial_metrics, under_load, whole_load_metrics
 from results.metrics.throughput import planned_inside
@@ -230,6 +231,12 @@ class Run:
         return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
 
     @cached_property
+    def ceilings(self) -> list[Ceilings]:
+        """What the machine's devices can do at most: as known when the run began, else as measured there since."""
+        manifest = self.manifest
+        return manifest.ceilings or stored_ceilings(self.folder.path.parent, manifest.environment)
+
+    @cached_property
     def attributions(self) -> list[Attribution]:
         """Where the latency of each profiled trial came from, in planned order."""
         return [self._attribution(trial) for trial in self.profiled]
@@ -275,12 +282,12 @@ class Run:
     def _attribution(self, trial: Trial) -> Attribution:
         folder = self.folder.trial(trial.record.id)
         try:
-            events, front_end = folder.read_steps(), folder.read_front_end()
+            events, front_end, costs = folder.read_steps(), folder.read_front_end(), folder.read_step_costs()
         except RunUnreadable as error:  # all else of the run can be read
             return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
         return attribution_of(
             trial.record, trial.answered, events, front_end,
-            telemetry=trial.telemetry, missing=trial.record.step_log_missing,
+            telemetry=trial.telemetry, costs=costs, ceilings=self.ceilings, missing=trial.record.step_log_missing,
         )  # fmt: skip
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:

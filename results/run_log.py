@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from results.ceilings import Ceilings
 from results.errors import RunUnreadable
 from results.jsonl import Appender, read_log
 from results.records import RunStatus, Slo, TrialPlan, TrialRecord, schema_problem
@@ -52,6 +53,8 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None outside a checkout and outside CI."""
     resumed_from: str | None = None
     """The earlier run whose finished trials are reused."""
+    ceilings: list[Ceilings] = []
+    """What the machine's devices can do at most, as ``bakeoff machine`` stored it before the run."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

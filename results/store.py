@@ -13,6 +13,7 @@
             quality.json         its answers compared with a reference's   (derived, atomic)
             steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
             front-end-0.frames   its HTTP process (:mod:`results.step_log`)
+            step-costs.json      bytes and operations of these steps         (derived, atomic)
 
 A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`; a run is complete when its log
 says so. After any crash, records appended before it remain readable (see :mod:`results.jsonl` and
@@ -31,6 +32,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -42,11 +44,13 @@ from results.jsonl import Log, read_log
 from results.quality import QualityRecord
 from results.records import RequestRecord, RunStatus, StreamRecord, TelemetryRecord
 from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
+from results.step_costs import TrialCosts
 from results.step_log import EngineEvent, HttpRecord
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class TrialFolder:
@@ -57,6 +61,7 @@ class TrialFolder:
         self.telemetry_log = path / "telemetry.jsonl"
         self._requests = path / "requests.jsonl"
         self._quality = path / "quality.json"
+        self._step_costs = path / "step-costs.json"
 
     def create(self) -> None:
         """Create the folder."""
@@ -131,14 +136,19 @@ class TrialFolder:
         Raises:
             RunUnreadable: the file is damaged.
         """
-        if not self._quality.exists():
-            return None
-        try:
-            data = self._quality.read_bytes()
-            refuse_other_schema(self._quality, data)
-            return msgspec.json.decode(data, type=QualityRecord)
-        except (msgspec.MsgspecError, OSError) as error:
-            raise RunUnreadable(f"{self._quality} cannot be read ({error}); restore it from a copy") from error
+        return _read(self._quality, QualityRecord)
+
+    def write_step_costs(self, costs: TrialCosts) -> None:
+        """Replace the bytes and operations of the engine's steps."""
+        write_atomic(self._step_costs, msgspec.json.encode(costs) + b"\n")
+
+    def read_step_costs(self) -> TrialCosts | None:
+        """Read the bytes and operations of the engine's steps; None if there are none.
+
+        Raises:
+            RunUnreadable: the file is damaged.
+        """
+        return _read(self._step_costs, TrialCosts)
 
 
 class RunFolder:
@@ -334,6 +344,18 @@ def _make_folder(path: Path, *, exist_ok: bool = True) -> None:
         raise NotWritable(
             f"cannot make the folder {path}: {error.strerror}; choose a folder you own with --out"
         ) from error
+
+
+def _read(path: Path, kind: type[_Record]) -> _Record | None:
+    """One record that is a file; None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        data = path.read_bytes()
+        refuse_other_schema(path, data)
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, OSError) as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
 def _pretty(record: msgspec.Struct) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 import bakeoff
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
-from harness.host.ceilings import Ceilings, measure_machine
+from harness.host.ceilings import measure_machine
 from harness.planning.calibration import Fitter, predict
 from harness.planning.gpus import Gpu, gpu_table
 from harness.planning.measured import MeasuredEngine, measured_engines
@@ -23,6 +23,7 @@ from harness.planning.model import load_model
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.sizing import Server, capacity_per_s
 from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from results.ceilings import Ceilings
 from results.objectives import objectives
 from results.records import Load
 

@@ -2,8 +2,10 @@
 
 Each case measures the real reference engine with something slow in it, around it or before it. Bars: every case names
 what was planted; where the delay is known, the part that carries it is right to 10 %; at most 2 % of E2E are
-unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs. The cost of the record itself is
-printed, not judged: one trial on a shared machine cannot tell so small a difference.
+unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs; where decode or prefill should
+meet a limit of the machine, that limit is named, and no phase exceeds a limit by more than the error of its
+measurement. The cost of the record itself is printed, not judged: one trial on a shared machine cannot tell so small a
+difference.
 """
 
 import argparse
@@ -17,15 +19,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import results
 from benchmarks.bars import Bars, model_argument
 from engines import Deployment, EngineSpec, Model, Setup, launched, pick_port
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from harness.host.ceilings import measure
+from harness.host.environment import environment
 from results.attribution import Attribution, Latency, Part
-from results.attribution.bottleneck import bottleneck
+from results.attribution.bottleneck import bottleneck, phase_limit
+from results.attribution.roofline import Bound
+from results.ceilings import Ceilings, store_ceilings
 from results.text.attribution import bottleneck_sentence, overhead_line
 
 NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.06
+THREADS = 1  # two would wait for a busy core
+MAX_SHARE = 1.05
 SLOW = {
     "detokenise": f"""
 import time
@@ -62,6 +72,7 @@ class Case:
     spec: EngineSpec = field(default_factory=EngineSpec)
     slow: str | None = None
     network_s: float = 0.0
+    bound: Bound | None = None
     expected: Expected = lambda _: {}
 
 
@@ -92,8 +103,8 @@ CASES = {
     "prefill interference": Case(Part.INTERFERENCE, "concurrency = 6", input_tokens=384, output_tokens=32),
     "slow detokeniser": Case(Part.DETOKENISE, slow="detokenise", expected=backlog),
     "slow step loop": Case(Part.BUBBLES, slow="step loop", expected=gaps),
-    "decode alone": Case(Part.DECODE, output_tokens=64),
-    "compute-bound prefill": Case(Part.PREFILL, input_tokens=1024, output_tokens=4),
+    "memory-bound decode": Case(Part.DECODE, output_tokens=64, bound=Bound.MEMORY),
+    "compute-bound prefill": Case(Part.PREFILL, input_tokens=512, output_tokens=4, bound=Bound.COMPUTE),
 }
 
 
@@ -103,11 +114,18 @@ async def main() -> None:
     parser.add_argument("--duration", type=float, default=3.0, help="seconds of each window (default: %(default)s)")
     parser.add_argument("--case", action="append", choices=CASES, help="default: all")
     options = parser.parse_args()
-    bars = Bars()
+    bars, ceilings = Bars(), one_thread()
     for name in options.case or CASES:
         with tempfile.TemporaryDirectory() as scratch:
+            store_ceilings(Path(scratch) / "runs", environment(), [ceilings])
             judge(bars, name, await profiled(CASES[name], options, Path(scratch)))
     bars.finish()
+
+
+def one_thread() -> Ceilings:
+    """The limits of as many threads as the engine has."""
+    torch.set_num_threads(THREADS)
+    return measure(torch.device("cpu"), 1.0)
 
 
 def judge(bars: Bars, name: str, run: results.Run) -> None:
@@ -118,6 +136,12 @@ def judge(bars: Bars, name: str, run: results.Run) -> None:
     bars.add(f"{key}_is_named", named is not None and named.part in same(case.part), "==", 1)
     bars.add(f"{key}_attributed_share", found.attributed_share, ">=", 0.99)
     bars.add(f"{key}_clock_residual_us", found.clock.residual_ns / 1e3 if found.clock else 1e9, "<=", 50)
+    if case.bound is not None:
+        limit = phase_limit(found, case.part)
+        assert limit is not None, found.roofline
+        share = max(limit.work.mbu(limit.ceiling), limit.work.mfu(limit.ceiling))
+        bars.add(f"{key}_limit_is_named", limit.bound is case.bound, "==", 1)
+        bars.add(f"{key}_share_of_limit", share, "<=", MAX_SHARE)
     for part, seconds in case.expected(found).items():
         bars.add(f"{key}_{part.value}_error", abs(mean(found, part) / seconds - 1), "<=", 0.1)
 
@@ -133,7 +157,7 @@ async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> re
     if case.slow:
         (scratch / "sitecustomize.py").write_text(SLOW[case.slow], encoding="utf-8")
         env["PYTHONPATH"] = f"{scratch}:{Path.cwd()}"
-    settings = ReferenceOptions(step_log_dir=str(scratch / "steps"), threads=1)  # two would wait for a busy core
+    settings = ReferenceOptions(step_log_dir=str(scratch / "steps"), threads=THREADS)
     engine = ReferenceEngine(Setup(Model("served", options.model), case.spec, settings, Deployment(env=env)))
     launch = engine.launch(pick_port())
     assert launch is not None

@@ -1,28 +1,32 @@
 """The command that measures what the machine can do at most: machine."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out, standard_output
 
 if TYPE_CHECKING:
-    from harness.host.ceilings import Ceilings
+    from results.ceilings import Ceilings
 
 
 _SECONDS = cyclopts.Parameter(validator=cyclopts.validators.Number(gt=0))
 
 
-def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, json: Json = False) -> int:
+def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Measure this machine's memory bandwidth and matrix products, on the CPU and on each GPU.
 
-    These are the ceilings of inference: a decode step reads all weights, a prompt multiplies by them. Needs torch. Run
-    nothing else meanwhile.
+    These are the ceilings of inference: a decode step reads all weights, a prompt multiplies by them. They are stored
+    beside the runs: bakeoff profile says how near to them prefill and decode come. Needs torch. Run nothing else
+    meanwhile.
 
     Parameters
     ----------
     seconds
         Duration of each measurement. A GPU at its power limit needs several seconds to slow down.
+    out
+        Folder of runs in which the ceilings are stored.
     json
         Print the result as JSON on stdout.
     """
@@ -30,20 +34,23 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, json: Json = False) ->
 
     from engines.errors import NotInstalled
     from harness.cli.reading import print_json
+    from harness.host.environment import environment
+    from results.ceilings import store_ceilings
 
     try:
         from harness.host.ceilings import measure_machine
     except ImportError as error:
         raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
     measured = measure_machine(seconds)
+    path = store_ceilings(out, environment(), measured)
     if json:
         print_json(msgspec.to_builtins(measured))
         return EXIT_OK
-    _print(measured)
+    _print(measured, path)
     return EXIT_OK
 
 
-def _print(measured: "list[Ceilings]") -> None:
+def _print(measured: "list[Ceilings]", path: Path) -> None:
     from rich import box
     from rich.table import Table
 
@@ -67,3 +74,4 @@ def _print(measured: "list[Ceilings]") -> None:
     console.print(table)
     for ceilings in measured:
         console.print(plain(f"{ceilings.device}: {ceilings.name}"), style="dim", markup=False, highlight=False)
+    console.print(f"stored: {path}", style="dim", markup=False, highlight=False)

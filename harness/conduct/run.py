@@ -32,6 +32,7 @@ from harness.errors import first_leaf
 from harness.experiment.config import EngineConfig, Experiment, ModelConfig
 from harness.host.environment import VERSION
 from results import Run
+from results.ceilings import stored_ceilings
 from results.errors import NotWritable
 from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
 from results.run_log import RunEnded, RunLogWriter, RunStarted
@@ -71,6 +72,7 @@ def create_run(
 
     Raises:
         NotWritable: the folder cannot be made.
+        RunUnreadable: the ceilings that ``bakeoff machine`` stored in ``root`` are damaged.
     """
     conceal_environment()
     world = current_world()
@@ -95,6 +97,7 @@ def create_run(
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,
+        ceilings=stored_ceilings(root, here.environment),
     )
     return RunFolder.create(root, started)
 

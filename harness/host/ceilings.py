@@ -7,13 +7,14 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import torch
 
 from harness.host.environment import cpu_model
+from results.ceilings import COPY, READ, Ceilings
 
 _ROUND_S = 0.02  # many calls together: a GPU works ahead of its host, and waiting for it costs time
 _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
@@ -21,26 +22,6 @@ _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
 }
 _FP8_CAPABILITY = (8, 9)  # the first with tensor cores for 8-bit floats
-
-
-class Ceilings(msgspec.Struct, frozen=True):
-    """What one device can do.
-
-    Attributes:
-        device: ``cpu``, ``cuda:0``, …
-        name: of the processor.
-        memory_bytes: its memory.
-        read_bytes_per_s: summing a tensor much larger than the caches.
-        copy_bytes_per_s: copying such a tensor; bytes read and bytes written both count.
-        flops_per_s: sustained by square matrix products, by data type; a multiplication and an addition are two.
-    """
-
-    device: str
-    name: str
-    memory_bytes: int
-    read_bytes_per_s: float
-    copy_bytes_per_s: float
-    flops_per_s: dict[str, float]
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -72,25 +53,42 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
     is_cuda = device.type == "cuda"
     size = size or Size(min(total // 16, 4 << 30 if is_cuda else 512 << 20), 8192 if is_cuda else 1024)
     wait: Callable[[], object] = (lambda: torch.cuda.synchronize(device)) if is_cuda else (lambda: None)
-    read, copy = _memory(size.memory_bytes, device, wait, seconds)
+    reads, copies = _memory(size.memory_bytes, device, wait, seconds)
     products = {str(dtype).removeprefix("torch."): _product(dtype, size.rows, device) for dtype in _DTYPES[device.type]}
     if is_cuda and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY:
         products["float8_e4m3fn"] = _fp8_product(size.rows, device)
+    sustained = {name: _sustained(call, wait, seconds) for name, call in products.items()}
+    read_bytes, copied_bytes, flops = size.memory_bytes, 2 * size.memory_bytes, 2 * size.rows**3
     return Ceilings(
         device=str(device),
         name=name,
         memory_bytes=total,
-        read_bytes_per_s=read * size.memory_bytes,
-        copy_bytes_per_s=2 * copy * size.memory_bytes,
-        flops_per_s={name: 2 * size.rows**3 * _sustained(call, wait, seconds) for name, call in products.items()},
+        read_bytes_per_s=read_bytes * max(reads),
+        copy_bytes_per_s=copied_bytes * max(copies),
+        # Other processes slow rounds on a CPU down. On a GPU the fastest round may be one before the power limit.
+        flops_per_s={
+            name: flops * (statistics.median(found) if is_cuda else max(found)) for name, found in sustained.items()
+        },
+        spread={
+            READ: _spread(reads, read_bytes),
+            COPY: _spread(copies, copied_bytes),
+            **{name: _spread(found, flops) for name, found in sustained.items()},
+        },
     )
 
 
-def _memory(size_bytes: int, device: torch.device, wait: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Reads and copies per second of a tensor of so many bytes, which are free again afterwards."""
+def _memory(
+    size_bytes: int, device: torch.device, wait: Callable[[], object], seconds: float
+) -> tuple[list[float], list[float]]:
+    """Reads and copies per second of a tensor of so many bytes, which are free again afterwards; by round."""
     source = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    return max(rates(source.sum, wait, seconds)), max(rates(lambda: target.copy_(source), wait, seconds))
+    return rates(source.sum, wait, seconds), rates(lambda: target.copy_(source), wait, seconds)
+
+
+def _spread(found: Sequence[float], amount: int) -> tuple[float, float]:
+    """10th percentile and maximum of the rounds, in units of what a call moves or computes."""
+    return amount * sorted(found)[len(found) // 10], amount * max(found)
 
 
 def rates(
@@ -122,10 +120,10 @@ def rates(
     return found
 
 
-def _sustained(call: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
-    """Calls per second in the second half of the time: a GPU is faster before it meets its power limit."""
+def _sustained(call: Callable[[], object], wait: Callable[[], object], seconds: float) -> list[float]:
+    """Calls per second in the second half of the rounds: a GPU is faster before it meets its power limit."""
     found = rates(call, wait, seconds)
-    return statistics.median(found[len(found) // 2 :])
+    return found[len(found) // 2 :]
 
 
 def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[], object]:

@@ -1,8 +1,11 @@
 """What a trial's attribution means: its bottleneck, and what would change without a part."""
 
+from enum import StrEnum
+
 import msgspec
 
 from results.attribution.catalogue import Latency, Part
+from results.attribution.roofline import PHASE_OF, Bound, Ceiling, PhaseWork, Roofline, StepPhase
 from results.attribution.trial import Attribution
 
 NOTABLE_SHARE = 0.1
@@ -25,27 +28,55 @@ class Bottleneck(msgspec.Struct, frozen=True):
     others: dict[Part, float]
 
 
+class Change(StrEnum):
+    """What shortens a part."""
+
+    REMOVED = "removed"
+    TWICE_AS_FAST = "twice_as_fast"
+    TWICE_THE_BANDWIDTH = "twice_the_bandwidth"
+
+
 class WhatIf(msgspec.Struct, frozen=True):
     """The mean latency if one part were shorter and all else stayed.
 
     Attributes:
         part: which.
+        change: what shortens it.
         kept: factor on the part: 0 removes it, 0.5 halves it.
         latency_s: the mean that is left.
         share: of the mean latency that is saved.
     """
 
     part: Part
+    change: Change
     kept: float
     latency_s: float
     share: float
 
 
-_KEPT = {
-    Part.CLIENT: 0.0, Part.NETWORK_IN: 0.0, Part.FRONT_END: 0.0, Part.QUEUE: 0.0, Part.PREFILL: 0.5, Part.STALL: 0.0,
-    Part.DECODE: 0.5, Part.INTERFERENCE: 0.0, Part.BUBBLES: 0.0, Part.DETOKENISE: 0.0, Part.NETWORK_OUT: 0.0,
-}  # fmt: skip
-"""Waits can vanish; the model's own work can be twice as fast."""
+_TWICE = 2.0
+
+
+class PhaseLimit(msgspec.Struct, frozen=True):
+    """A phase beside the limits of the machine."""
+
+    phase: StepPhase
+    work: PhaseWork
+    ceiling: Ceiling
+
+    @property
+    def bound(self) -> Bound:
+        """The limit that decides how long the phase takes."""
+        return self.work.bound(self.ceiling)
+
+
+def phase_limit(attribution: Attribution, part: Part) -> PhaseLimit | None:
+    """How the phase behind a part stands to the limits; None for other parts, or where work or limits are unknown."""
+    roofline, phase = attribution.roofline, PHASE_OF.get(part)
+    if phase is None or not isinstance(roofline, Roofline) or isinstance(roofline.ceiling, str):
+        return None
+    work = roofline.phases.get(phase)
+    return None if work is None else PhaseLimit(phase, work, roofline.ceiling)
 
 
 def bottleneck(attribution: Attribution, latency: Latency = Latency.E2E) -> Bottleneck | None:
@@ -67,6 +98,23 @@ def what_if(attribution: Attribution, latency: Latency = Latency.E2E) -> list[Wh
     if not attribution.requests:
         return []
     whole = attribution.mean_s(latency)
-    saved = {part: attribution.means[latency][part] * (1 - kept) for part, kept in _KEPT.items()}
-    ordered = sorted(saved, key=lambda part: -saved[part])
-    return [WhatIf(part, _KEPT[part], whole - saved[part], saved[part] / whole) for part in ordered]
+    cases: list[WhatIf] = []
+    for part in Part:
+        if part is not Part.UNATTRIBUTED:
+            change, kept = _change(attribution, part)
+            saved = attribution.means[latency][part] * (1 - kept)
+            cases.append(WhatIf(part, change, kept, whole - saved, saved / whole))
+    return sorted(cases, key=lambda case: -case.share)
+
+
+def _change(attribution: Attribution, part: Part) -> tuple[Change, float]:
+    """What shortens a part, and the share of it that is left: waits vanish, the model's own work takes half the time.
+
+    Of a decode that is bound by memory only the time that its bytes account for is halved.
+    """
+    if part not in PHASE_OF:
+        return Change.REMOVED, 0.0
+    limit = phase_limit(attribution, part)
+    if part is Part.DECODE and limit is not None and limit.bound is Bound.MEMORY:
+        return Change.TWICE_THE_BANDWIDTH, 1 - limit.work.bandwidth_gain(limit.ceiling, _TWICE)
+    return Change.TWICE_AS_FAST, 1 / _TWICE

@@ -10,8 +10,11 @@ from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
 from results.attribution.energy import PhaseEnergy, phase_energy
 from results.attribution.parts import ServerTrace, split
+from results.attribution.roofline import Roofline, roofline_of
 from results.attribution.steps import Steps, steps_of
+from results.ceilings import Ceilings
 from results.records import RequestRecord, TelemetryRecord, TrialRecord
+from results.step_costs import TrialCosts
 from results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
@@ -44,6 +47,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         traces: the server's record of requests, by answer id.
         clock: order of the stamps of client and server.
         energy: of the GPUs by phase, or why it is unknown; None without a GPU.
+        roofline: distance from the machine's limits, or why it is unknown.
         missing: why there is no record of the server; None if there is one.
     """
 
@@ -52,7 +56,8 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     steps: list[Steps]
     traces: dict[str, ServerTrace]
     clock: ClockCheck | None
-    energy: PhaseEnergy | str | None = None
+    energy: PhaseEnergy | str | None
+    roofline: Roofline | str
     missing: str | None = None
 
     @cached_property
@@ -97,6 +102,8 @@ def attribution_of(
     front_end: Iterable[HttpRecord],
     *,
     telemetry: Sequence[TelemetryRecord] = (),
+    costs: TrialCosts | None = None,
+    ceilings: Sequence[Ceilings] = (),
     missing: str | None = None,
 ) -> Attribution:
     """Attribute the latency of one trial.
@@ -107,6 +114,8 @@ def attribution_of(
         events: of each engine process.
         front_end: of the HTTP process.
         telemetry: samples.
+        costs: bytes and operations of the steps.
+        ceilings: of the machine's devices; empty if they were not measured.
         missing: why there is no record of the server.
     """
     steps = [steps_of(process) for process in events]
@@ -120,7 +129,10 @@ def attribution_of(
         if request.chunk_ns
     ]
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
-    return Attribution(record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record), missing)
+    return Attribution(
+        record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record),
+        roofline_of(steps, costs, ceilings, record.window, telemetry), missing,
+    )  # fmt: skip
 
 
 def _energy(

@@ -9,8 +9,8 @@ from results.metrics.series import moved
 from results.metrics.values import Value, absent
 from results.records import TelemetryRecord, Window
 
-POWER_CAP, SLOWDOWN = 0x04, 0x08
-HEAT_OR_BRAKE = 0x20 | 0x40 | 0x80
+POWER_CAP, SLOWDOWN, POWER_BRAKE = 0x04, 0x08, 0x80
+HEAT_OR_BRAKE = 0x20 | 0x40 | POWER_BRAKE
 """Bits of NVML's clock event reasons (nvml.h): power limit; hardware slowdown; thermal slowdown by driver or hardware,
 and power brake."""
 _HEAT_OR_BRAKE_S = ("heat_driver_s", "heat_hardware_s", "power_brake_s")

@@ -23,6 +23,7 @@ from results.text.attribution import (
     what_if_text,
 )
 from results.text.format import plain, value_text
+from results.text.roofline import limit_lines
 from results.trace.kernels import read_kernels
 
 
@@ -37,7 +38,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
         rows: part, its title, and its mean and share in E2E and TTFT.
         totals: mean E2E and TTFT.
         what_if: the largest savings.
-        notes: coverage, clock, cost of decodes, energy, overhead.
+        notes: coverage, clock, cost of decodes, distance from the limits, energy, overhead.
     """
 
     title: str
@@ -103,6 +104,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
             coverage_line(found),
             clock_line(found.clock),
             cost_line(found),
+            *limit_lines(found.roofline),
             *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
-from results.attribution.bottleneck import NOTABLE_SHARE, WhatIf, bottleneck, what_if
+from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
 from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
 from results.metrics import CATALOGUE, Unit, Value
 from results.text.format import ABSENT, listed, percent_text, value_text
+from results.text.roofline import limit_sentence
 from results.trace.kernels import KernelRecord
 from results.units import NS_PER_S
 
@@ -20,7 +21,10 @@ _CASES, _MIN_SAVING = 3, 0.01
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
-    """Names the bottleneck: ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms); then interference 31 %``."""
+    """Names the bottleneck, and the limit that a phase of computing meets, without a full stop.
+
+    ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms). Decode is memory-bound: 71 % of …``.
+    """
     found = bottleneck(attribution)
     if found is None:
         return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
@@ -29,7 +33,8 @@ def bottleneck_sentence(attribution: Attribution) -> str:
     share = percent_text(found.share)
     sentence = f"Bottleneck: {PARTS[found.part].title}, {share} of the mean E2E ({spent} of {total})"
     others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
-    return f"{sentence}; then {others}" if others else sentence
+    sentence = f"{sentence}; then {others}" if others else sentence
+    return ". ".join(filter(None, [sentence, limit_sentence(attribution, found.part)]))
 
 
 def what_if_text(attribution: Attribution) -> str:
@@ -43,7 +48,13 @@ def what_if_text(attribution: Attribution) -> str:
 
 def _condition(case: WhatIf) -> str:
     title = PARTS[case.part].title
-    return f"with {title} twice as fast" if case.kept else f"without {title}"
+    match case.change:
+        case Change.REMOVED:
+            return f"without {title}"
+        case Change.TWICE_AS_FAST:
+            return f"with {title} twice as fast"
+        case Change.TWICE_THE_BANDWIDTH:
+            return f"with twice the bandwidth in {title}"
 
 
 def coverage_line(attribution: Attribution) -> str:

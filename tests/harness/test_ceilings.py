@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import torch
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.host import ceilings
-from harness.host.ceilings import Ceilings, Size, measure, rates
+from harness.host.ceilings import Size, measure, rates
+from harness.host.environment import environment
+from results.ceilings import Ceilings, store_ceilings, stored_ceilings
+from results.errors import RunUnreadable
 
 CPU = torch.device("cpu")
 SOME = [
@@ -59,10 +63,15 @@ def test_a_device_is_measured_with_tensors_of_the_given_size():
     assert measured.copy_bytes_per_s > 0
     assert set(measured.flops_per_s) == {"float32", "bfloat16"}
     assert min(measured.flops_per_s.values()) > 0
+    assert set(measured.spread) == {"read", "copy", "float32", "bfloat16"}
+    low, high = measured.spread["float32"]
+    assert 0 < low <= measured.flops_per_s["float32"] <= high
+    assert measured.spread["read"][1] == measured.read_bytes_per_s
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ceilings, "measure_machine", lambda seconds: SOME)
 
 
@@ -75,6 +84,7 @@ def test_the_table_has_a_row_for_each_device(measured: None, capsys: pytest.Capt
         "cuda:0 141 GiB 4.51 TB/s 4.30 TB/s – 680 TFLOP/s 1,400 TFLOP/s",
         "cpu: Some CPU, 2 threads",
         "cuda:0: Some GPU",
+        "stored: runs/ceilings.json",
     ]
 
 
@@ -84,6 +94,22 @@ def test_json_has_every_figure(measured: None, capsys: pytest.CaptureFixture[str
     assert [device["device"] for device in devices] == ["cpu", "cuda:0"]
     assert devices[1]["flops_per_s"]["float8_e4m3fn"] == 1400e12
     assert set(devices[0]) == set(Ceilings.__struct_fields__)
+
+
+def test_ceilings_are_stored_beside_the_runs_of_their_machine(measured: None):
+    assert guarded(make_app(), ["machine", "--out", "here"]) == 0
+    here = environment()
+    assert stored_ceilings(Path("here"), here) == SOME
+    assert stored_ceilings(Path("here"), {**here, "cores": 99}) == []
+    assert stored_ceilings(Path("nowhere"), here) == []
+
+
+def test_damaged_ceilings_are_refused_with_the_command_that_renews_them(tmp_path: Path):
+    path = store_ceilings(tmp_path, {}, SOME)
+    for text in ("{", path.read_text(encoding="utf-8").replace('"version": 1', '"version": 7')):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(RunUnreadable, match="measure it again: bakeoff machine"):
+            stored_ceilings(tmp_path, {})
 
 
 def test_without_torch_one_line_says_what_to_install(

@@ -22,6 +22,7 @@ from harness.experiment.config import profiling
 from harness.experiment.fingerprint import fingerprint
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from results.attribution import Latency, Part
+from results.ceilings import Ceilings, store_ceilings
 from results.frames import FrameAppender
 from results.records import TrialRecord
 from results.report import render_html
@@ -110,8 +111,33 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
     sums = frame[frame.latency == "e2e"].groupby(["trial", "request"]).seconds.sum()
     assert sums.min() > 0
     assert table(run, Table.ATTRIBUTION, Format.CSV).startswith(b'"trial","engine","load","request","latency","part"')
+    assert "does not say which model" in str(found.roofline)  # a virtual engine has no settings
     assert "Where the latency comes from" in render_html(run)
     assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
+
+
+def test_ceilings_and_costs_of_steps_are_kept_with_the_run(tmp_path: Path, recording: Path):
+    world = VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()})
+    here = world.provenance().environment
+    device = Ceilings("cpu", "CPU", 1 << 30, 30e9, 30e9, {"bfloat16": 2e11})
+    store_ceilings(tmp_path / "runs", here, [device])
+    run = run_in(world, experiment(repeats=1), tmp_path / "runs")
+    assert run.manifest.ceilings == [device]
+    (tmp_path / "runs" / "ceilings.json").unlink()
+    assert results.load(run.path).ceilings == [device]
+    for trial in run.profiled:
+        costs = run.folder.trial(trial.record.id).read_step_costs()
+        assert costs is not None
+        assert costs.missing is not None
+
+
+def test_ceilings_that_are_measured_after_the_run_count_too(tmp_path: Path, recording: Path):
+    world = VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()})
+    run = run_in(world, experiment(repeats=1), tmp_path / "runs")
+    assert run.ceilings == []
+    device = Ceilings("cpu", "CPU", 1 << 30, 30e9, 30e9, {"bfloat16": 2e11})
+    store_ceilings(tmp_path / "runs", run.manifest.environment, [device])
+    assert results.load(run.path).ceilings == [device]
 
 
 def test_a_server_that_does_not_record_is_measured_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

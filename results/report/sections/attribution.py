@@ -1,12 +1,15 @@
-"""Where the latency came from: the profiled trials, as stacked bars and one table each."""
+"""Where the latency came from: the profiled trials as stacked bars, a roofline, and one table each."""
 
 import msgspec
 from markupsafe import Markup
 
 from results.attribution import PARTS, Latency, Part
+from results.attribution.roofline import Ceiling, Roofline
 from results.report.attribution import ProfiledTrial, profiled_trials
+from results.report.charts.roofline import Point, roofline
 from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.run import Run
+from results.text.roofline import ceiling_text
 
 _KINDS = {
     Part.CLIENT: "outside", Part.NETWORK_IN: "outside", Part.FRONT_END: "other", Part.QUEUE: "queue",
@@ -23,11 +26,13 @@ class AttributionView(msgspec.Struct, frozen=True):
     Attributes:
         trials: profiled trials.
         charts: of E2E and of TTFT, one bar per trial.
+        rooflines: one for each device and data type; empty without ceilings.
         meanings: title and definition of each part.
     """
 
     trials: list[ProfiledTrial]
     charts: list[Markup]
+    rooflines: list[Markup]
     meanings: list[tuple[str, str]]
 
 
@@ -35,7 +40,34 @@ def attribution_view(run: Run) -> AttributionView:
     """Build the section of a run."""
     trials = profiled_trials(run)
     charts = [svg for latency, name in _BARS if (svg := _chart(trials, latency, name))]
-    return AttributionView(trials, charts, [(info.title, info.meaning) for info in PARTS.values()])
+    return AttributionView(trials, charts, rooflines(trials), [(info.title, info.meaning) for info in PARTS.values()])
+
+
+def rooflines(trials: list[ProfiledTrial]) -> list[Markup]:
+    """One chart for each device and data type whose limits are known."""
+    points: dict[str, list[Point]] = {}
+    roofs: dict[str, list[Roofline]] = {}
+    for trial in trials:
+        found, record = trial.attribution.roofline, trial.attribution.record
+        if isinstance(found, Roofline) and isinstance(found.ceiling, Ceiling):
+            key = ceiling_text(found.ceiling)
+            roofs.setdefault(key, []).append(found)
+            points.setdefault(key, []).extend(
+                Point(record.engine, trial.position, record.load.label, phase, work)
+                for phase, work in found.phases.items()
+            )
+    return [_roofline(key, found, points[key]) for key, found in roofs.items()]
+
+
+def _roofline(name: str, found: list[Roofline], points: list[Point]) -> Markup:
+    ceiling = found[0].ceiling
+    assert isinstance(ceiling, Ceiling)
+    batches = sorted({each.critical_batch for each in found if each.critical_batch is not None})
+    if not batches:
+        critical = "no batch of decodes gets here"
+    else:
+        critical = f"critical batch {batches[0]:,}" + (f" to {batches[-1]:,}" if len(batches) > 1 else "")
+    return roofline(f"Distance from the limit, {name}", ceiling, points, critical)
 
 
 def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
