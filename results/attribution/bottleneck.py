@@ -44,6 +44,7 @@ class WhatIf(msgspec.Struct, frozen=True):
 _KEPT = {
     Part.CLIENT: 0.0, Part.NETWORK_IN: 0.0, Part.FRONT_END: 0.0, Part.QUEUE: 0.0, Part.PREFILL: 0.5, Part.STALL: 0.0,
     Part.DECODE: 0.5, Part.INTERFERENCE: 0.0, Part.BUBBLES: 0.0, Part.DETOKENISE: 0.0, Part.NETWORK_OUT: 0.0,
+    Part.ARRIVAL: 0.0, Part.HANDOVER: 0.0, Part.PREFILL_PHASE: 0.5, Part.DECODE_PHASE: 0.5, Part.DELIVERY: 0.0,
 }  # fmt: skip
 """Waits can vanish; the model's own work can be twice as fast."""
 
@@ -67,6 +68,7 @@ def what_if(attribution: Attribution, latency: Latency = Latency.E2E) -> list[Wh
     if not attribution.requests:
         return []
     whole = attribution.mean_s(latency)
-    saved = {part: attribution.means[latency][part] * (1 - kept) for part, kept in _KEPT.items()}
+    means = attribution.means[latency]
+    saved = {part: means[part] * (1 - kept) for part, kept in _KEPT.items() if part in means}
     ordered = sorted(saved, key=lambda part: -saved[part])
     return [WhatIf(part, _KEPT[part], whole - saved[part], saved[part] / whole) for part in ordered]

@@ -5,13 +5,14 @@ from functools import cached_property
 
 import msgspec
 
-from results.attribution.catalogue import Latency, Part
+from results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS, Latency, Part
 from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
 from results.attribution.energy import PhaseEnergy, phase_energy
-from results.attribution.parts import ServerTrace, split
+from results.attribution.parts import ServerTrace, split, split_span
 from results.attribution.steps import Steps, steps_of
 from results.records import RequestRecord, TelemetryRecord, TrialRecord
+from results.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
 from results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
@@ -45,6 +46,9 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         clock: order of the stamps of client and server.
         energy: of the GPUs by phase, or why it is unknown; None without a GPU.
         missing: why there is no record of the server; None if there is one.
+        parts: that the record tells apart, in order of a request's life.
+        spans: the engine's spans of requests, by answer id; empty if it records its steps.
+        wall_drift_ns: how far the wall clock of the spans moved against the monotonic clock.
     """
 
     record: TrialRecord
@@ -54,13 +58,21 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     clock: ClockCheck | None
     energy: PhaseEnergy | str | None = None
     missing: str | None = None
+    parts: tuple[Part, ...] = STEP_PARTS
+    spans: dict[str, RequestSpan] = {}
+    wall_drift_ns: int = 0
+
+    @property
+    def derived(self) -> frozenset[Part]:
+        """Parts that follow from durations, without stamps at both ends."""
+        return DERIVED_PARTS if self.spans else frozenset()
 
     @cached_property
     def means(self) -> dict[Latency, dict[Part, float]]:
         """Mean seconds of each part; empty without requests."""
         count = len(self.requests)
         return {
-            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in Part}
+            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in self.parts}
             for latency in Latency
             if count
         }
@@ -96,6 +108,7 @@ def attribution_of(
     events: Sequence[Sequence[EngineEvent]],
     front_end: Iterable[HttpRecord],
     *,
+    spans: Sequence[SpanFrame] = (),
     telemetry: Sequence[TelemetryRecord] = (),
     missing: str | None = None,
 ) -> Attribution:
@@ -106,9 +119,15 @@ def attribution_of(
         answered: successful requests of the window.
         events: of each engine process.
         front_end: of the HTTP process.
+        spans: record of an engine that exports spans instead.
         telemetry: samples.
         missing: why there is no record of the server.
+
+    Raises:
+        RunUnreadable: the record of spans is damaged.
     """
+    if spans:
+        return _by_spans(record, answered, spans, missing)
     steps = [steps_of(process) for process in events]
     traces = _traces(steps, front_end)
     known = {request.index: traces.get(request.answer_id or "") for request in answered}
@@ -121,6 +140,24 @@ def attribution_of(
     ]
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
     return Attribution(record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record), missing)
+
+
+def _by_spans(
+    record: TrialRecord, answered: Sequence[RequestRecord], frames: Sequence[SpanFrame], missing: str | None
+) -> Attribution:
+    spans = by_answer(request_spans(frames))
+    known = [(request, spans.get(request.answer_id or "")) for request in answered if request.chunk_ns]
+    requests = [
+        AttributedRequest(request.index, {latency: split_span(request, span, latency) for latency in Latency})
+        for request, span in known
+    ]
+    if not any(span for _, span in known):
+        missing = missing or "no span of the engine belongs to a request of the window"
+    clock = clock_check([(request, span) for request, span in known if span])
+    drift_ns = wall_clock_drift_ns(frames)
+    return Attribution(
+        record, requests, [], {}, clock, missing=missing, parts=SPAN_PARTS, spans=spans, wall_drift_ns=drift_ns
+    )
 
 
 def _energy(

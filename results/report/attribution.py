@@ -20,6 +20,7 @@ from results.text.attribution import (
     kernel_line,
     overhead_line,
     part_rows,
+    span_lines,
     what_if_text,
 )
 from results.text.format import plain, value_text
@@ -102,8 +103,8 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
         notes=[
             coverage_line(found),
             clock_line(found.clock),
-            cost_line(found),
-            *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
+            *span_lines(found),
+            *filter(None, [cost_line(found), energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
         if has_requests
