@@ -6,6 +6,7 @@ binary protobuf); message classes: the package ``opentelemetry-proto``.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _QUEUE, _PREFILL, _DECODE = (
 )
 _DURATIONS = (_TO_FIRST, _TO_LAST, _QUEUE, _PREFILL, _DECODE)
 """Attributes of vLLM 0.32, ``vllm/tracing/utils.py``; in seconds."""
+_SEQUENCE = re.compile(r"(?<!chatcmpl)-\d+$")
 
 
 class ClockReading(msgspec.Struct, frozen=True, array_like=True, tag="clock"):
@@ -105,13 +107,12 @@ def wall_clock_drift_ns(frames: Sequence[SpanFrame]) -> int:
 def by_answer(spans: Sequence[RequestSpan]) -> dict[str, RequestSpan]:
     """Spans by the id of the answer; answers with several sequences are left out.
 
-    vLLM names a chat completion's only sequence as the answer, and the first sequence of a completion ``<answer>-0``.
+    vLLM names the sequence of a chat as the answer, and those of a completion ``<answer>-0``, ``<answer>-1``…
     """
     unique = list(dict.fromkeys(spans))  # an exporter repeats a request whose reply it missed
-    answers = [span.request_id.removesuffix("-0") for span in unique]
+    answers = [_SEQUENCE.sub("", span.request_id) for span in unique]
     count = Counter(answers)
-    pairs = zip(answers, unique, strict=True)
-    return {answer: span for answer, span in pairs if count[answer] == 1 and f"{answer}-1" not in count}
+    return {answer: span for answer, span in zip(answers, unique, strict=True) if count[answer] == 1}
 
 
 def _decoded(body: bytes) -> "list[Span]":
@@ -129,9 +130,7 @@ def _request_span(span: "Span", readings: Sequence[ClockReading]) -> RequestSpan
     values = {pair.key: pair.value for pair in span.attributes}
     absent = [name for name in (_ID, *_DURATIONS) if name not in values]
     if absent:
-        raise RunUnreadable(
-            f"the engine's spans have no {', '.join(absent)}; profile a version of vLLM that sends them"
-        )
+        raise RunUnreadable(f"the engine's spans lack {', '.join(absent)}; profile a version of vLLM that sends them")
     to_first, to_last, queue, prefill, decode = (_ns(name, values[name].double_value) for name in _DURATIONS)
     arrival_ns = _monotonic_ns(span.start_time_unix_nano, readings)
     return RequestSpan(

@@ -24,6 +24,8 @@ _MAX_BODY_BYTES = 64 * 2**20
 """Unpacked; an exporter sends 512 spans at a time, which is about a megabyte."""
 _READING_S = 1.0
 _TRIES = 5
+_CLOSE_S = 0.1
+"""What a request in progress gets when the receiver closes."""
 
 ReadClocks = Callable[[], ClockReading]
 
@@ -120,10 +122,10 @@ async def receiving(port: int = 0) -> AsyncGenerator[SpanReceiver]:
         OSError: the port is taken.
     """
     receiver = SpanReceiver()
-    runner = web.AppRunner(receiver.app(), access_log=None)
+    runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=_CLOSE_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", port, shutdown_timeout=0.1).start()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         receiver.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}{PATH}"
         yield receiver
     finally:
