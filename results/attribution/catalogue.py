@@ -65,7 +65,7 @@ PARTS: dict[Part, PartInfo] = {
     ),
     Part.HANDOVER: PartInfo(
         "front end ⇄ engine",
-        "of spans: tokenising the prompt, passing the request to the engine process, and the last token back",
+        "of spans: tokenising, the way to the engine process, which takes requests between two steps, and back",
     ),
     Part.PREFILL_PHASE: PartInfo(
         "prefill phase",
@@ -79,7 +79,7 @@ PARTS: dict[Part, PartInfo] = {
         "of spans: from the token’s arrival at the front end until the client read it",
     ),
     Part.OUTSIDE: PartInfo(
-        "network and front end", "in a comparison of steps with spans: network, front end and detokenising together"
+        "network, front end, queue", "in a comparison of steps with spans: all that is neither client nor a phase"
     ),
     Part.UNATTRIBUTED: PartInfo("unattributed", "the rest: stamps that are missing, or contradict their order"),
 }

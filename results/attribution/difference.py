@@ -12,8 +12,10 @@ _COMPUTING = frozenset({
     Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE, Part.BUBBLES, Part.PREFILL_PHASE, Part.DECODE_PHASE,
 })  # fmt: skip
 _OUTSIDE = frozenset({
-    Part.NETWORK_IN, Part.FRONT_END, Part.DETOKENISE, Part.NETWORK_OUT, Part.ARRIVAL, Part.HANDOVER, Part.DELIVERY,
+    Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.DETOKENISE, Part.NETWORK_OUT,
+    Part.ARRIVAL, Part.HANDOVER, Part.DELIVERY,
 })  # fmt: skip
+"""With the queue: that of spans begins when the engine takes the request, which is after the step in progress."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -73,7 +75,6 @@ def _phases(means: Mapping[Latency, Mapping[Part, float]]) -> dict[Latency, dict
         latency: {
             Part.CLIENT: by_part[Part.CLIENT],
             Part.OUTSIDE: _sum(by_part, _OUTSIDE),
-            Part.QUEUE: by_part[Part.QUEUE],
             Part.PREFILL_PHASE: prefill_s,
             Part.DECODE_PHASE: _sum(by_part, _COMPUTING) - prefill_s,
             Part.UNATTRIBUTED: by_part[Part.UNATTRIBUTED],

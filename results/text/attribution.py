@@ -19,6 +19,10 @@ _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3
 _CASES, _MIN_SAVING = 3, 0.01
 """Savings that are named: at most so many, each at least this share of the mean."""
+_UNREPORTED = (
+    "vLLM does not report its steps (interference, stalls and gaps are inside prefill and decode phase), nor when it "
+    "tokenised and how long a request waited for the step in progress (both are inside front end ⇄ engine)"
+)
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
@@ -75,10 +79,9 @@ def span_lines(attribution: Attribution) -> list[str]:
     if not attribution.spans:
         return []
     drift = f"{math.ceil(attribution.wall_drift_ns / _NS_PER_US):,} µs"
-    absent = "its steps: interference, stalls and gaps are inside prefill and decode"
     return [
         f"* derived from durations in vLLM’s spans; their clock and the client’s kept their distance within {drift}",
-        f"vLLM does not report {absent}; nor when it tokenised: that is inside front end ⇄ engine",
+        _UNREPORTED,
     ]
 
 
