@@ -138,12 +138,11 @@ class ExportingWorld(VirtualWorld):
             yield msgspec.structs.replace(under_test, spans=self.receiver)
 
 
-def measured(root: Path, receiver: SpanReceiver | None, **engine: Any) -> Run:
+def measured(root: Path, receiver: SpanReceiver | None, levels: int = 1, **engine: Any) -> Run:
     world = ExportingWorld({"vllm": VirtualEngine()})
     world.receiver = receiver
-    chosen = virtual_experiment(
-        [], [{"concurrency": 1}], engines=[{"adapter": "vllm", **engine}], trial=TRIAL, repeats=1
-    )
+    loads = [{"concurrency": level + 1} for level in range(levels)]
+    chosen = virtual_experiment([], loads, engines=[{"adapter": "vllm", **engine}], trial=TRIAL, repeats=1)
     return run_in(world, profiling(chosen), root)
 
 
@@ -156,16 +155,14 @@ def test_requests_of_the_profiled_trial_ask_for_their_spans(tmp_path: Path, monk
         return await steady(self, order, *rest)
 
     monkeypatch.setattr(Fleet, "steady", spy)
-    run = measured(tmp_path, Exported(b""))
-    (trial,) = run.profiled
-    assert trial.record.step_log_missing is None
-    assert parents[0] is None
+    run = measured(tmp_path, Exported(b""), levels=2)
+    assert [parent is None for parent in parents] == [True, False, True, False]
     version, trace, parent, flags = (parents[1] or "").split("-")
     assert (version, len(trace), len(parent), flags) == ("00", 32, 16, "01")
-    assert (
-        len([frame for frame in frames(run.folder.trial(trial.record.id).span_log) if isinstance(frame, SpanBatch)])
-        == 1
-    )
+    for trial in run.profiled:
+        assert trial.record.step_log_missing is None
+        kept = frames(run.folder.trial(trial.record.id).span_log)
+        assert [frame.body for frame in kept if isinstance(frame, SpanBatch)] == [b""]
     assert not run.folder.trial(run.finished[0].record.id).span_log.exists()
     assert run.attributions[0].missing == "no span of the engine belongs to a request of the window"
 
