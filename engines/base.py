@@ -176,7 +176,7 @@ class SupportsSpans(Protocol):
     Attributes:
         recording_options: options of a launch that export spans to :data:`SPAN_ENDPOINT`.
         span_delay_s: longest time from the end of a request to its export, after such a launch.
-        span_command: how to start a server that exports to a given address: a sentence part with ``{endpoint}``.
+        span_command: command line that starts such a server by hand, with ``{endpoint}`` for the address.
     """
 
     recording_options: ClassVar[Mapping[str, Any]]

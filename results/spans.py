@@ -30,6 +30,7 @@ _QUEUE, _PREFILL, _DECODE = (
 _DURATIONS = (_TO_FIRST, _TO_LAST, _QUEUE, _PREFILL, _DECODE)
 """Attributes of vLLM 0.32, ``vllm/tracing/utils.py``; in seconds."""
 _SEQUENCE = re.compile(r"(?<!chatcmpl)-\d+$")
+"""Number of a sequence, at the end of its id."""
 
 
 class ClockReading(msgspec.Struct, frozen=True, array_like=True, tag="clock"):

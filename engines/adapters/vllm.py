@@ -59,7 +59,7 @@ _SPANS = {
     "OTEL_TRACES_SAMPLER": "parentbased_always_off",  # plain trials of the same start export nothing
     "OTEL_BSP_SCHEDULE_DELAY": "200",
 }
-"""Environment of a launch that exports spans: which, how, and every how many milliseconds."""
+"""Environment of a launch that exports spans; the delay between two exports is in milliseconds."""
 _CACHE_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "cache_dtype", "enable_prefix_caching")
 
 METRICS = Prometheus(
@@ -118,7 +118,7 @@ class VllmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     api_server_count: int | None = None
     """Number of front-end processes."""
     otlp_traces_endpoint: str | None = None
-    """Address to which spans of requests are exported."""
+    """Address to which it exports OpenTelemetry spans of requests; ``bakeoff profile`` sets it."""
     cpu_kvcache_space_gib: int | None = None
     """KV cache of the CPU build, in GiB; the adapter's default is 2."""
 

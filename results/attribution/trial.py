@@ -151,7 +151,7 @@ def _by_spans(
         AttributedRequest(request.index, {latency: split_span(request, span, latency) for latency in Latency})
         for request, span in known
     ]
-    if not any(span for _, span in known):
+    if known and not any(span for _, span in known):
         missing = missing or "no span of the engine belongs to a request of the window"
     clock = clock_check([(request, span) for request, span in known if span])
     drift_ns = wall_clock_drift_ns(frames)
