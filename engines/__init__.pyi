@@ -3,7 +3,7 @@ from .base import Engine, Model, Setup
 from .deployment import Deployment
 from .errors import EngineError
 from .launcher import Launch, launched, pick_port
-from .registry import adapter_names, check, dialect, engine, records_steps
+from .registry import adapter_names, check, dialect, engine, records_requests
 from .server import Server, attached
 from .spec import EngineSpec, Speculation
 
@@ -25,5 +25,5 @@ __all__ = [
     "engine",
     "launched",
     "pick_port",
-    "records_steps",
+    "records_requests",
 ]

@@ -145,10 +145,10 @@ class SupportsStepLog(Protocol):
     """An engine that records when it computed and wrote each token; see :mod:`results.step_log`.
 
     Attributes:
-        step_log_options: options of a launch that allow it.
+        recording_options: options of a launch that allow it.
     """
 
-    step_log_options: ClassVar[Mapping[str, Any]]
+    recording_options: ClassVar[Mapping[str, Any]]
 
     async def start_step_log(self, server: Server) -> None:
         """Begin to record.
@@ -165,6 +165,27 @@ class SupportsStepLog(Protocol):
             StepLogMissing: the record is not complete.
         """
         ...
+
+
+@runtime_checkable
+class SupportsSpans(Protocol):
+    """An engine that exports a span per request in OpenTelemetry's protocol; see :mod:`results.spans`.
+
+    A request is exported if it carries a ``traceparent`` header whose flag ``sampled`` is set.
+
+    Attributes:
+        recording_options: options of a launch that export spans to :data:`SPAN_ENDPOINT`.
+        span_delay_s: longest time from the end of a request to its export, after such a launch.
+        span_command: command line that starts such a server by hand, with ``{endpoint}`` for the address.
+    """
+
+    recording_options: ClassVar[Mapping[str, Any]]
+    span_delay_s: ClassVar[float]
+    span_command: ClassVar[str]
+
+
+SPAN_ENDPOINT = "{spans}"
+"""In the arguments of a launch: the address of the receiver that the harness runs for it."""
 
 
 @runtime_checkable

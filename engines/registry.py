@@ -68,13 +68,13 @@ def _unknown(name: str) -> UnknownEngine:
     return UnknownEngine(f"unknown engine '{name}'; {nearest(name, adapter_names())}")
 
 
-def records_steps(adapter: str) -> bool:
-    """Whether an adapter's engine records its steps.
+def records_requests(adapter: str) -> bool:
+    """Whether an adapter's engine records its steps, or exports spans, so that its trials can be profiled.
 
     Raises:
         UnknownEngine: as :func:`adapter_class`.
     """
-    return hasattr(adapter_class(adapter), "start_step_log")
+    return hasattr(adapter_class(adapter), "recording_options")
 
 
 def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Engine; a base class is optional)

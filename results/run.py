@@ -282,13 +282,13 @@ class Run:
     def _attribution(self, trial: Trial) -> Attribution:
         folder = self.folder.trial(trial.record.id)
         try:
-            events, front_end, costs = folder.read_steps(), folder.read_front_end(), folder.read_step_costs()
+            return attribution_of(
+                trial.record, trial.answered, folder.read_steps(), folder.read_front_end(), spans=folder.read_spans(),
+                telemetry=trial.telemetry, costs=folder.read_step_costs(), ceilings=self.ceilings,
+                missing=trial.record.step_log_missing,
+            )  # fmt: skip
         except RunUnreadable as error:  # all else of the run can be read
             return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
-        return attribution_of(
-            trial.record, trial.answered, events, front_end,
-            telemetry=trial.telemetry, costs=costs, ceilings=self.ceilings, missing=trial.record.step_log_missing,
-        )  # fmt: skip
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
         return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]

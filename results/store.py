@@ -12,7 +12,8 @@
             trial.json           verdict, counts, engine description       (atomic, last)
             quality.json         its answers compared with a reference's   (derived, atomic)
             steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
-            front-end-0.frames   its HTTP process (:mod:`results.step_log`)
+            front-end-0.frames   its HTTP process (:mod:`results.step_log`), or
+            spans.frames         the spans that it exported (:mod:`results.spans`)
             step-costs.json      bytes and operations of these steps         (derived, atomic)
 
 A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`; a run is complete when its log
@@ -44,6 +45,7 @@ from results.jsonl import Log, read_log
 from results.quality import QualityRecord
 from results.records import RequestRecord, RunStatus, StreamRecord, TelemetryRecord
 from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
+from results.spans import SpanFrame
 from results.step_costs import TrialCosts
 from results.step_log import EngineEvent, HttpRecord
 
@@ -59,6 +61,7 @@ class TrialFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.telemetry_log = path / "telemetry.jsonl"
+        self.span_log = path / "spans.frames"
         self._requests = path / "requests.jsonl"
         self._quality = path / "quality.json"
         self._step_costs = path / "step-costs.json"
@@ -102,6 +105,10 @@ class TrialFolder:
         """Read the record of the engine's HTTP process; empty unless the trial was profiled."""
         logs = (FrameLog(path, HttpRecord) for path in sorted(self.path.glob("front-end-*.frames")))
         return list(itertools.chain.from_iterable(logs))
+
+    def read_spans(self) -> list[SpanFrame]:
+        """Read the spans that the engine exported; empty unless the trial was profiled by spans."""
+        return list(FrameLog(self.span_log, SpanFrame))  # type: ignore[type-var]  (a union)
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Read the telemetry samples."""

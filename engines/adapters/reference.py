@@ -139,7 +139,10 @@ class ReferenceEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
-    step_log_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}", "profile_dir": "{file:profile}"}
+    recording_options: ClassVar[Mapping[str, Any]] = {
+        "step_log_dir": "{file:step-log}",
+        "profile_dir": "{file:profile}",
+    }
     metrics = METRICS
     stop_grace_s = (5.0, 2.0)
 

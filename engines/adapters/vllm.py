@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.base import Setup
+from engines.base import SPAN_ENDPOINT, Setup
 from engines.dialects import Dialect, VllmDialect
 from engines.launcher import Server
 from engines.metrics import Histogram, Positions, Prometheus, Series
@@ -54,6 +54,12 @@ _SYSTEM = ("torch_version", "cuda_runtime_version", "nvidia_driver_version", "nv
 _RESET_TRIES, _RESET_PAUSE_S = 20, 0.1
 _INFO_TRIES = 4
 """Number of attempts to read the configuration."""
+_SPANS = {
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    "OTEL_TRACES_SAMPLER": "parentbased_always_off",  # plain trials of the same start export nothing
+    "OTEL_BSP_SCHEDULE_DELAY": "200",
+}
+"""Environment of a launch that exports spans; the delay between two exports is in milliseconds."""
 _CACHE_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens", "cache_dtype", "enable_prefix_caching")
 
 METRICS = Prometheus(
@@ -111,6 +117,8 @@ class VllmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Number of replicas of the model."""
     api_server_count: int | None = None
     """Number of front-end processes."""
+    otlp_traces_endpoint: str | None = None
+    """Address to which it exports OpenTelemetry spans of requests; ``bakeoff profile`` sets it."""
     cpu_kvcache_space_gib: int | None = None
     """KV cache of the CPU build, in GiB; the adapter's default is 2."""
 
@@ -132,6 +140,10 @@ def _speculative(speculation: Speculation) -> Setting | Cannot:
         known = ", ".join((*_OWN_METHODS, *_DRAFT_METHODS))
         return Cannot(f"it knows the methods {known}, not {speculation.method!r}")
     return Setting(("--speculative-config", msgspec.json.encode(config, order="sorted").decode()))
+
+
+def _settings(env: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in env.items())
 
 
 class VllmEngine(ServerEngine):
@@ -162,6 +174,9 @@ class VllmEngine(ServerEngine):
         "cpu_offload_gb": flag("--cpu-offload-gb"),
     }
     key_variable = "VLLM_API_KEY"
+    recording_options: ClassVar[Mapping[str, Any]] = {"otlp_traces_endpoint": SPAN_ENDPOINT}
+    span_delay_s = 1.0
+    span_command = f"{_settings(_SPANS)} vllm serve … --otlp-traces-endpoint {{endpoint}}"
     ready_timeout_s = 600.0  # it compiles the model before it opens its port
     metrics = METRICS
 
@@ -183,8 +198,10 @@ class VllmEngine(ServerEngine):
         return (*where, *fixed, *option_argv(msgspec.structs.replace(options, cpu_kvcache_space_gib=None)))
 
     def environ(self) -> dict[str, str]:
-        """No usage statistics; development mode, for ``/server_info`` and ``/reset_prefix_cache``."""
+        """No usage statistics; development mode, for ``/server_info`` and ``/reset_prefix_cache``; export of spans."""
         env = {**super().environ(), "VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
+        if self.setup.options.otlp_traces_endpoint == SPAN_ENDPOINT:
+            env |= _SPANS
         space_gib = self._cpu_kv_gib()
         return env if space_gib is None else {**env, "VLLM_CPU_KVCACHE_SPACE": str(space_gib)}
 

@@ -90,9 +90,9 @@ def profile(
 ) -> int:
     """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
 
-    Runs one plain and one profiled trial of each engine and level; in the latter the engine records its steps. Prints
-    the parts of each request's latency and the bottleneck, and writes one Perfetto trace per profiled trial, for
-    ui.perfetto.dev. Engines that do not record their steps get a plain trial.
+    Runs one plain and one profiled trial of each engine and level; in the latter the reference engine records its
+    steps, and vLLM exports a span of each request. Prints the parts of each request's latency and the bottleneck, and
+    writes one Perfetto trace per profiled trial, for ui.perfetto.dev. Other engines get a plain trial.
 
     Parameters
     ----------
@@ -203,8 +203,9 @@ def bench(
     calibrate
         Also measure the client's own error, which the table prints as ±.
     profile
-        Repeat each level once while the server records its steps, and print where the latency comes from. The server
-        must be a reference engine of this machine, started with --step-log-dir.
+        Repeat each level once while the server records its requests, and print where the latency comes from. The
+        server must be on this machine: a reference engine started with --step-log-dir, or vLLM started with
+        --otlp-traces-endpoint http://127.0.0.1:4318/v1/traces and the environment that docs/profile.md names.
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers

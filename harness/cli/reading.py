@@ -198,6 +198,7 @@ def _attribution(found: "Attribution") -> dict[str, Any]:
         "trial": found.record.id,
         "sentence": bottleneck_sentence(found),
         "mean_s": found.means,
+        "derived": sorted(found.derived),
         "clock": found.clock,
         "attributed_share": found.attributed_share,
     }

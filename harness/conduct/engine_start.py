@@ -10,7 +10,9 @@ import msgspec
 import psutil
 
 from engines import Engine, Launch, Model, Server, attached, launched
+from engines.base import SPAN_ENDPOINT
 from engines.secrets import masked_data
+from harness.conduct.spans import SpanReceiver, receiving
 from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
 from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
@@ -29,6 +31,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         gpus: GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None: all.
         own: its processes on this machine that the harness did not start, such as those of a container.
         build: from :func:`harness.experiment.fingerprint.build_of_engine`.
+        spans: receiver of the spans that it exports; None unless it was launched to export them.
     """
 
     engine: Engine
@@ -38,6 +41,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
     gpus: str | None
     own: OwnProcesses = OwnProcesses()
     build: dict[str, Any] = {}
+    spans: SpanReceiver | None = None
 
 
 @contextlib.asynccontextmanager
@@ -54,7 +58,28 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
     Raises:
         EngineError: it cannot be launched, did not get ready in time, or ended before that.
     """
-    launch = engine.launch(port)
+    async with (
+        _receiver(engine.launch(port)) as (launch, spans),
+        _started(engine, label, model, launch, log) as under_test,
+    ):
+        yield msgspec.structs.replace(under_test, spans=spans)
+
+
+@contextlib.asynccontextmanager
+async def _receiver(launch: Launch | None) -> AsyncGenerator[tuple[Launch | None, SpanReceiver | None]]:
+    """The launch with the address of a receiver of spans, if it exports some."""
+    if launch is None or SPAN_ENDPOINT not in launch.argv:
+        yield launch, None
+        return
+    async with receiving() as receiver:
+        argv = tuple(receiver.endpoint if word == SPAN_ENDPOINT else word for word in launch.argv)
+        yield msgspec.structs.replace(launch, argv=argv), receiver
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    engine: Engine, label: str, model: Model, launch: Launch | None, log: Path
+) -> AsyncGenerator[EngineUnderTest]:
     visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
     host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, used_bytes(gpus)

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from engines import Engine, Model, engine, records_steps
+from engines import Engine, Model, engine, records_requests
+from engines.base import SPAN_ENDPOINT
 from engines.registry import adapter_class
 from harness.conduct.world import World
 from harness.experiment.config import EngineConfig, Experiment
@@ -74,9 +75,12 @@ async def prepared(
 
 
 def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
-    """The adapter's options; of a run with profiled trials, those that allow a record of steps beside them."""
-    kind = adapter_class(config.adapter)
-    recording = kind.step_log_options if experiment.profile and records_steps(config.adapter) and not config.url else {}
+    """The adapter's options; of a run with profiled trials, those that allow a record of requests beside them."""
+    if not experiment.profile or config.url or not records_requests(config.adapter):
+        return config.options
+    recording: dict[str, Any] = dict(adapter_class(config.adapter).recording_options)
+    if SPAN_ENDPOINT in recording.values() and (config.container or config.ssh):
+        return config.options  # it could not reach the receiver, which listens on the loopback interface
     return {**recording, **config.options}
 
 

@@ -1,6 +1,7 @@
 """Runs one trial: fills the cache, applies the load, decodes, judges and stores the requests."""
 
 import asyncio
+import contextlib
 import functools
 import statistics
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from harness.client.fleet import LoadOrder, Share
 from harness.client.wire import WireSession, wire_sessions
 from harness.conduct.engine_start import EngineUnderTest
 from harness.conduct.kernels import LOAD_S, record_kernels
+from harness.conduct.recording import SpanLog, recording
 from harness.conduct.step_log import StepLog
 from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
@@ -117,13 +119,14 @@ class TrialRunner:
         folder.create()
         started_ns = self._world.now_ns()
         page = _page(under_test)
-        step_log = StepLog(under_test.engine, under_test.server, folder) if plan.profiled else None
+        recorder = recording(under_test, folder) if plan.profiled else contextlib.nullcontext()
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
-        async with self._sampler.into(
+        sampled = self._sampler.into(
             folder.telemetry_log, under_test.server.pid, self._fleet.pids, page, under_test.gpus, own=own
-        ):
+        )
+        async with sampled, recorder as log:
             result = await self._unless_death(
-                under_test.server, self._drive(under_test, plan.load, traffic, folder, step_log)
+                under_test.server, self._drive(under_test, plan.load, traffic, folder, log)
             )
         ended_ns = self._world.now_ns()
         if result and result.loop_lag:
@@ -151,7 +154,7 @@ class TrialRunner:
             start_s=under_test.server.start_s,
             startup=under_test.startup,
             profiled=plan.profiled,
-            step_log_missing=step_log.missing if step_log else None,
+            step_log_missing=log.missing if log else None,
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
@@ -159,7 +162,7 @@ class TrialRunner:
             if result and result.ramp
             else None,
         )
-        if step_log and step_log.missing is None:
+        if isinstance(log, StepLog) and log.missing is None:
             folder.write_step_costs(trial_costs(record.engine_description, folder.read_steps()))
         if plan.profiled and self._experiment.kernels and not death:
             briefly = functools.partial(self._briefly, under_test, record, traffic)
@@ -179,7 +182,12 @@ class TrialRunner:
         return await self._fleet.load(order, self._encoded(under_test, traffic.window, 0), folder)
 
     async def _drive(
-        self, under_test: EngineUnderTest, load: Load, traffic: Traffic, folder: TrialFolder, step_log: StepLog | None
+        self,
+        under_test: EngineUnderTest,
+        load: Load,
+        traffic: Traffic,
+        folder: TrialFolder,
+        log: StepLog | SpanLog | None,
     ) -> LoadResult:
         limits = self._experiment.trial
         self._was_reset = False
@@ -187,21 +195,23 @@ class TrialRunner:
         self._was_reset = limits.cache is not Cache.WARM and await under_test.engine.reset_cache(under_test.server)
         primed = await self._prime(under_test, tuple(traffic.primers()), folder)
         order = self._order(under_test, share_of(load, limits), Phase.MEASURED)
+        if isinstance(log, SpanLog):
+            order = msgspec.structs.replace(order, access=log.access(order.access))
 
         def window(sessions: Iterable[PlannedSession], first: int) -> Iterator[WireSession]:
             return self._encoded(under_test, sessions, first, self._asks(load))
 
         await self._sampler.mark("before")
-        if step_log:
-            await step_log.start()
+        if log:
+            await log.start()
         if is_steady(load):
             others = functools.partial(self._encoded, under_test)
             plan = SteadyTraffic(load, limits, traffic, primed=primed, encode=others, encode_window=window).plan()
             result = await self._fleet.steady(order, plan, folder)
         else:
             result = await self._fleet.load(order, window(traffic.window, 0), folder)
-        if step_log:
-            await step_log.stop()
+        if log:
+            await log.stop()
         await self._sampler.mark("after")
         return result
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engines import Deployment, EngineSpec, check, records_steps
+from engines import Deployment, EngineSpec, check, records_requests
 from harness.errors import BadExperiment
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from results.records import Cache, Load, Slo, TrialPlan
@@ -134,7 +134,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
     profile: bool = False
-    """Follow the first trial of each engine and level by one in which the engine records its steps
+    """Follow the first trial of each engine and level by one in which the engine records its steps or exports spans
     (``bakeoff profile``); no metric counts it."""
     kernels: bool = False
     """Record kernels for a second after each profiled trial, by torch's profiler, for its trace."""
@@ -155,7 +155,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                         trial_id = f"r{repeat}-{engine.name}-{level}"
                         plan = TrialPlan(trial_id, engine.name, self.workload.name, load, repeat)
                         trials.append(plan)
-                        if self.profile and repeat == 1 and records_steps(engine.adapter):
+                        if self.profile and repeat == 1 and records_requests(engine.adapter):
                             trials.append(msgspec.structs.replace(plan, id=f"{trial_id}-profiled", profiled=True))
         return trials
 
@@ -244,11 +244,11 @@ def profiling(experiment: Experiment) -> Experiment:
     """The experiment with profiled trials.
 
     Raises:
-        BadExperiment: none of its engines records its steps.
+        BadExperiment: none of its engines records its steps or exports spans.
     """
-    if not any(records_steps(engine.adapter) for engine in experiment.engines):
+    if not any(records_requests(engine.adapter) for engine in experiment.engines):
         names = ", ".join(engine.name for engine in experiment.engines)
-        raise BadExperiment(f"no engine records its steps ({names}); profile the adapter 'reference'")
+        raise BadExperiment(f"no engine can be profiled ({names}); profile the adapter 'reference' or 'vllm'")
     return msgspec.structs.replace(experiment, profile=True)
 
 

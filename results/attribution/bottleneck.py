@@ -55,6 +55,8 @@ class WhatIf(msgspec.Struct, frozen=True):
 
 
 _TWICE = 2.0
+_OWN_WORK = frozenset({*PHASE_OF, Part.PREFILL_PHASE, Part.DECODE_PHASE})
+"""Parts in which the model computes for the request itself; the others are waits."""
 
 
 class PhaseLimit(msgspec.Struct, frozen=True):
@@ -99,10 +101,10 @@ def what_if(attribution: Attribution, latency: Latency = Latency.E2E) -> list[Wh
         return []
     whole = attribution.mean_s(latency)
     cases: list[WhatIf] = []
-    for part in Part:
+    for part, mean_s in attribution.means[latency].items():
         if part is not Part.UNATTRIBUTED:
             change, kept = _change(attribution, part)
-            saved = attribution.means[latency][part] * (1 - kept)
+            saved = mean_s * (1 - kept)
             cases.append(WhatIf(part, change, kept, whole - saved, saved / whole))
     return sorted(cases, key=lambda case: -case.share)
 
@@ -112,7 +114,7 @@ def _change(attribution: Attribution, part: Part) -> tuple[Change, float]:
 
     Of a decode that is bound by memory only the time that its bytes account for is halved.
     """
-    if part not in PHASE_OF:
+    if part not in _OWN_WORK:
         return Change.REMOVED, 0.0
     limit = phase_limit(attribution, part)
     if part is Part.DECODE and limit is not None and limit.bound is Bound.MEMORY:

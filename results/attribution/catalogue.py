@@ -26,6 +26,12 @@ class Part(StrEnum):
     BUBBLES = "bubbles"
     DETOKENISE = "detokenise"
     NETWORK_OUT = "network_out"
+    ARRIVAL = "arrival"
+    HANDOVER = "handover"
+    PREFILL_PHASE = "prefill_phase"
+    DECODE_PHASE = "decode_phase"
+    DELIVERY = "delivery"
+    OUTSIDE = "outside"
     UNATTRIBUTED = "unattributed"
 
 
@@ -54,6 +60,39 @@ PARTS: dict[Part, PartInfo] = {
     Part.BUBBLES: PartInfo("gaps between steps", "gaps between steps while it was being computed"),
     Part.DETOKENISE: PartInfo("detokenise", "from the token in the engine until its text was handed to the socket"),
     Part.NETWORK_OUT: PartInfo("network out", "from there until the client read it"),
+    Part.ARRIVAL: PartInfo(
+        "network and HTTP in", "of spans: from the client’s send until the server’s front end took the parsed request"
+    ),
+    Part.HANDOVER: PartInfo(
+        "front end ⇄ engine",
+        "of spans: tokenising, the way to the engine process, which takes requests between two steps, and back",
+    ),
+    Part.PREFILL_PHASE: PartInfo(
+        "prefill phase",
+        "of spans: from the first step that computes it to its first token; interference, stalls and gaps included",
+    ),
+    Part.DECODE_PHASE: PartInfo(
+        "decode phase", "of spans: from there to its last token; interference, stalls and gaps included"
+    ),
+    Part.DELIVERY: PartInfo(
+        "detokenise and network out",
+        "of spans: from the token’s arrival at the front end until the client read it",
+    ),
+    Part.OUTSIDE: PartInfo(
+        "network, front end, queue", "in a comparison of steps with spans: all that is neither client nor a phase"
+    ),
     Part.UNATTRIBUTED: PartInfo("unattributed", "the rest: stamps that are missing, or contradict their order"),
 }
 """By part, in order of a request's life."""
+STEP_PARTS = (
+    Part.CLIENT, Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE,
+    Part.BUBBLES, Part.DETOKENISE, Part.NETWORK_OUT, Part.UNATTRIBUTED,
+)  # fmt: skip
+"""Parts of a request whose engine records its steps."""
+SPAN_PARTS = (
+    Part.CLIENT, Part.ARRIVAL, Part.HANDOVER, Part.QUEUE, Part.PREFILL_PHASE, Part.DECODE_PHASE, Part.DELIVERY,
+    Part.UNATTRIBUTED,
+)  # fmt: skip
+"""Parts of a request whose engine exports one span."""
+DERIVED_PARTS = frozenset({Part.HANDOVER, Part.QUEUE, Part.PREFILL_PHASE, Part.DECODE_PHASE})
+"""Those of them that follow from durations, without stamps at both ends."""

@@ -4,12 +4,13 @@ A request is sent before the server receives it, and a token is written before t
 the offset of the server's clock from above and below (Cristian, 1989); on one host it is 0 by design.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from results.attribution.parts import ServerTrace
 from results.records import RequestRecord
+from results.spans import RequestSpan
 
 
 class ClockCheck(msgspec.Struct, frozen=True):
@@ -28,33 +29,51 @@ class ClockCheck(msgspec.Struct, frozen=True):
     pairs: int
 
 
-def clock_check(pairs: Sequence[tuple[RequestRecord, ServerTrace]]) -> ClockCheck | None:
+class _Stamps(msgspec.Struct, frozen=True):
+    """What the server stamped of a request.
+
+    Attributes:
+        received_ns: when it arrived.
+        written_ns: when the first and the last token left; None if they are not known.
+        inside_ns: delays within the server that cannot be below 0.
+    """
+
+    received_ns: int
+    written_ns: tuple[int, int] | None
+    inside_ns: list[int]
+
+
+def clock_check(pairs: Sequence[tuple[RequestRecord, ServerTrace | RequestSpan]]) -> ClockCheck | None:
     """Check the order of stamps; None without requests.
 
     Args:
         pairs: requests with the server's record of them.
     """
-    there = [trace.http.received_ns - request.sent_ns for request, trace in pairs if request.sent_ns is not None]
+    stamped = [(request, _of_span(t) if isinstance(t, RequestSpan) else _of_trace(t)) for request, t in pairs]
+    there = [stamps.received_ns - request.sent_ns for request, stamps in stamped if request.sent_ns is not None]
     back = [
-        read_ns - write.written_ns
-        for request, trace in pairs
-        if trace.http.writes
-        for read_ns, write in (
-            (request.chunk_ns[0], trace.http.writes[0]), (request.chunk_ns[-1], trace.http.writes[-1])
-        )
-    ]  # fmt: skip
-    inside = [delay for _, trace in pairs for delay in _inside(trace)]
-    delays = [*there, *back, *inside]
+        request.chunk_ns[end] - stamps.written_ns[end]
+        for request, stamps in stamped
+        if stamps.written_ns
+        for end in (0, -1)
+    ]
+    delays = [*there, *back, *(delay for _, stamps in stamped for delay in stamps.inside_ns)]
     if not there or not back:
         return None
     return ClockCheck(max(0, -min(delays)), -min(back), min(there), len(delays))
 
 
-def _inside(trace: ServerTrace) -> Iterator[int]:
-    """Delays between the two processes of the server."""
-    added_ns = trace.own.queued.added_ns
-    if added_ns is not None:
-        yield added_ns - trace.http.parsed_ns
-    if trace.http.writes and trace.own.output_steps:
-        for end in (0, -1):
-            yield trace.http.writes[end].reported_ns - int(trace.steps.end_ns[trace.own.output_steps[end]])
+def _of_span(span: RequestSpan) -> _Stamps:
+    to_first_ns = span.arrival_ns + span.queue_ns + span.prefill_ns
+    inside_ns = [span.first_ns - to_first_ns, span.last_ns - to_first_ns - span.decode_ns]
+    return _Stamps(span.arrival_ns, (span.first_ns, span.last_ns), inside_ns)
+
+
+def _of_trace(trace: ServerTrace) -> _Stamps:
+    writes, added_ns = trace.http.writes, trace.own.queued.added_ns
+    inside_ns = [] if added_ns is None else [added_ns - trace.http.parsed_ns]  # from one process to the other
+    if writes and trace.own.output_steps:
+        ends_ns = trace.steps.end_ns
+        inside_ns += [writes[end].reported_ns - int(ends_ns[trace.own.output_steps[end]]) for end in (0, -1)]
+    written_ns = (writes[0].written_ns, writes[-1].written_ns) if writes else None
+    return _Stamps(trace.http.received_ns, written_ns, inside_ns)

@@ -1,12 +1,21 @@
 """Which parts a change in latency came from: two profiled trials of the same load, part by part."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from results.attribution.catalogue import Latency, Part
 from results.attribution.trial import Attribution
 from results.errors import NoEvidence, NotComparable
+
+_COMPUTING = frozenset({
+    Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE, Part.BUBBLES, Part.PREFILL_PHASE, Part.DECODE_PHASE,
+})  # fmt: skip
+_OUTSIDE = frozenset({
+    Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.DETOKENISE, Part.NETWORK_OUT,
+    Part.ARRIVAL, Part.HANDOVER, Part.DELIVERY,
+})  # fmt: skip
+"""With the queue: that of spans begins when the engine takes the request, which is after the step in progress."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -17,12 +26,14 @@ class Difference(msgspec.Struct, frozen=True):
         engines: labels of A and B.
         before_s: mean seconds of each part in A, by latency.
         after_s: the same in B.
+        merged: whether parts were merged, because one side has steps and the other spans.
     """
 
     load: str
     engines: tuple[str, str]
     before_s: dict[Latency, dict[Part, float]]
     after_s: dict[Latency, dict[Part, float]]
+    merged: bool = False
 
     def total_s(self, latency: Latency) -> tuple[float, float]:
         """The mean latency of A and of B."""
@@ -48,10 +59,32 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
     pairs = [(found, after[load]) for found in a if found.requests and (load := found.record.load.label) in after]
     if not pairs:
         raise NoEvidence("the two sides have no profiled trial at the same load; profile both with the same experiment")
-    return [
-        Difference(old.record.load.label, (old.record.engine, new.record.engine), old.means, new.means)
-        for old, new in pairs
-    ]
+    return [_difference(old, new) for old, new in pairs]
+
+
+def _difference(old: Attribution, new: Attribution) -> Difference:
+    is_alike = old.parts == new.parts
+    sides = [found.means if is_alike else _phases(found.means) for found in (old, new)]
+    return Difference(old.record.load.label, (old.record.engine, new.record.engine), *sides, merged=not is_alike)
+
+
+def _phases(means: Mapping[Latency, Mapping[Part, float]]) -> dict[Latency, dict[Part, float]]:
+    """Parts that steps and spans both tell apart; they sum to the same latency."""
+    prefill_s = _sum(means[Latency.TTFT], _COMPUTING)
+    return {
+        latency: {
+            Part.CLIENT: by_part[Part.CLIENT],
+            Part.OUTSIDE: _sum(by_part, _OUTSIDE),
+            Part.PREFILL_PHASE: prefill_s,
+            Part.DECODE_PHASE: _sum(by_part, _COMPUTING) - prefill_s,
+            Part.UNATTRIBUTED: by_part[Part.UNATTRIBUTED],
+        }
+        for latency, by_part in means.items()
+    }
+
+
+def _sum(by_part: Mapping[Part, float], parts: frozenset[Part]) -> float:
+    return sum(seconds for part, seconds in by_part.items() if part in parts)
 
 
 def side(attributions: Sequence[Attribution], engine: str, run: str) -> list[Attribution]:

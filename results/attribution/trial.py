@@ -5,15 +5,16 @@ from functools import cached_property
 
 import msgspec
 
-from results.attribution.catalogue import Latency, Part
+from results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS, Latency, Part
 from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
 from results.attribution.energy import PhaseEnergy, phase_energy
-from results.attribution.parts import ServerTrace, split
+from results.attribution.parts import ServerTrace, split, split_span
 from results.attribution.roofline import Roofline, roofline_of
 from results.attribution.steps import Steps, steps_of
 from results.ceilings import Ceilings
 from results.records import RequestRecord, TelemetryRecord, TrialRecord
+from results.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
 from results.step_costs import TrialCosts
 from results.step_log import EngineEvent, HttpRecord
 
@@ -49,6 +50,9 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         energy: of the GPUs by phase, or why it is unknown; None without a GPU.
         roofline: distance from the machine's limits, or why it is unknown.
         missing: why there is no record of the server; None if there is one.
+        parts: that the record tells apart, in order of a request's life.
+        spans: the engine's spans of requests, by answer id; empty if it records its steps.
+        wall_drift_ns: how far the wall clock of the spans moved against the monotonic clock.
     """
 
     record: TrialRecord
@@ -59,13 +63,21 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     energy: PhaseEnergy | str | None
     roofline: Roofline | str
     missing: str | None = None
+    parts: tuple[Part, ...] = STEP_PARTS
+    spans: dict[str, RequestSpan] = {}
+    wall_drift_ns: int = 0
+
+    @property
+    def derived(self) -> frozenset[Part]:
+        """Parts that follow from durations, without stamps at both ends."""
+        return DERIVED_PARTS if self.spans else frozenset()
 
     @cached_property
     def means(self) -> dict[Latency, dict[Part, float]]:
         """Mean seconds of each part; empty without requests."""
         count = len(self.requests)
         return {
-            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in Part}
+            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in self.parts}
             for latency in Latency
             if count
         }
@@ -101,6 +113,7 @@ def attribution_of(
     events: Sequence[Sequence[EngineEvent]],
     front_end: Iterable[HttpRecord],
     *,
+    spans: Sequence[SpanFrame] = (),
     telemetry: Sequence[TelemetryRecord] = (),
     costs: TrialCosts | None = None,
     ceilings: Sequence[Ceilings] = (),
@@ -113,11 +126,17 @@ def attribution_of(
         answered: successful requests of the window.
         events: of each engine process.
         front_end: of the HTTP process.
+        spans: record of an engine that exports spans instead.
         telemetry: samples.
         costs: bytes and operations of the steps.
         ceilings: of the machine's devices; empty if they were not measured.
         missing: why there is no record of the server.
+
+    Raises:
+        RunUnreadable: the record of spans is damaged.
     """
+    if spans:
+        return _by_spans(record, answered, spans, missing)
     steps = [steps_of(process) for process in events]
     traces = _traces(steps, front_end)
     known = {request.index: traces.get(request.answer_id or "") for request in answered}
@@ -133,6 +152,34 @@ def attribution_of(
         record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record),
         roofline_of(steps, costs, ceilings, record.window, telemetry), missing,
     )  # fmt: skip
+
+
+def _by_spans(
+    record: TrialRecord, answered: Sequence[RequestRecord], frames: Sequence[SpanFrame], missing: str | None
+) -> Attribution:
+    spans = by_answer(request_spans(frames))
+    known = [(request, spans.get(request.answer_id or "")) for request in answered if request.chunk_ns]
+    requests = [
+        AttributedRequest(request.index, {latency: split_span(request, span, latency) for latency in Latency})
+        for request, span in known
+    ]
+    if known and not any(span for _, span in known):
+        missing = missing or "no span of the engine belongs to a request of the window"
+    clock = clock_check([(request, span) for request, span in known if span])
+    drift_ns = wall_clock_drift_ns(frames)
+    return Attribution(
+        record,
+        requests,
+        [],
+        {},
+        clock,
+        None,
+        "the engine exports spans and not its steps",
+        missing,
+        SPAN_PARTS,
+        spans,
+        drift_ns,
+    )
 
 
 def _energy(

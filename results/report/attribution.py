@@ -20,6 +20,7 @@ from results.text.attribution import (
     kernel_line,
     overhead_line,
     part_rows,
+    span_lines,
     what_if_text,
 )
 from results.text.format import plain, value_text
@@ -103,6 +104,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
         notes=[
             coverage_line(found),
             clock_line(found.clock),
+            *span_lines(found),
             cost_line(found),
             *limit_lines(found.roofline),
             *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),

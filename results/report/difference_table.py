@@ -25,6 +25,8 @@ def print_differences(found: Sequence[Difference], console: Console) -> None:
         for heading in ("E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change"):
             table.add_column(heading, justify="right", no_wrap=True)
         for part, info in PARTS.items():
+            if part not in difference.before_s[Latency.E2E]:
+                continue
             pairs = [(difference.before_s[of][part], difference.after_s[of][part]) for of in _LATENCIES]
             if any(abs(value) > _SHOWN for pair in pairs for value in pair):
                 table.add_row(info.title, *(text for before, after in pairs for text in _texts(before, after)))
@@ -32,6 +34,8 @@ def print_differences(found: Sequence[Difference], console: Console) -> None:
         totals = [difference.total_s(of) for of in _LATENCIES]
         table.add_row("sum", *(text for before, after in totals for text in _texts(before, after)))
         console.print(table)
+        if difference.merged:
+            console.print(Text("one side has only spans, so parts that it does not tell apart are merged", "dim"))
     console.print(Text("one profiled trial on each side: a change has no interval; bakeoff compare judges it", "dim"))
 
 

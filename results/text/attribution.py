@@ -1,9 +1,11 @@
 """The attribution of a profiled trial in words."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
+from results.attribution.catalogue import SPAN_PARTS
 from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
@@ -18,6 +20,10 @@ _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3
 _CASES, _MIN_SAVING = 3, 0.01
 """Savings that are named: at most so many, each at least this share of the mean."""
+_UNREPORTED = (
+    "vLLM does not report its steps (interference, stalls and gaps are inside prefill and decode phase), nor when it "
+    "tokenised and how long a request waited for the step in progress (both are inside front end ⇄ engine)"
+)
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
@@ -74,8 +80,26 @@ def clock_line(clock: ClockCheck | None) -> str:
     return f"clock: all {clock.pairs:,} pairs of stamps are in order; an offset would lie between {least} and {most}"
 
 
+def part_title(attribution: Attribution, part: Part) -> str:
+    """Heading of a part in a profile, with an asterisk if it follows from durations."""
+    return f"{PARTS[part].title}{' *' if part in attribution.derived else ''}"
+
+
+def span_lines(attribution: Attribution) -> list[str]:
+    """What the figures of an engine that exports spans mean, and what it does not report; empty for others."""
+    if not attribution.spans:
+        return []
+    drift = f"{math.ceil(attribution.wall_drift_ns / _NS_PER_US):,} µs"
+    return [
+        f"* derived from durations in vLLM’s spans; their clock and the client’s kept their distance within {drift}",
+        _UNREPORTED,
+    ]
+
+
 def cost_line(attribution: Attribution) -> str:
-    """What a step of decodes costs without prompts beside it."""
+    """What a step of decodes costs without prompts beside it; empty if the engine does not record steps."""
+    if attribution.parts == SPAN_PARTS:
+        return ""
     cost = attribution.cost
     if cost is None:
         return "interference: unknown and counted as decode, because too few steps had no prompt"
@@ -163,9 +187,12 @@ def _signed_percent(share: float) -> str:
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
     """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
     means = attribution.means
-    shown = [part for part in Part if any(round(by_part[part], 7) for by_part in means.values())]
-    return [(part, PARTS[part].title, [*_pair(attribution, Latency.E2E, part), *_pair(attribution, Latency.TTFT, part)])
-            for part in shown]  # fmt: skip
+    shown = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
+    pairs = [
+        [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
+        for part in shown
+    ]
+    return [(part, part_title(attribution, part), texts) for part, texts in zip(shown, pairs, strict=True)]
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from results.attribution.steps import Steps, is_decode
 from results.metrics.latency import arrivals
 from results.metrics.series import rates
 from results.records import RequestRecord, TelemetryRecord
+from results.spans import RequestSpan
 from results.trace.kernels import KernelRecord
 from results.trace.perfetto import Trace, Track
 
@@ -39,6 +40,8 @@ def trial_trace(
         _client(trace, trace.track(_name(request), client), request)
         if known is not None:
             _server(trace, trace.track(_name(request), server), request, known)
+        if span := attribution.spans.get(request.answer_id or ""):
+            _derived(trace, trace.track(_name(request), server), request, span)
     for number, steps in enumerate(attribution.steps):
         flows = _flows(steps, requests, attribution)
         _engine(trace, trace.process(f"engine {number}"), steps, flows)
@@ -84,6 +87,22 @@ def _server(trace: Trace, track: Track, request: RequestRecord, known: ServerTra
         trace.slice(track, kind, int(steps.start_ns[step]), int(steps.end_ns[step]), {"step": step})
     for write in http.writes:
         trace.instant(track, "write", write.written_ns, {"tokens": write.tokens})
+
+
+def _derived(trace: Trace, track: Track, request: RequestRecord, span: RequestSpan) -> None:
+    """The phases of a span, placed so that prefill ends when the front end received the first token."""
+    trace.slice(track, "request", span.arrival_ns, span.last_ns, {"id": span.request_id}, flows=[_flow(request)])
+    prefill_ns = max(span.arrival_ns, span.first_ns - span.prefill_ns)
+    queue_ns = max(span.arrival_ns, prefill_ns - span.queue_ns)
+    decoded_ns = min(span.last_ns, span.first_ns + span.decode_ns)
+    phases = (
+        ("front end ⇄ engine", span.arrival_ns, queue_ns),
+        ("queue", queue_ns, prefill_ns),
+        ("prefill", prefill_ns, span.first_ns),
+        ("decode", span.first_ns, decoded_ns),
+    )
+    for name, start_ns, end_ns in phases:
+        trace.slice(track, f"{name} (derived)", start_ns, end_ns)
 
 
 def _flows(steps: Steps, requests: Sequence[RequestRecord], attribution: Attribution) -> dict[int, list[int]]:

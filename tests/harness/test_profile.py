@@ -71,9 +71,9 @@ def test_the_first_trial_of_each_engine_and_level_is_followed_by_a_profiled_one(
     assert [p.profiled for p in plan] == [False, True] * 4 + [False] * 4
 
 
-def test_engines_that_do_not_record_their_steps_are_named():
+def test_engines_that_record_nothing_are_named():
     other = virtual_experiment(["a"], [{"concurrency": 1}], engines=[{"adapter": "transformers"}])
-    with pytest.raises(BadExperiment, match=r"no engine records its steps \(transformers\)"):
+    with pytest.raises(BadExperiment, match=r"no engine can be profiled \(transformers\)"):
         profiling(other)
     both = msgspec.structs.replace(other, engines=[*other.engines, *experiment().engines])
     assert [p.id for p in profiling(both).plan() if p.profiled] == ["r1-a-1-profiled", "r1-b-1-profiled"]

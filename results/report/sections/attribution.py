@@ -9,12 +9,15 @@ from results.report.attribution import ProfiledTrial, profiled_trials
 from results.report.charts.roofline import Point, roofline
 from results.report.charts.stacks import Group, Segment, Stack, stacks
 from results.run import Run
+from results.text.attribution import part_title
 from results.text.roofline import ceiling_text
 
 _KINDS = {
     Part.CLIENT: "outside", Part.NETWORK_IN: "outside", Part.FRONT_END: "other", Part.QUEUE: "queue",
     Part.PREFILL: "prefill", Part.STALL: "queue", Part.DECODE: "decode", Part.INTERFERENCE: "interference",
     Part.BUBBLES: "bubbles", Part.DETOKENISE: "other", Part.NETWORK_OUT: "outside", Part.UNATTRIBUTED: "rest",
+    Part.ARRIVAL: "outside", Part.HANDOVER: "other", Part.PREFILL_PHASE: "prefill", Part.DECODE_PHASE: "decode",
+    Part.DELIVERY: "outside",
 }  # fmt: skip
 """CSS class of each part."""
 _BARS = ((Latency.E2E, "mean E2E"), (Latency.TTFT, "mean TTFT"))
@@ -27,7 +30,7 @@ class AttributionView(msgspec.Struct, frozen=True):
         trials: profiled trials.
         charts: of E2E and of TTFT, one bar per trial.
         rooflines: one for each device and data type; empty without ceilings.
-        meanings: title and definition of each part.
+        meanings: title and definition of each part of these trials.
     """
 
     trials: list[ProfiledTrial]
@@ -40,7 +43,9 @@ def attribution_view(run: Run) -> AttributionView:
     """Build the section of a run."""
     trials = profiled_trials(run)
     charts = [svg for latency, name in _BARS if (svg := _chart(trials, latency, name))]
-    return AttributionView(trials, charts, rooflines(trials), [(info.title, info.meaning) for info in PARTS.values()])
+    used = {part for trial in trials for part in trial.attribution.parts}
+    meanings = [(info.title, info.meaning) for part, info in PARTS.items() if part in used]
+    return AttributionView(trials, charts, rooflines(trials), meanings)
 
 
 def rooflines(trials: list[ProfiledTrial]) -> list[Markup]:
@@ -75,7 +80,11 @@ def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
     for trial in trials:
         if trial.attribution.requests:
             record, means = trial.attribution.record, trial.attribution.means[latency]
-            segments = [Segment(_KINDS[part], PARTS[part].title, value) for part, value in means.items() if value > 0]
+            segments = [
+                Segment(_KINDS[part], part_title(trial.attribution, part), value)
+                for part, value in means.items()
+                if value > 0
+            ]
             by_load.setdefault(record.load.label, []).append(Stack(record.engine, trial.position, segments))
     groups = [Group(load, bars) for load, bars in by_load.items()]
     return stacks(f"Where the time goes: {name}", groups, f"{name} of profiled trials")

@@ -57,6 +57,7 @@ OPTIONS = {
     "max_num_queued_reqs": (8, ("--max-num-queued-reqs", "8")),
     "data_parallel_size": (2, ("--data-parallel-size", "2")),
     "api_server_count": (2, ("--api-server-count", "2")),
+    "otlp_traces_endpoint": ("http://h/v1/traces", ("--otlp-traces-endpoint", "http://h/v1/traces")),
     "cpu_kvcache_space_gib": (4, ()),
 }
 
@@ -88,6 +89,15 @@ def launch(deployment: Deployment, **settings: Any) -> Launch:
     found = made(deployment, **settings).launch(9000)
     assert found is not None
     return found
+
+
+def test_a_launch_for_a_profile_exports_only_the_spans_that_requests_ask_for(gpu: Deployment):
+    exporting = launch(gpu, **VllmEngine.recording_options)
+    assert exporting.argv[-2:] == ("--otlp-traces-endpoint", "{spans}")
+    assert exporting.env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+    assert exporting.env["OTEL_TRACES_SAMPLER"] == "parentbased_always_off"
+    assert int(exporting.env["OTEL_BSP_SCHEDULE_DELAY"]) / 1e3 < VllmEngine.span_delay_s
+    assert not any(name.startswith("OTEL") for name in launch(gpu, otlp_traces_endpoint="http://h/v1/traces").env)
 
 
 @pytest.fixture
