@@ -27,7 +27,7 @@ from harness.planning.step_times import ALL_REDUCE_S, Efficiency
 from results.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
-TYPICAL = Efficiency(0.80, 0.87, 0.7e-3, 19e-6, 13e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
+TYPICAL = Efficiency(0.77, 0.95, 0.58e-3, 18e-6, 11e-3, 67e-6, 4e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -303,9 +303,10 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
     step_tokens = " or ".join(f"{tokens:,}" for tokens in sorted({setting.step_tokens_of(gpu) for gpu in devices}))
     return [
         (
-            f"engine: {efficiency.bytes_share:.2f} of the device's bandwidth, {efficiency.flops_share:.2f} of its "
-            f"products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each "
-            f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request; {efficiency.source}"
+            f"engine: {efficiency.source}: {efficiency.bytes_share:.2f} of the device's bandwidth, "
+            f"{efficiency.flops_share:.2f} of its products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each "
+            f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request, {efficiency.token_s * 1e6:.0f} µs a token in "
+            f"the front end, {efficiency.idle_s * 1e3:.1f} ms a start from idle"
         ),
         (
             f"server: up to {setting.sequences} sequences, {step_tokens} tokens a step, chunked prefill beside "
