@@ -1,11 +1,11 @@
 """Fits the step-time model to a measured run, and predicts each load from the others.
 
 The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step and of each
-sequence in it, and those beside steps: of a request, of each token, and of a step on an idle engine. Least squares on the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50
-and output tokens per second of every load (trust region, scipy), where simulated is what the server of
-:mod:`harness.planning.server` makes of the requests that were sent. An open loop's throughput is left out: its schedule
-sets it. A prior keeps parameters that a run does not tell near where they began: few loads tell what an idle engine or
-a busy front end adds, so those have a stronger one.
+sequence in it, and those beside steps: of a request, of each token, and of a step on an idle engine. Least squares on
+the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load (trust
+region, scipy), where simulated is what the server of :mod:`harness.planning.server` makes of the requests that were
+sent. An open loop's throughput is left out: its schedule sets it. A prior keeps parameters that a run does not tell
+near where they began. Few loads tell what an idle engine or a busy front end adds, so those have a stronger one.
 """
 
 import math

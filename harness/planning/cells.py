@@ -149,7 +149,7 @@ def calibration_facts(calibration: Calibration) -> list[tuple[str, str]]:
         ("a sequence in it", seconds(fit.sequence_s)),
         ("a request", seconds(fit.request_s)),
         ("a token in the front end", seconds(fit.token_s)),
-        ("a start from idle", seconds(fit.idle_s)),
+        ("more on an idle engine", seconds(fit.idle_s)),
     ]
 
 

@@ -302,12 +302,7 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
     efficiency = setting.efficiency
     step_tokens = " or ".join(f"{tokens:,}" for tokens in sorted({setting.step_tokens_of(gpu) for gpu in devices}))
     return [
-        (
-            f"engine: {efficiency.source}: {efficiency.bytes_share:.2f} of the device's bandwidth, "
-            f"{efficiency.flops_share:.2f} of its products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each "
-            f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request, {efficiency.token_s * 1e6:.0f} µs a token in "
-            f"the front end, {efficiency.idle_s * 1e3:.1f} ms a start from idle"
-        ),
+        f"engine: {efficiency.source}: {_efficiency_text(efficiency)}",
         (
             f"server: up to {setting.sequences} sequences, {step_tokens} tokens a step, chunked prefill beside "
             f"decodes, {setting.usable_share:.0%} of the memory"
@@ -315,3 +310,12 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
         f"tensor parallelism: two all-reduces a layer in a ring, {ALL_REDUCE_S * 1e6:.0f} µs of latency each",
         "energy: every GPU at its maximum power, an upper bound",
     ]
+
+
+def _efficiency_text(fit: Efficiency) -> str:
+    return (
+        f"{fit.bytes_share:.2f} of the device's bandwidth, {fit.flops_share:.2f} of its products, "
+        f"{fit.step_s * 1e3:.2f} ms a step, {fit.sequence_s * 1e6:.0f} µs for each sequence in it, "
+        f"{fit.request_s * 1e3:.1f} ms a request, {fit.token_s * 1e6:.0f} µs a token in the front end, "
+        f"{fit.idle_s * 1e3:.1f} ms more for a step on an idle engine"
+    )

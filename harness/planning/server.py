@@ -79,6 +79,9 @@ class Delays(msgspec.Struct, frozen=True):
     idle_s: float = 0.0
 
 
+NO_DELAYS = Delays()
+
+
 class Served(msgspec.Struct, frozen=True):
     """What a simulated load experienced; requests and tokens of the steady window only.
 
@@ -151,7 +154,7 @@ def simulate(
     limits: Limits,
     *,
     concurrency: int | None = None,
-    delays: Delays = Delays(),
+    delays: Delays = NO_DELAYS,
 ) -> Served:
     """Serve a load.
 
