@@ -1,9 +1,9 @@
 """Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
 Measures the machine, then ``cpu.toml``: five closed loops, three minutes. Fits the step-time model to 1, 4 and 8 users,
-and predicts 2 and 6: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, ten trials in five
-minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows at
-75 % of the requests that it can do: there a rate that is 1 % higher costs 3 % of TTFT, so the trials tell rates apart.
+and predicts 2 and 6: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, ten trials in
+five minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows
+at 75 % of the requests that it can do: there a rate that is 1 % higher costs 3 % of TTFT, so trials tell rates apart.
 """
 
 import argparse
