@@ -62,7 +62,7 @@ def device_title(device: DevicePlan) -> str:
 
 def fit_text(device: DevicePlan) -> str:
     """How many sequences of each context fit."""
-    return ", ".join(f"{count:,} of {context:,}" for context, count in device.fitting.items())
+    return ", ".join(f"{count:,} × {context:,} tokens" for context, count in device.fitting.items())
 
 
 def critical_text(device: DevicePlan) -> str:

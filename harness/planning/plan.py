@@ -176,6 +176,9 @@ def make_plan(question: Question) -> Plan:
     wanted = objectives(question.slo) if question.slo is not None else []
     check_predictable(wanted)
     model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
+    tokens, longest = question.input_tokens + question.output_tokens, model.config.max_length
+    if tokens > longest:
+        raise BadPlan(f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output")
     table = gpu_table(question.gpus, question.machine)
     devices = chosen(table, question.gpu)
     calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
