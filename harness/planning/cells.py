@@ -9,7 +9,7 @@ from harness.planning.sizing import Candidate
 from results.metrics import CATALOGUE, Unit
 from results.text.format import ABSENT, percent_text, value_text
 
-CALIBRATION_HEADINGS = ("load", "metric", "measured", "of repeats", "predicted", "error")
+CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
 _GIB = 2**30
 
 

@@ -178,7 +178,9 @@ def make_plan(question: Question) -> Plan:
     model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
     tokens, longest = question.input_tokens + question.output_tokens, model.config.max_length
     if tokens > longest:
-        raise BadPlan(f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output")
+        raise BadPlan(
+            f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
+        )
     table = gpu_table(question.gpus, question.machine)
     devices = chosen(table, question.gpu)
     calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
