@@ -199,7 +199,7 @@ def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency:
 
 
 def _vector(efficiency: Efficiency) -> list[float]:
-    return [*msgspec.structs.astuple(efficiency)[:-1]]
+    return list(msgspec.structs.astuple(efficiency)[:-1])
 
 
 def _efficiency(values: Sequence[float] | np.ndarray, source: str) -> Efficiency:
