@@ -19,7 +19,7 @@ from results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",
-    "requested_output_tokens", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
+    "requested_output_tokens", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
 ]  # fmt: skip
 FIRST_PAGE_LOAD = "c=8"
 FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")

@@ -431,6 +431,7 @@ def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: Re
         "sent_ns": request.sent_ns,
         "ended_ns": request.ended_ns,
         "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens,
         "output_tokens": request.output_tokens,
         "chunks": len(request.chunk_ns),
         "ttft_s": latency.ttft_s(request),

@@ -1,10 +1,11 @@
 """Fits the step-time model to a measured run, and predicts each load from the others.
 
-The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step, of each
-sequence in it and of a request. Least squares on the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50
-and output tokens per second of every load (trust region, scipy), where simulated is what the server of
-:mod:`harness.planning.server` makes of the requests that were sent. An open loop's throughput is left out: its schedule
-sets it. A weak prior keeps parameters that a run does not tell where they began.
+The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step and of each
+sequence in it, and those beside steps: of a request, of each token, and of a step on an idle engine. Least squares on
+the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load (trust
+region, scipy), where simulated is what the server of :mod:`harness.planning.server` makes of the requests that were
+sent. An open loop's throughput is left out: its schedule sets it. A prior keeps parameters that a run does not tell
+near where they began. Few loads tell what an idle engine or a busy front end adds, so those have a stronger one.
 """
 
 import math
@@ -23,11 +24,15 @@ from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Served, simulate
 from harness.planning.step_times import Efficiency, StepTimes, StepWork
 
-_START = {False: (0.6, 0.4, 1e-3, 2e-4, 1e-2), True: (0.85, 0.85, 3e-4, 5e-6, 5e-3)}  # on a CPU, on a GPU
-_LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5), (1.2, 1.2, 0.2, 0.02, 2.0)
+_START = {  # as the fields of Efficiency; on a CPU, which runs no step behind another one, and on a GPU
+    False: (0.6, 0.4, 1e-3, 2e-4, 1e-2, 5e-5, 1e-5),
+    True: (0.85, 0.85, 3e-4, 5e-6, 5e-3, 5e-5, 4e-3),
+}
+_LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5, 1e-7, 1e-7), (1.2, 1.2, 0.2, 0.02, 2.0, 0.01, 0.1)
+_PRIOR = (0.01, 0.01, 0.01, 0.01, 0.03, 0.05, 0.2)
+"""Weights of their logarithms' distances from the start."""
 _WEIGHTS = {"itl_p50_s": 1.0, "ttft_p50_s": 0.3, "output_tokens_per_s": 0.5, "tpot_p50_s": 1.0}
 """Of errors: between repeats TTFT varies several times as much as ITL and TPOT do."""
-_PRIOR = 0.01
 _STEP = 0.02  # of a logarithm, for differences: ends and arrivals make the simulation's answers jump a little
 _FEWEST_LOADS = 3
 _MEMORY = "memory"
@@ -41,12 +46,14 @@ class Prediction(msgspec.Struct, frozen=True):
         metric: a name of the catalogue, or ``memory``.
         measured: median over the repeats.
         predicted: by a fit to the other loads; with fewer than three, by a fit to all.
+        spread: largest less smallest of the repeats, over their median; None with one repeat.
     """
 
     load: str
     metric: str
     measured: float
     predicted: float
+    spread: float | None = None
 
     @property
     def error(self) -> float:
@@ -102,7 +109,7 @@ class Fitter:
         def residuals(logs: np.ndarray) -> np.ndarray:
             fit = _efficiency(np.exp(logs), "")
             errors = [error for load in loads for error in self._errors(engine, load, fit)]
-            return np.array([*errors, *(_PRIOR * (logs - origin))])
+            return np.array([*errors, *(np.array(_PRIOR) * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
         solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
@@ -111,9 +118,7 @@ class Fitter:
     def served(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> Served:
         """The simulated load."""
         times = StepTimes(self._work, self._gpu, self._precision, efficiency)
-        return simulate(
-            load.requests, times, engine.limits, concurrency=load.concurrency, request_s=efficiency.request_s
-        )
+        return simulate(load.requests, times, engine.limits, concurrency=load.concurrency, delays=efficiency.delays)
 
     def _errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
         values = simulated(load, self.served(engine, load, efficiency))
@@ -122,6 +127,11 @@ class Fitter:
             for name, weight in _WEIGHTS.items()
             if name in values and load.measured.get(name)
         ]
+
+    @property
+    def peak_metric(self) -> str:
+        """The metric of the device's memory."""
+        return "peak_gpu_bytes" if self._is_gpu else "peak_host_bytes"
 
     def modelled_bytes(self, engine: MeasuredEngine, served: Served) -> float:
         """Memory that the model accounts for: a reserved share of the device, or what the load touched."""
@@ -134,7 +144,7 @@ class Fitter:
         """Measured memory; None if it is absent or not the engine's own."""
         if engine.why_no_memory:
             return None
-        return load.measured.get("peak_gpu_bytes" if self._is_gpu else "peak_host_bytes")
+        return load.measured.get(self.peak_metric)
 
 
 def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
@@ -165,13 +175,14 @@ def predict(
     """Predictions of one load by a fit, those that were measured."""
     served = fitter.served(engine, load, efficiency)
     predictions = [
-        Prediction(load.label, name, load.measured[name], value)
+        Prediction(load.label, name, load.measured[name], value, load.spread.get(name))
         for name, value in simulated(load, served).items()
         if load.measured.get(name)
     ]
     peak = fitter.peak_of(engine, load)
     if peak and fixed_bytes is not None:
-        predictions.append(Prediction(load.label, _MEMORY, peak, fitter.modelled_bytes(engine, served) + fixed_bytes))
+        predicted = fitter.modelled_bytes(engine, served) + fixed_bytes
+        predictions.append(Prediction(load.label, _MEMORY, peak, predicted, load.spread.get(fitter.peak_metric)))
     return predictions
 
 
@@ -188,15 +199,8 @@ def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency:
 
 
 def _vector(efficiency: Efficiency) -> list[float]:
-    return [
-        efficiency.bytes_share,
-        efficiency.flops_share,
-        efficiency.step_s,
-        efficiency.sequence_s,
-        efficiency.request_s,
-    ]
+    return list(msgspec.structs.astuple(efficiency)[:-1])
 
 
 def _efficiency(values: Sequence[float] | np.ndarray, source: str) -> Efficiency:
-    bytes_share, flops_share, step_s, sequence_s, request_s = map(float, values)
-    return Efficiency(bytes_share, flops_share, step_s, sequence_s, request_s, source)
+    return Efficiency(*map(float, values), source=source)

@@ -9,7 +9,7 @@ from harness.planning.sizing import Candidate
 from results.metrics import CATALOGUE, Unit
 from results.text.format import ABSENT, percent_text, value_text
 
-CALIBRATION_HEADINGS = ("load", "metric", "measured", "predicted", "error")
+CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
 _GIB = 2**30
 
 
@@ -62,7 +62,7 @@ def device_title(device: DevicePlan) -> str:
 
 def fit_text(device: DevicePlan) -> str:
     """How many sequences of each context fit."""
-    return ", ".join(f"{count:,} of {context:,}" for context, count in device.fitting.items())
+    return ", ".join(f"{count:,} × {context:,} tokens" for context, count in device.fitting.items())
 
 
 def critical_text(device: DevicePlan) -> str:
@@ -148,6 +148,8 @@ def calibration_facts(calibration: Calibration) -> list[tuple[str, str]]:
         ("a step", seconds(fit.step_s)),
         ("a sequence in it", seconds(fit.sequence_s)),
         ("a request", seconds(fit.request_s)),
+        ("a token in the front end", seconds(fit.token_s)),
+        ("more on an idle engine", seconds(fit.idle_s)),
     ]
 
 
@@ -165,6 +167,7 @@ def calibration_cells(calibration: Calibration) -> list[list[str]]:
             each.load,
             metric_title(each.metric),
             value_text(_unit(each.metric), each.measured),
+            ABSENT if each.spread is None else f"± {50 * each.spread:.1f} %",
             value_text(_unit(each.metric), each.predicted),
             f"{100 * each.error:+.1f} %".replace("-", "−"),
         ]

@@ -127,10 +127,9 @@ def contexts_of(setting: Setting) -> list[int]:
 
 
 def _fewest(setting: Setting, gpu: Gpu) -> int:
-    """Fewest GPUs that hold the model and one request; 1 if no number does."""
-    most = RANKS if gpu.link_bytes_per_s is not None else RANKS[:1]
-    holding = [ranks for ranks in most if _why_not(setting, gpu, ranks) is None]
-    return holding[0] if holding else 1
+    """Fewest GPUs that hold the model and one request; if no number does, the most that split it."""
+    splitting = [ranks for ranks in RANKS if setting.why_not_split(gpu, ranks) is None]
+    return next((ranks for ranks in splitting if setting.fitting(gpu, ranks)), splitting[-1])
 
 
 def _why_not(setting: Setting, gpu: Gpu, ranks: int) -> str | None:

@@ -32,15 +32,16 @@ class Load(msgspec.Struct, frozen=True):
     Attributes:
         label: of the load.
         concurrency: of a closed loop; None for an open loop.
-        requests: of one trial, in planned order, several times over if they are few; of each prompt the share is cached
-            that the engine reported in the mean.
+        requests: of one trial, in planned order, several times over if they are few.
         measured: medians over the VALID repeats by metric; absent metrics have no entry.
+        spread: largest less smallest of the VALID repeats over their median, by metric; no entry with one repeat.
     """
 
     label: str
     concurrency: int | None
     requests: list[Request]
     measured: dict[str, float]
+    spread: dict[str, float] = {}
 
 
 class MeasuredEngine(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ def _run(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
 
     run = results.load(path)
-    sent = [row for row in _rows(run.requests) if row["phase"] != "warmup"]
+    sent = [row for row in _rows(run.requests) if row["phase"] == "measured"]
     return _rows(run.trials), sent, run.manifest.experiment
 
 
@@ -120,35 +121,46 @@ def _engine(
     by_load: dict[str, list[Row]] = {}
     for trial in trials:
         by_load.setdefault(str(trial["load"]), []).append(trial)
-    loads = [_load(label, own, requests) for label, own in by_load.items()]
+    share = cached_share(trials)
+    loads = [_load(label, own, requests, share) for label, own in by_load.items()]
     return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared)
 
 
-def _load(label: str, trials: Sequence[Row], requests: Sequence[Row]) -> Load:
+def cached_share(trials: Sequence[Row]) -> float:
+    """Share of prompts in the prefix cache, for requests of which the engine did not report it.
+
+    The engine's counter covers ramp and tail, too, whose words are in the cache once a trial before has sent them. All
+    trials of a run have the same traffic, so the smallest share is the nearest to that of the window.
+    """
+    return min(_values(trials, "server_prefix_hit_share"), default=0.0)
+
+
+def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: float) -> Load:
     """The first trial's requests, and medians over all trials."""
     first = trials[0]["trial"]
-    share = _median(trials, "server_prefix_hit_share") or 0.0
     sent = [
-        (planned, int(prompt), int(output))
+        (planned, int(prompt), int(output), int(share * prompt if cached is None else cached))
         for row in requests
         if row["trial"] == first
         and (planned := _number(row, "planned_ns")) is not None
         and (prompt := _number(row, "prompt_tokens")) is not None
         and (output := _number(row, "output_tokens"))
+        for cached in [_number(row, "cached_tokens")]
     ]
     sent.sort()
     closed = _CLOSED.fullmatch(label)
-    values = {name: _median(trials, name) for name in (*METRICS, *PEAKS)}
+    values = {name: _values(trials, name) for name in (*METRICS, *PEAKS)}
     return Load(
         label=label,
         concurrency=int(closed[1]) if closed else None,
         requests=repeated(
             [
-                Request(prompt, output, (planned - sent[0][0]) / NS_PER_S, int(share * prompt))
-                for planned, prompt, output in sent
+                Request(prompt, output, (planned - sent[0][0]) / NS_PER_S, cached)
+                for planned, prompt, output, cached in sent
             ]
         ),
-        measured={name: value for name, value in values.items() if value is not None},
+        measured={name: median(each) for name, each in values.items() if each},
+        spread={name: (max(each) - min(each)) / median(each) for name, each in values.items() if len(each) > 1},
     )
 
 
@@ -166,9 +178,8 @@ def repeated(requests: Sequence[Request]) -> list[Request]:
     ]
 
 
-def _median(rows: Sequence[Row], name: str) -> float | None:
-    values = [value for row in rows if (value := _number(row, name)) is not None]
-    return median(values) if values else None
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [value for row in rows if (value := _number(row, name)) is not None]
 
 
 def _number(row: Row, name: str) -> float | None:

@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 _BITS = 8.0
+_SHAPED_LIKE_V2 = {
+    "model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False,
+}  # fmt: skip
+"""DeepSeek-V3 chooses experts in another way, which the engine does not compute; its matrices are those of V2."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -130,7 +134,10 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 def _config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """Multimodal configs hold that of the language model in text_config."""
+    raw = raw.get("text_config") or raw
+    if raw.get("model_type") == "deepseek_v3":
+        raw = {**raw, **_SHAPED_LIKE_V2}
     try:
-        return config_from_hf(raw.get("text_config") or raw, where)
+        return config_from_hf(raw, where)
     except CheckpointError as error:
         raise BadPlan(str(error)) from error

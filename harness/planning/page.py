@@ -158,7 +158,7 @@ def _device(device: DevicePlan) -> DevicePart:
             ("TTFT floor", cells.seconds(device.ttft_floor_s)),
             ("ITL floor", cells.seconds(device.itl_floor_s)),
             ("decode compute-bound at", cells.critical_text(device)),
-            ("sequences that fit, of so many tokens", cells.fit_text(device)),
+            ("sequences that fit", cells.fit_text(device)),
         ],
         why_not=device.why_not,
         headings=cells.batch_headings(device),

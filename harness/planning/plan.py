@@ -27,7 +27,7 @@ from harness.planning.step_times import ALL_REDUCE_S, Efficiency
 from results.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
-TYPICAL = Efficiency(0.80, 0.87, 0.7e-3, 19e-6, 13e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
+TYPICAL = Efficiency(0.77, 0.95, 0.58e-3, 18e-6, 11e-3, 67e-6, 4e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
@@ -176,6 +176,11 @@ def make_plan(question: Question) -> Plan:
     wanted = objectives(question.slo) if question.slo is not None else []
     check_predictable(wanted)
     model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
+    tokens, longest = question.input_tokens + question.output_tokens, model.config.max_length
+    if tokens > longest:
+        raise BadPlan(
+            f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
+        )
     table = gpu_table(question.gpus, question.machine)
     devices = chosen(table, question.gpu)
     calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
@@ -302,11 +307,7 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
     efficiency = setting.efficiency
     step_tokens = " or ".join(f"{tokens:,}" for tokens in sorted({setting.step_tokens_of(gpu) for gpu in devices}))
     return [
-        (
-            f"engine: {efficiency.bytes_share:.2f} of the device's bandwidth, {efficiency.flops_share:.2f} of its "
-            f"products, {efficiency.step_s * 1e3:.2f} ms a step, {efficiency.sequence_s * 1e6:.0f} µs for each "
-            f"sequence in it, {efficiency.request_s * 1e3:.1f} ms a request; {efficiency.source}"
-        ),
+        f"engine: {efficiency.source}: {_efficiency_text(efficiency)}",
         (
             f"server: up to {setting.sequences} sequences, {step_tokens} tokens a step, chunked prefill beside "
             f"decodes, {setting.usable_share:.0%} of the memory"
@@ -314,3 +315,12 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
         f"tensor parallelism: two all-reduces a layer in a ring, {ALL_REDUCE_S * 1e6:.0f} µs of latency each",
         "energy: every GPU at its maximum power, an upper bound",
     ]
+
+
+def _efficiency_text(fit: Efficiency) -> str:
+    return (
+        f"{fit.bytes_share:.2f} of the device's bandwidth, {fit.flops_share:.2f} of its products, "
+        f"{fit.step_s * 1e3:.2f} ms a step, {fit.sequence_s * 1e6:.0f} µs for each sequence in it, "
+        f"{fit.request_s * 1e3:.1f} ms a request, {fit.token_s * 1e6:.0f} µs a token in the front end, "
+        f"{fit.idle_s * 1e3:.1f} ms more for a step on an idle engine"
+    )

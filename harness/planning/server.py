@@ -63,6 +63,25 @@ class Limits(msgspec.Struct, frozen=True):
     plans_ahead: bool = False
 
 
+class Delays(msgspec.Struct, frozen=True):
+    """Seconds that a server takes beside its steps.
+
+    Attributes:
+        request_s: mean of a request before it reaches the scheduler: client, HTTP, tokenizer. Evenly from half to one
+            and a half of it, because constant ones would fall into step with the steps.
+        token_s: of the front end for each token: detokenise, write. It hands the tokens of a step out one after
+            another, and reads the requests of a closed loop, which follow on these tokens, only then.
+        idle_s: by which a step on an idle engine takes longer: preparation and launches that another step would hide.
+    """
+
+    request_s: float = 0.0
+    token_s: float = 0.0
+    idle_s: float = 0.0
+
+
+NO_DELAYS = Delays()
+
+
 class Served(msgspec.Struct, frozen=True):
     """What a simulated load experienced; requests and tokens of the steady window only.
 
@@ -135,7 +154,7 @@ def simulate(
     limits: Limits,
     *,
     concurrency: int | None = None,
-    request_s: float = 0.0,
+    delays: Delays = NO_DELAYS,
 ) -> Served:
     """Serve a load.
 
@@ -145,8 +164,7 @@ def simulate(
         limits: of the server.
         concurrency: closed loop: slots, each of which sends the next request when its last one has ended. None for an
             open loop.
-        request_s: mean seconds of a request before it reaches the scheduler; evenly from half to one and a half of it,
-            because constant ones would fall into step with the steps.
+        delays: of the server, beside its steps.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.
@@ -154,7 +172,7 @@ def simulate(
     largest = max(request.prompt_tokens + request.output_tokens for request in requests)
     if limits.kv_tokens is not None and largest > limits.kv_tokens:
         raise BadPlan(f"a request of {largest:,} tokens does not fit into a KV cache of {limits.kv_tokens:,.0f} tokens")
-    return _Simulation(requests, durations, limits, concurrency, request_s).run()
+    return _Simulation(requests, durations, limits, concurrency, delays).run()
 
 
 class _Simulation:
@@ -166,11 +184,12 @@ class _Simulation:
         durations: Durations,
         limits: Limits,
         concurrency: int | None,
-        request_s: float,
+        delays: Delays,
     ) -> None:
-        self._durations, self._limits, self._request_s = durations, limits, request_s
+        self._durations, self._limits, self._delays = durations, limits, delays
         self._concurrency = concurrency
         self._now = self._planned = 0.0  # planned: when the next step is planned
+        self._is_idle = True
         self._unsent = deque(requests)
         self._arriving: list[tuple[float, int, _Running]] = []  # heap: in the engine's queue from then on
         self._waiting: deque[_Running] = deque()
@@ -198,21 +217,23 @@ class _Simulation:
                 self._decode_stretch()
             else:
                 self._now = self._planned = self._arriving[0][0]
+                self._is_idle = True
         return self._served()
 
     def _send_first(self) -> None:
         if self._concurrency is None:
             while self._unsent:
-                self._send(self._unsent[0].arrival_s)
+                self._send(self._unsent[0].arrival_s, 0.0)
         for _ in range(min(self._concurrency or 0, len(self._unsent))):
-            self._send(self._unsent[0].arrival_s)
+            self._send(self._unsent[0].arrival_s, 0.0)
 
-    def _send(self, planned_s: float) -> None:
+    def _send(self, planned_s: float, front_end_s: float) -> None:
+        """Send the next request, which the front end reads from a time on."""
         running = _Running(self._unsent.popleft(), planned_s)
         self._last_sent = max(self._last_sent, planned_s)
         number = next(self._order)
-        delay_s = self._request_s * (0.5 + number * _GOLDEN % 1)
-        heapq.heappush(self._arriving, (planned_s + delay_s, number, running))
+        delay_s = self._delays.request_s * (0.5 + number * _GOLDEN % 1)
+        heapq.heappush(self._arriving, (max(planned_s, front_end_s) + delay_s, number, running))
 
     def _receive(self) -> None:
         while self._arriving and self._arriving[0][0] <= self._planned:
@@ -234,6 +255,8 @@ class _Simulation:
 
     def _mixed_step(self) -> None:
         """One step of all decodes and of as many prompt tokens as fit."""
+        self._now += self._delays.idle_s * self._is_idle
+        self._is_idle = False
         decodes = len(self._decoding)
         budget = max(1, self._limits.step_tokens - decodes)
         chunks: list[tuple[int, int]] = []
@@ -279,20 +302,23 @@ class _Simulation:
         self._peak_step = max(self._peak_step, decodes + prompt_tokens)
 
     def _begin_decoding(self, running: _Running) -> None:
-        running.first_s = self._now
+        running.first_s = self._now + self._delays.token_s * (len(self._decoding) + 1)  # the newest come last
         last = self._decode_steps + running.request.output_tokens - 1
         self._context += running.request.prompt_tokens
         heapq.heappush(self._decoding, (last, next(self._order), running))
 
     def _end_finished(self) -> None:
+        """Hand the step's tokens out; of ended answers in the mean after half of them."""
+        front_end_s = self._now + self._delays.token_s * len(self._decoding)
+        last_s = (self._now + front_end_s) / 2
         while self._decoding and self._decoding[0][0] <= self._decode_steps:
             running = heapq.heappop(self._decoding)[2]
             size = running.request.prompt_tokens + running.request.output_tokens
             self._context -= size - 1
             self._reserved -= size
-            self._ended.append((running, self._now))
+            self._ended.append((running, max(last_s, running.first_s)))
             if self._concurrency is not None and self._unsent:
-                self._send(self._now)
+                self._send(last_s, front_end_s)
 
     def _served(self) -> Served:
         start, end = self._window()

@@ -200,8 +200,8 @@ class Server:
         return self._times.seconds(batch, context)
 
     def _serve(self, requests: Sequence[Request], concurrency: int | None) -> Served:
-        request_s = self._times.efficiency.request_s
-        return simulate(requests, self._times, self.limits, concurrency=concurrency, request_s=request_s)
+        delays = self._times.efficiency.delays
+        return simulate(requests, self._times, self.limits, concurrency=concurrency, delays=delays)
 
 
 def check_predictable(objectives: Sequence[Objective]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from harness.planning.gpus import Gpu
 from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
 from harness.planning.precision import Precision
+from harness.planning.server import Delays
 
 _PAST_STEP = 64  # tokens: decodes whose mean context differs by less share one cached count
 _ACTIVATION_BYTES = 2
@@ -33,7 +34,9 @@ class Efficiency(msgspec.Struct, frozen=True):
         flops_share: of its products per second.
         step_s: fixed seconds of a step: launches, scheduling, sampling.
         sequence_s: seconds of a step for each sequence in it.
-        request_s: seconds of a request outside of steps, before its first token: client, HTTP, tokenizer.
+        request_s: as in :class:`Delays`.
+        token_s: as in :class:`Delays`.
+        idle_s: as in :class:`Delays`.
         source: where the figures come from.
     """
 
@@ -42,7 +45,14 @@ class Efficiency(msgspec.Struct, frozen=True):
     step_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
+    token_s: float = 0.0
+    idle_s: float = 0.0
     source: str = "the device's limits, no overhead"
+
+    @property
+    def delays(self) -> Delays:
+        """What it takes beside steps."""
+        return Delays(self.request_s, self.token_s, self.idle_s)
 
 
 class Work(msgspec.Struct, frozen=True):

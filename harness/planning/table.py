@@ -58,7 +58,7 @@ def _print_overview(plan: Plan, console: Console) -> None:
         "max tok/s",
     ]
     console.print(_table(headings, [_overview_cells(plan, device) for device in plan.devices]))
-    _say(console, *(f"{device.gpu.name}: {device.why_not}" for device in plan.devices if device.why_not))
+    _say(console, *(f"{each.gpu.name} × {each.ranks}: {each.why_not}" for each in plan.devices if each.why_not))
 
 
 def _overview_cells(plan: Plan, device: DevicePlan) -> list[str]:
@@ -67,11 +67,11 @@ def _overview_cells(plan: Plan, device: DevicePlan) -> list[str]:
         device.gpu.name,
         str(device.ranks),
         cells.gib(device.memory.weights),
-        cells.gib(device.memory.for_kv),
+        cells.gib(device.memory.for_kv) if rows else ABSENT,
         f"{device.fitting[plan.traffic.tokens]:,}",
-        cells.seconds(device.ttft_floor_s),
-        cells.seconds(device.itl_floor_s),
-        ABSENT if device.critical_batch is None else f"{device.critical_batch:,}",
+        cells.seconds(device.ttft_floor_s) if rows else ABSENT,
+        cells.seconds(device.itl_floor_s) if rows else ABSENT,
+        ABSENT if device.critical_batch is None or not rows else f"{device.critical_batch:,}",
         cells.seconds(rows[0].itl_p50_s) if rows else ABSENT,
         f"{max(row.output_tokens_per_s for row in rows):,.0f}" if rows else ABSENT,
     ]
@@ -85,9 +85,9 @@ def _print_device(device: DevicePlan, console: Console) -> None:
     _say(
         console,
         f"{cells.device_title(device)}: {', '.join([rate_text(gpu.bytes_per_s, 'B/s'), *rates])} ({origin})",
-        f"memory of each GPU: {parts}, runtime {cells.gib(memory.runtime)}; {cells.gib(memory.for_kv)} of "
+        f"memory of each: {parts}, runtime {cells.gib(memory.runtime)}; {cells.gib(memory.for_kv)} of "
         f"{cells.gib(memory.usable)} usable are left for KV",
-        f"sequences that fit, of so many tokens: {cells.fit_text(device)}",
+        f"sequences that fit: {cells.fit_text(device)}",
         f"floors: TTFT {cells.seconds(device.ttft_floor_s)}, ITL {cells.seconds(device.itl_floor_s)}",
         f"decode turns compute-bound at: {cells.critical_text(device)}",
     )

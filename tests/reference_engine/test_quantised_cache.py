@@ -12,7 +12,7 @@ from reference_engine.engine.request import Request, SamplingParams
 from reference_engine.engine.resolution import resolve_config
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
+from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, row_bytes, windowed
 from reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
 from reference_engine.kv_cache.storage import allocate_storage, token_bytes
 from reference_engine.loading.checkpoint import open_checkpoint
@@ -42,6 +42,12 @@ def storage(kind, layout, blocks=100, block_size=4, dtype=torch.float32):
 def bytes_per_element(kind, dim, **layer):
     one = LayerLayout(3, dim, dim, **layer)
     return token_bytes(CacheLayout((one,)), torch.bfloat16, store_maker(kind))[0] / one.elements_per_token
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dim", [32, 64, 80, 128, 576])
+def test_costs_count_the_bytes_that_a_row_takes(kind, dim):
+    assert bytes_per_element(kind, dim) * dim == row_bytes(kind, dim)
 
 
 @given(

@@ -21,7 +21,7 @@ from harness.planning.step_times import Efficiency
 from harness.virtual import VirtualEngine, VirtualWorld
 from tests.test_imports import ROOT
 
-TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3)
+TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3, 7e-5, 3e-3)
 MIX = [Request(200 + 137 * i % 1500, 40 + 53 * i % 300) for i in range(120)]
 
 
@@ -60,7 +60,8 @@ def test_each_load_is_predicted_by_the_others(calibration: Calibration):
     assert calibration.is_prediction
     errors = {(each.load, each.metric): abs(each.error) for each in calibration.predictions}
     assert {load for load, _ in errors} == {"c=1", "c=8", "c=32"}
-    assert max(errors.values()) < 0.05
+    assert max(errors[load, "ttft_p50_s"] for load in ("c=1", "c=8", "c=32")) < 0.08
+    assert max(error for (_, metric), error in errors.items() if metric != "ttft_p50_s") < 0.05
 
 
 def test_memory_beside_the_model_is_fitted_too(calibration: Calibration):
@@ -116,7 +117,7 @@ def test_vllm_on_an_h200_is_predicted_at_a_load_that_it_was_not_fitted_to(fitter
     assert abs(errors["itl_p50_s"]) < 0.05
     assert abs(errors["tpot_p50_s"]) < 0.05
     assert abs(errors["output_tokens_per_s"]) < 0.05
-    assert abs(errors["ttft_p50_s"]) < 0.2
+    assert abs(errors["ttft_p50_s"]) < 0.15
     assert abs(errors["memory"]) < 0.03
 
 
@@ -124,11 +125,24 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
     write_run(tmp_path, [trial("a", "VALID", 0.01), trial("b", "INVALID", 9.0), trial("c", "VALID", 0.02)])
     load = measured_engines(tmp_path)[0].loads[0]
     assert load.measured["itl_p50_s"] == pytest.approx(0.015)
+    assert load.spread["itl_p50_s"] == pytest.approx(0.01 / 0.015)
     assert len(load.requests) == 300
     assert set(load.requests) == {Request(10, 3)}
     write_run(tmp_path, [trial("b", "INVALID", 9.0)])
     with pytest.raises(BadPlan, match="has no VALID trial"):
         measured_engines(tmp_path)
+
+
+def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_least(tmp_path: Path):
+    """A later trial's ramp sends words that an earlier one left in the cache: its counter says too much."""
+    trials = [trial("a", "VALID", 0.01) | {"server_prefix_hit_share": 0.1}]
+    trials.append(trial("b", "VALID", 0.01) | {"load": "c=8", "server_prefix_hit_share": 0.5})
+    write_run(tmp_path, trials)
+    assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [1, 1]
+    write_run(tmp_path, trials, cached_tokens=4)
+    assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [4, 4]
+    write_run(tmp_path, trials, cached_tokens=0)
+    assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [0, 0]
 
 
 def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
@@ -150,7 +164,7 @@ def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
     assert (engine.engine, engine.limits) == ("a", Limits(step_tokens=512)), "a running server has its own settings"
     (load,) = engine.loads
     assert load.concurrency == 4
-    sent = len(run.requests[run.requests.phase != "warmup"])
+    sent = len(run.requests[run.requests.phase == "measured"])
     assert len(load.requests) % sent == 0
     assert {(request.prompt_tokens, request.output_tokens) for request in load.requests} == {(8, 5)}
     assert load.measured["itl_p50_s"] == run.trials.itl_p50_s[0]
@@ -166,9 +180,10 @@ def trial(name: str, verdict: str, itl_s: float) -> dict[str, object]:
     return {"trial": name, "engine": "e", "load": "c=2", "verdict": verdict, "itl_p50_s": itl_s, "ttft_p50_s": ""}
 
 
-def write_run(folder: Path, trials: list[dict[str, object]]) -> None:
-    requests = [{"trial": row["trial"], "planned_ns": 5, "prompt_tokens": 10.0, "output_tokens": 3.0} for row in trials]
-    requests.append({"trial": trials[0]["trial"], "planned_ns": 6, "prompt_tokens": 10.0, "output_tokens": ""})
+def write_run(folder: Path, trials: list[dict[str, object]], **sent: float) -> None:
+    each = {"planned_ns": 5, "prompt_tokens": 10.0, "output_tokens": 3.0, **sent}
+    requests = [{"trial": row["trial"], **each} for row in trials]
+    requests.append({"trial": trials[0]["trial"], **each, "planned_ns": 6, "output_tokens": ""})
     for name, rows in (("trials", trials), ("requests", requests)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))

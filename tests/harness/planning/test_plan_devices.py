@@ -98,6 +98,8 @@ def test_cached_tokens_cost_less_and_are_billed_less():
 
 def test_a_model_takes_the_fewest_gpus_that_hold_it():
     assert [one("llama-3.1-70b", gpu=[gpu]).ranks for gpu in ("mi300x", "h200", "h100", "a100-40gb")] == [1, 2, 2, 4]
+    assert [one("deepseek-v3", gpu=[gpu], precision="fp8").ranks for gpu in ("h200", "h100")] == [8, 8]
+    assert "79.7 GiB on each GPU, 71.7" in (one("deepseek-v3", gpu=["h100"], precision="fp8").why_not or "")
     hopeless = one("llama-3.1-70b", gpu=["a10g"], tensor_parallel=2)
     assert hopeless.batches == []
     assert "one request needs" in (hopeless.why_not or "")
@@ -158,6 +160,7 @@ def test_json_has_the_whole_plan(capsys: pytest.CaptureFixture[str]):
         (["no-such-model"], "is neither a config.json nor a known model"),
         (["smollm2-135m", "--gpu", "h300"], "unknown GPU 'h300'"),
         (["smollm2-135m", "--precision", "int3"], "unknown precision 'int3'"),
+        (["llama-2-7b", "--input", "4000"], "requests of 4,256 tokens exceed the 4,096 of llama-2-7b"),
         (["smollm2-135m", "--slo", "ttft_p90<1s"], "--slo and --rate belong together"),
         (["smollm2-135m", "--gpu", "h200", "--from-run", "/nowhere"], "/nowhere"),
     ],

@@ -24,8 +24,10 @@ PARAMETERS = {
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-72b": 72_706_203_648,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_404_352,  # less the 58 × 256 biases of its routers, and its layer for a second next token
     "phi-3-mini": 3_821_079_552,
     "smollm2-135m": 134_515_008,
 }
@@ -66,6 +68,7 @@ def test_a_token_of_8_b_takes_128_kib_and_of_70_b_327_kb():
         ("llama-2-7b", "32 layers × 2 × 32 heads × 128 elements (MHA)", 524_288),
         ("llama-3.1-8b", "32 layers × 2 × 8 heads × 128 elements (GQA)", 131_072),
         ("deepseek-v2-lite", "27 layers × 1 latent of 576 elements (MLA)", 27 * 576 * 2),
+        ("deepseek-v3", "61 layers × 1 latent of 576 elements (MLA)", 70_272),
         ("gemma-3-12b", "40 layers keep 1,024 tokens at most", 393_216),
     ],
 )
@@ -91,6 +94,7 @@ def test_layers_with_a_window_keep_only_that():
 def test_of_experts_only_the_chosen_ones_are_active():
     assert load_model("qwen3-30b-a3b").active_parameters == pytest.approx(3.04e9, rel=0.01)  # 3.3 with the embedding
     assert load_model("mixtral-8x7b").active_parameters == pytest.approx(12.7e9, rel=0.01)
+    assert load_model("deepseek-v3").active_parameters == pytest.approx(37e9, rel=0.02)  # arXiv 2412.19437
     model = load_model("llama-3.1-8b")
     assert model.active_parameters == PARAMETERS["llama-3.1-8b"] - 128_256 * 4096
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.errors import BadPlan
-from harness.planning.server import Limits, Request, Served, poisson_s, simulate
+from harness.planning.server import Delays, Limits, Request, Served, poisson_s, simulate
 
 STEP_S = 0.01
 
@@ -33,11 +33,42 @@ def test_one_request_alone_takes_its_prompt_then_a_step_for_each_further_token()
 
 def test_time_outside_of_steps_comes_on_top_and_varies():
     requests = [Request(100, 5, 10.0 * i) for i in range(200)]
-    served = simulate(requests, Steps(token_s=0.001), Limits(), request_s=0.02)
+    served = simulate(requests, Steps(token_s=0.001), Limits(), delays=Delays(request_s=0.02))
     outside = served.ttft_s - STEP_S - 0.1
     assert float(np.mean(outside)) == pytest.approx(0.02, rel=0.01)
     assert float(np.min(outside)) == pytest.approx(0.01, rel=0.05)
     assert float(np.max(outside)) == pytest.approx(0.03, rel=0.05)
+
+
+def test_a_step_on_an_idle_engine_takes_longer_and_one_behind_another_does_not():
+    requests = [Request(100, 5), Request(100, 5, 10.0), Request(100, 5, 10.015)]
+    served = simulate(requests, Steps(), Limits(), delays=Delays(idle_s=0.004))
+    alone, joining = served.ttft_s  # the first one belongs to the ramp
+    assert alone == pytest.approx(STEP_S + 0.004)
+    assert joining == pytest.approx(0.004 + 3 * STEP_S - 0.015)
+
+
+def test_the_front_end_hands_tokens_out_one_after_another():
+    """The newest last; so the second of two that start together has its first token a token's time after the first."""
+    served = simulate([Request(1, 5), Request(1, 5)], Steps(), Limits(), delays=Delays(token_s=0.001))
+    assert served.ttft_s == pytest.approx([STEP_S + 0.001, STEP_S + 0.002])
+    assert served.e2e_s == pytest.approx([5 * STEP_S + 0.001] * 2)
+
+
+@pytest.mark.parametrize(
+    ("request_s", "token_s", "ttft_s"),
+    [
+        (0.001, 0.0, 2 * STEP_S),  # it misses the step that begins as the last answer ends
+        (0.001, 0.001, 2 * STEP_S + 0.004),  # its first token comes last of 8, the last answer's in the middle
+        (0.004, 0.001, 3 * STEP_S + 0.004),  # read after 8 ms, it misses the next step, too
+    ],
+)
+def test_in_a_closed_loop_the_front_end_reads_requests_once_the_step_is_handed_out(
+    request_s: float, token_s: float, ttft_s: float
+):
+    requests = [Request(1, 20 + i % 7) for i in range(400)]
+    served = simulate(requests, Steps(), Limits(), concurrency=8, delays=Delays(request_s, token_s))
+    assert served.ttft(0.5) == pytest.approx(ttft_s, abs=0.001)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
