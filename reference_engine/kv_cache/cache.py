@@ -258,14 +258,26 @@ class KvCache:
                 table.cache_blocks(blocks.hashes, request.token_ids, request.num_settled)
 
     def free_out_of_window(self, request: Request) -> None:
-        """Releases the blocks that have left a request's windows for good; they stay cached.
+        """Releases the blocks that have left a request's windows for good; those in the cache stay cached.
 
         Drafts in flight may be rejected, and tokens before them see more.
         """
+        if self.is_swapped(request):
+            self._free_swapped_out_of_window(request)
+            return
         for table in self.blocks_of(request).tables:
             if table.has_out_of_window(request.num_settled):
                 self.cache_blocks(request)
                 table.free_out_of_window(request.num_settled)
+
+    def _free_swapped_out_of_window(self, request: Request) -> None:
+        blocks = self.blocks_of(request)
+        left: list[tuple[int, ...]] = []
+        for group, places in zip(self.groups, blocks.swapped or (), strict=True):
+            outside = group.visible.out_of_window_blocks(request.num_settled, group.pool.block_size)
+            _host(group).release(places[index] for index in outside if places[index] != RELEASED)
+            left.append(tuple(RELEASED if index in outside else place for index, place in enumerate(places)))
+        blocks.swapped = tuple(left)
 
     def fork(self, parent: Request, child: Request) -> None:
         """Starts a new request with all blocks of another one, in host memory too."""

@@ -187,6 +187,9 @@ class Scheduler:
             return  # it was preempted meanwhile
         request.num_computed -= num_rejected
         request.num_settled = chunk.end - num_rejected
+        if self.cache.has_windows and self.cache.is_swapped(request):
+            # Preempted while this chunk was computed: with what its windows have left, it might never fit again.
+            self.cache.free_out_of_window(request)
 
     def release_unseen(self) -> None:
         """Releases the blocks that settled steps have moved out of a window."""

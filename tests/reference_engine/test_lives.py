@@ -19,3 +19,7 @@ def test_random_lives_leave_nothing_behind(seeds):
         "searched", "settled", "robbed", "short_cuts", "ahead", "drawn_pending", "overshot", "accepted", "rejected",
     )  # fmt: skip
     assert {kind: counts[kind] > 20 for kind in kinds} == dict.fromkeys(kinds, True), counts
+
+
+def test_a_request_swapped_in_flight_fits_again_once_its_window_has_moved():
+    assert random_life(1270, 100)["swaps"]
