@@ -1,17 +1,22 @@
-"""Planted bottlenecks are named, and their delay is recovered. Run by ``make bench-profile``.
+"""Planted bottlenecks are named, and their delay is recovered. Run by ``make bench-profile``, twelve minutes.
 
-Each case measures the real reference engine with something slow in it, around it or before it. Bars: every case names
-what was planted; where the delay is known, the part that carries it is right to 10 %; at most 2 % of E2E are
-unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs; where decode or prefill should
-meet a limit of the machine, that limit is named, and no phase exceeds a limit by more than the error of its
-measurement. The cost of the record itself is printed, not judged: one trial on a shared machine cannot tell so small a
-difference.
+Each case measures the real reference engine with something slow in it, around it or before it, ``--rounds`` times.
+
+- 19 of 20 planted bottlenecks are named, and no run with nothing planted names one but decoding.
+- Where the delay is known, the part that carries it is right to 10 %. Where the slow thing can be taken away, *what if*
+  foretells to 10 % the E2E of the runs without it.
+- At most 2 % of E2E are unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs.
+- Where decode or prefill should meet a limit of the machine, that limit is named, and no phase exceeds a limit by more
+  than the error of its measurement.
+
+The cost of the record itself is printed, not judged: one trial on a shared machine cannot tell so small a difference.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable
@@ -28,7 +33,7 @@ from engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from harness.host.ceilings import measure
 from harness.host.environment import environment
 from results.attribution import Attribution, Latency, Part
-from results.attribution.bottleneck import bottleneck, phase_limit
+from results.attribution.bottleneck import bottleneck, phase_limit, what_if
 from results.attribution.roofline import Bound
 from results.ceilings import Ceilings, store_ceilings
 from results.text.attribution import bottleneck_sentence, overhead_line
@@ -36,6 +41,7 @@ from results.text.attribution import bottleneck_sentence, overhead_line
 NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.06
 THREADS = 1  # two would wait for a busy core
 MAX_SHARE = 1.05
+NAMED, ERROR, ATTRIBUTED, RESIDUAL_US = 0.95, 0.1, 0.99, 50
 SLOW = {
     "detokenise": f"""
 import time
@@ -63,7 +69,14 @@ Expected = Callable[[Attribution], dict[Part, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is slow; ``expected`` gives the seconds of the parts that carry a known delay."""
+    """One thing that is slow.
+
+    Attributes:
+        part: that should be named.
+        expected: seconds of the parts that carry a known delay.
+        is_clean: nothing is slow.
+        is_removable: it can be taken away without changing anything else: then it is the case `ALONE`.
+    """
 
     part: Part
     load: str = "concurrency = 1"
@@ -74,6 +87,8 @@ class Case:
     network_s: float = 0.0
     bound: Bound | None = None
     expected: Expected = lambda _: {}
+    is_clean: bool = False
+    is_removable: bool = False
 
 
 def mean(found: Attribution, part: Part) -> float:
@@ -95,31 +110,65 @@ def backlog(found: Attribution) -> dict[Part, float]:
     return {Part.DETOKENISE: DETOKENISE_S * CASES["slow detokeniser"].output_tokens - computing}
 
 
+ALONE = "nothing, one user"
 CASES = {
-    "nothing": Case(Part.DECODE, "concurrency = 2"),
+    ALONE: Case(Part.DECODE, is_clean=True),
+    "nothing": Case(Part.DECODE, "concurrency = 2", is_clean=True),
     "slow client": Case(Part.CLIENT, 'arrival = "constant"\nrate_per_s = 12\nmax_in_flight = 1'),
-    "slow network": Case(Part.NETWORK_IN, network_s=NETWORK_S, expected=network),
+    "slow network": Case(Part.NETWORK_IN, network_s=NETWORK_S, expected=network, is_removable=True),
     "queue by slots": Case(Part.QUEUE, "concurrency = 6", spec=EngineSpec(max_num_seqs=1)),
     "prefill interference": Case(Part.INTERFERENCE, "concurrency = 6", input_tokens=384, output_tokens=32),
-    "slow detokeniser": Case(Part.DETOKENISE, slow="detokenise", expected=backlog),
-    "slow step loop": Case(Part.BUBBLES, slow="step loop", expected=gaps),
+    "slow detokeniser": Case(Part.DETOKENISE, slow="detokenise", expected=backlog, is_removable=True),
+    "slow step loop": Case(Part.BUBBLES, slow="step loop", expected=gaps, is_removable=True),
     "memory-bound decode": Case(Part.DECODE, output_tokens=64, bound=Bound.MEMORY),
     "compute-bound prefill": Case(Part.PREFILL, input_tokens=512, output_tokens=4, bound=Bound.COMPUTE),
 }
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--duration", type=float, default=3.0, help="seconds of each window (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of all cases (default: %(default)s)")
     parser.add_argument("--case", action="append", choices=CASES, help="default: all")
     options = parser.parse_args()
-    bars, ceilings = Bars(), one_thread()
-    for name in options.case or CASES:
+    measured: dict[str, list[Attribution]] = {name: [] for name in options.case or CASES}
+    ceilings = one_thread()
+    for name in [name for _ in range(options.rounds) for name in measured]:
         with tempfile.TemporaryDirectory() as scratch:
             store_ceilings(Path(scratch) / "runs", environment(), [ceilings])
-            judge(bars, name, await profiled(CASES[name], options, Path(scratch)))
+            run = await profiled(CASES[name], options, Path(scratch))
+        (found,) = run.attributions
+        overhead = overhead_line(run.finished[0].metrics, run.profiled[0].metrics)
+        print(f"{name}: {bottleneck_sentence(found)}; {overhead}", flush=True)
+        measured[name].append(found)
+    bars = Bars()
+    judge_names(bars, measured)
+    for name, runs in measured.items():
+        judge(bars, name, runs, measured.get(ALONE, []))
     bars.finish()
+
+
+def judge_names(bars: Bars, measured: dict[str, list[Attribution]]) -> None:
+    """Add the bars of what was named."""
+    planted = [
+        is_named(CASES[name], found) for name, runs in measured.items() if not CASES[name].is_clean for found in runs
+    ]
+    clean = [is_named(CASES[name], found) for name, runs in measured.items() if CASES[name].is_clean for found in runs]
+    if planted:
+        bars.add("share_of_planted_named", sum(planted) / len(planted), ">=", NAMED)
+    if clean:
+        bars.add("named_although_nothing_is_planted", len(clean) - sum(clean), "==", 0)
+
+
+def is_named(case: Case, found: Attribution) -> bool:
+    """Whether the largest part is the planted one. Both ways of the network are one bottleneck."""
+    named = bottleneck(found)
+    return named is not None and named.part in parts_of(case)
+
+
+def parts_of(case: Case) -> set[Part]:
+    return {Part.NETWORK_IN, Part.NETWORK_OUT} if case.part is Part.NETWORK_IN else {case.part}
 
 
 def one_thread() -> Ceilings:
@@ -128,27 +177,39 @@ def one_thread() -> Ceilings:
     return measure(torch.device("cpu"), 1.0)
 
 
-def judge(bars: Bars, name: str, run: results.Run) -> None:
-    """Add the bars of one case."""
-    case, (found,), key = CASES[name], run.attributions, name.replace(" ", "_").replace("-", "_")
-    named = bottleneck(found)
-    print(f"{name}: {bottleneck_sentence(found)}; {overhead_line(run.finished[0].metrics, run.profiled[0].metrics)}")
-    bars.add(f"{key}_is_named", named is not None and named.part in same(case.part), "==", 1)
-    bars.add(f"{key}_attributed_share", found.attributed_share, ">=", 0.99)
-    bars.add(f"{key}_clock_residual_us", found.clock.residual_ns / 1e3 if found.clock else 1e9, "<=", 50)
+def judge(bars: Bars, name: str, runs: list[Attribution], alone: list[Attribution]) -> None:
+    """Add the bars of one case, each for its worst run."""
+    case, key = CASES[name], name.replace(",", "").replace(" ", "_").replace("-", "_")
+    residuals = [found.clock.residual_ns / 1e3 if found.clock else 1e9 for found in runs]
+    bars.add(f"{key}_attributed_share", min(found.attributed_share for found in runs), ">=", ATTRIBUTED)
+    bars.add(f"{key}_clock_residual_us", max(residuals), "<=", RESIDUAL_US)
     if case.bound is not None:
-        limit = phase_limit(found, case.part)
-        assert limit is not None, found.roofline
-        share = max(limit.work.mbu(limit.ceiling), limit.work.mfu(limit.ceiling))
-        bars.add(f"{key}_limit_is_named", limit.bound is case.bound, "==", 1)
-        bars.add(f"{key}_share_of_limit", share, "<=", MAX_SHARE)
-    for part, seconds in case.expected(found).items():
-        bars.add(f"{key}_{part.value}_error", abs(mean(found, part) / seconds - 1), "<=", 0.1)
+        limits = [phase_limit(found, case.part) for found in runs]
+        shares = [max(limit.work.mbu(limit.ceiling), limit.work.mfu(limit.ceiling)) for limit in limits if limit]
+        bars.add(
+            f"{key}_limit_is_named",
+            sum(limit is not None and limit.bound is case.bound for limit in limits),
+            "==",
+            len(runs),
+        )
+        bars.add(f"{key}_share_of_limit", max(shares, default=1e9), "<=", MAX_SHARE)
+    errors: dict[Part, float] = {}
+    for found in runs:
+        for part, seconds in case.expected(found).items():
+            errors[part] = max(errors.get(part, 0.0), abs(mean(found, part) / seconds - 1))
+    for part, error in errors.items():
+        bars.add(f"{key}_{part.value}_error", error, "<=", ERROR)
+    if case.is_removable and alone:
+        foretold = statistics.median(without(found, parts_of(case)) for found in runs)
+        actual = statistics.median(found.mean_s(Latency.E2E) for found in alone)
+        print(f"{name}: E2E without it {foretold:.3f} s foretold, {actual:.3f} s measured")
+        bars.add(f"{key}_what_if_error", abs(foretold / actual - 1), "<=", ERROR)
 
 
-def same(part: Part) -> set[Part]:
-    """Both ways of the network are one bottleneck."""
-    return {Part.NETWORK_IN, Part.NETWORK_OUT} if part is Part.NETWORK_IN else {part}
+def without(found: Attribution, parts: set[Part]) -> float:
+    """The mean E2E that *what if* gives without these parts."""
+    whole = found.mean_s(Latency.E2E)
+    return whole - sum(whole - case.latency_s for case in what_if(found) if case.part in parts)
 
 
 async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> results.Run:
