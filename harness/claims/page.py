@@ -90,7 +90,8 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
     claim, record = row.entry.claim, row.record
     facts = [
         ("claimed", f"{cells.range_text(claim.expected)}: {claim.quantity}"),
-        ("said to hold", claim.conditions),
+        *([("our reading", claim.expected.ours)] if claim.expected.ours else []),
+        ("conditions", claim.conditions),
         ("source", cells.sources_text(claim)),
         ("tested", row.place if record else "not yet: bakeoff claims run --here"),
     ]

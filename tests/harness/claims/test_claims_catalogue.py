@@ -1,6 +1,5 @@
 """Every claim of the catalogue is well-formed, refers to what exists, and changes its verdict with its data."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from harness.claims.catalogue import Entry, experiment_of, load_catalogue
 from harness.claims.claim import Case, Expected
 from harness.claims.lab import result_of
 from harness.claims.measurement import Measurement, computed, contrasted_measurement
-from harness.claims.trials import PUBLISHED
+from harness.claims.trials import published
 from harness.claims.verdict import Estimate, Outcome, Verdict, verdict
 from harness.errors import BadClaim
 from results.statistics.interval import Interval
@@ -84,9 +83,8 @@ def test_what_a_claim_refers_to_exists(entry: Entry):
             experiment = experiment_of(entry.experiment(side.run), side.run)
             assert side.engine in {engine.name for engine in experiment.engines}
             assert side.load in {load.label for load in experiment.loads}
-        for side in case.published.sides if case.published else []:
-            with (PUBLISHED / side.run / "trials.csv").open(encoding="utf-8", newline="") as file:
-                assert (side.engine, side.load) in {(row["engine"], row["load"]) for row in csv.DictReader(file)}
+        if case.published is not None:
+            assert published(case.published).estimate is not None
         if case.arithmetic is not None:
             assert computed(case.arithmetic).estimate is not None
 
