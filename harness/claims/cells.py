@@ -11,6 +11,10 @@ from harness.claims.verdict import CaseResult, Outcome, Verdict, deciding
 from results.statistics.interval import Interval
 from results.text.format import ABSENT, moment_text
 
+LEGEND = (
+    "± is the tolerance that we add to each bound, since claims are rounded. "
+    "“Our reading” marks a range with a bound that the source does not give."
+)
 HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
 CASE_HEADINGS = ("case", "result", "measured", "95 % interval", "procedure", "machine, run")
 _THOUSAND, _BILLION = 1e3, 1e9

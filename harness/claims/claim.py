@@ -29,7 +29,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         title: of the work.
-        kind: such as ``paper`` or ``lecture``; a ``background paper`` explains the matter, but does not state the range.
+        kind: such as ``paper`` or ``lecture``; a ``background paper`` explains the matter but states no such range.
         author: None where a work names none.
         year: None where a work gives none.
     """

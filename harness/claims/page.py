@@ -35,6 +35,7 @@ class Page(msgspec.Struct, frozen=True):
 
     name: str
     answer: str
+    legend: str
     headings: tuple[str, ...]
     overview: list[tuple[str, str, list[str]]]
     case_headings: tuple[str, ...]
@@ -71,7 +72,7 @@ def markdown(rows: Sequence[cells.Row]) -> str:
     lines = ([*row.cells, row.place, "; ".join(_remarks(row))] for row in rows)
     titles = [*cells.HEADINGS, "machine; date", "remarks"]
     listed = table(titles, ([escaped(cell) for cell in line] for line in lines))
-    return f"# Claims\n\n{cells.tallies(rows)}.\n\n{listed}"
+    return f"# Claims\n\n{cells.tallies(rows)}.\n\n{cells.LEGEND}\n\n{listed}"
 
 
 def _page(rows: Sequence[cells.Row]) -> Page:
@@ -79,6 +80,7 @@ def _page(rows: Sequence[cells.Row]) -> Page:
     return Page(
         name="Claims",
         answer=f"{cells.tallies(rows)}.".capitalize(),
+        legend=cells.LEGEND,
         headings=(*cells.HEADINGS, "machine; date"),
         overview=[(part.anchor, part.tone, [*row.cells, row.place]) for part, row in zip(parts, rows, strict=True)],
         case_headings=cells.CASE_HEADINGS,
@@ -93,7 +95,7 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
         *([("our reading", claim.expected.ours)] if claim.expected.ours else []),
         ("conditions", claim.conditions),
         ("source", cells.sources_text(claim)),
-        ("tested", row.place if record else "not yet: bakeoff claims run --here"),
+        ("tested", row.place if record else f"not yet: bakeoff claims run --only {row.entry.name}"),
     ]
     return ClaimPart(
         name=row.entry.name,

@@ -72,19 +72,15 @@ def _trial_rows(side: Side) -> list[_Row]:
 
 def _offline_rows(side: Side) -> list[_Row]:
     """The load of a side is a cell, as ``--cells`` of the benchmark takes it: requests, prompt and output tokens."""
-    requests, prompt, output = cell = [int(count) for count in side.load.split(",")]
-    records = map(json.loads, _offline(side.run).read_text(encoding="utf-8").splitlines())
-    return [
-        (
-            record["repeat"],
-            {
-                "output_tokens_per_s": requests * output / record["seconds"],
-                "prompt_tokens_per_s": requests * prompt / record["seconds"],
-            },
-        )
-        for record in records
-        if (record["engine"], record["cell"]) == (side.engine, cell) and "seconds" in record
-    ]
+    rows: list[_Row] = []
+    for line in _offline(side.run).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        load = ",".join(map(str, record["cell"] or []))
+        if (record["engine"], load) == (side.engine, side.load) and "seconds" in record:
+            requests, prompt, output = record["cell"]
+            tokens = {"output_tokens_per_s": requests * output, "prompt_tokens_per_s": requests * prompt}
+            rows.append((record["repeat"], {name: count / record["seconds"] for name, count in tokens.items()}))
+    return rows
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
