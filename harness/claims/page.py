@@ -45,12 +45,15 @@ class Page(msgspec.Struct, frozen=True):
 def rows_of(entries: Sequence[Entry], folder: Path) -> list[cells.Row]:
     """A row for each claim and machine that tested it, and one for each claim that none tested.
 
+    Records of a claim that has changed since do not count: they were judged by another range or measured otherwise.
+
     Raises:
         BadClaim: a record cannot be read.
     """
     rows: list[cells.Row] = []
     for entry in entries:
-        records = latest(read_records(folder, entry.name)).values()
+        tested = latest(read_records(folder, entry.name)).values()
+        records = [record for record in tested if record.digest == entry.digest]
         rows += [cells.Row(entry, record) for record in records] or [cells.Row(entry, None)]
     return rows
 

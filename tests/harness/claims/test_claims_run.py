@@ -169,6 +169,14 @@ def test_page_and_markdown_have_every_claim_and_escape_it(tmp_path: Path):
     assert "https://" not in page
 
 
+def test_results_of_a_claim_that_has_changed_are_not_shown(tmp_path: Path):
+    made = entry("a", "slow")
+    call([made], bench(), tmp_path)
+    changed = msgspec.structs.replace(made.claim, expected=Expected(at_least=4.0))
+    (row,) = rows_of([msgspec.structs.replace(made, claim=changed)], tmp_path)
+    assert (rows_of([made], tmp_path)[0].record is None, row.record) == (False, None)
+
+
 RUN = """
 name = "virtual"
 repeats = 3
