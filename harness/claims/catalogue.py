@@ -1,5 +1,6 @@
 """Claim files: the built-in catalogue and folders of one's own."""
 
+import hashlib
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -41,6 +42,17 @@ class Entry(msgspec.Struct, frozen=True):
         if path is None:
             raise BadClaim(f"{self.name}.toml: run '{run}' is no file of {places[0]}")
         return _toml(path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the claim and the experiments that it refers to.
+
+        Raises:
+            BadClaim: an experiment is missing or not TOML.
+        """
+        runs = sorted({side.run for case in self.claim.cases if case.experiment for side in case.experiment.sides})
+        content = msgspec.to_builtins(self.claim), [self.experiment(run) for run in runs]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
 def load_catalogue(folders: Sequence[Path] = (), names: Sequence[str] = ()) -> list[Entry]:

@@ -11,6 +11,10 @@ from harness.claims.verdict import CaseResult, Outcome, Verdict, deciding
 from results.statistics.interval import Interval
 from results.text.format import ABSENT, moment_text
 
+LEGEND = (
+    "± is the tolerance that we add to each bound, since claims are rounded. "
+    "“Our reading” marks a range with a bound that the source does not give."
+)
 HEADINGS = ("claim", "verdict", "claimed", "measured", "95 % interval")
 CASE_HEADINGS = ("case", "result", "measured", "95 % interval", "procedure", "machine, run")
 _THOUSAND, _BILLION = 1e3, 1e9
@@ -61,13 +65,14 @@ def tallies(rows: Sequence[Row]) -> str:
 
 
 def range_text(expected: Expected) -> str:
-    """``2–4``, ``≥ 2`` or ``≤ 0.15``, and the margin."""
+    """``2 – 4 (± 5 %)`` or ``≥ 2, our reading``: the range, its margin, and whether a bound is ours."""
     low, high = expected.at_least, expected.at_most
     if low is not None and high is not None:
         text = number(low) if low == high else f"{number(low)} – {number(high)}"
     else:
         text = f"≥ {number(low)}" if low is not None else f"≤ {number(high or 0.0)}"
-    return f"{text} (± {100 * expected.margin:.2g} %)" if expected.margin else text
+    margin = f" (± {100 * expected.margin:.2g} %)" if expected.margin else ""
+    return f"{text}{margin}, our reading" if expected.ours else f"{text}{margin}"
 
 
 def interval_cells(case: CaseResult | None) -> tuple[str, str]:

@@ -29,7 +29,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         title: of the work.
-        kind: such as ``paper`` or ``lecture``.
+        kind: such as ``paper`` or ``lecture``; a ``background paper`` explains the matter but states no such range.
         author: None where a work names none.
         year: None where a work gives none.
     """
@@ -47,11 +47,13 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         at_least: lower bound.
         at_most: upper bound.
         margin: share of each bound by which the range is widened, since claims are rounded.
+        ours: which bounds the source does not give, and why these were chosen; None if the source gives them all.
     """
 
     at_least: float | None = None
     at_most: float | None = None
     margin: float = 0.0
+    ours: str | None = None
 
     @property
     def low(self) -> float:

@@ -15,7 +15,7 @@ from engines.secrets import masked_data
 from harness.claims.catalogue import Entry, experiment_of
 from harness.claims.claim import Case, Device, Evaluated, Side
 from harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
-from harness.claims.trials import PUBLISHED, published, trial_values
+from harness.claims.trials import is_published, published, trial_values
 from harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
 from harness.conduct.run import create_run, run_into
 from harness.errors import BadClaim, EvaluationFailed
@@ -99,7 +99,7 @@ class RealLab:
             return case.absent
         if case.published is not None:
             names = {side.run for side in case.published.sides}
-            gone = [name for name in sorted(names) if not (PUBLISHED / name / "trials.csv").is_file()]
+            gone = [name for name in sorted(names) if not is_published(name)]
             return f"the published run {gone[0]}, which is in the repository's docs/results" if gone else None
         if case.device is Device.GPU and not self._has_gpu:
             return "an NVIDIA GPU"

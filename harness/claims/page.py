@@ -35,6 +35,7 @@ class Page(msgspec.Struct, frozen=True):
 
     name: str
     answer: str
+    legend: str
     headings: tuple[str, ...]
     overview: list[tuple[str, str, list[str]]]
     case_headings: tuple[str, ...]
@@ -44,12 +45,15 @@ class Page(msgspec.Struct, frozen=True):
 def rows_of(entries: Sequence[Entry], folder: Path) -> list[cells.Row]:
     """A row for each claim and machine that tested it, and one for each claim that none tested.
 
+    Records of a claim that has changed since do not count: they were judged by another range or measured otherwise.
+
     Raises:
         BadClaim: a record cannot be read.
     """
     rows: list[cells.Row] = []
     for entry in entries:
-        records = latest(read_records(folder, entry.name)).values()
+        tested = latest(read_records(folder, entry.name)).values()
+        records = [record for record in tested if record.digest == entry.digest]
         rows += [cells.Row(entry, record) for record in records] or [cells.Row(entry, None)]
     return rows
 
@@ -71,7 +75,7 @@ def markdown(rows: Sequence[cells.Row]) -> str:
     lines = ([*row.cells, row.place, "; ".join(_remarks(row))] for row in rows)
     titles = [*cells.HEADINGS, "machine; date", "remarks"]
     listed = table(titles, ([escaped(cell) for cell in line] for line in lines))
-    return f"# Claims\n\n{cells.tallies(rows)}.\n\n{listed}"
+    return f"# Claims\n\n{cells.tallies(rows)}.\n\n{cells.LEGEND}\n\n{listed}"
 
 
 def _page(rows: Sequence[cells.Row]) -> Page:
@@ -79,6 +83,7 @@ def _page(rows: Sequence[cells.Row]) -> Page:
     return Page(
         name="Claims",
         answer=f"{cells.tallies(rows)}.".capitalize(),
+        legend=cells.LEGEND,
         headings=(*cells.HEADINGS, "machine; date"),
         overview=[(part.anchor, part.tone, [*row.cells, row.place]) for part, row in zip(parts, rows, strict=True)],
         case_headings=cells.CASE_HEADINGS,
@@ -90,9 +95,10 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
     claim, record = row.entry.claim, row.record
     facts = [
         ("claimed", f"{cells.range_text(claim.expected)}: {claim.quantity}"),
-        ("said to hold", claim.conditions),
+        *([("our reading", claim.expected.ours)] if claim.expected.ours else []),
+        ("conditions", claim.conditions),
         ("source", cells.sources_text(claim)),
-        ("tested", row.place if record else "not yet: bakeoff claims run --here"),
+        ("tested", row.place if record else f"not yet: bakeoff claims run --only {row.entry.name}"),
     ]
     return ClaimPart(
         name=row.entry.name,

@@ -21,6 +21,7 @@ class Record(msgspec.Struct, frozen=True):
         verdict: of all cases.
         cases: their results.
         complete: whether every case that can run here has a result.
+        digest: of the claim and its experiments, as they were.
     """
 
     claim: str
@@ -30,6 +31,7 @@ class Record(msgspec.Struct, frozen=True):
     verdict: Verdict
     cases: list[CaseResult]
     complete: bool = True
+    digest: str = ""
 
 
 def read_records(folder: Path, claim: str) -> list[Record]:

@@ -1,6 +1,7 @@
 """Quantities of trials, of runs and of published runs."""
 
 import csv
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from results.run import Run, Trial
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 """Published runs; a checkout has them, an installed package does not."""
+
+_Row = tuple[int, Mapping[str, float | None]]
+"""Repeat, and quantities by name."""
 
 
 def trial_values(metric: str, run: Run, side: Side) -> dict[int, float]:
@@ -35,17 +39,48 @@ def published(contrasted: Contrasted) -> Measurement:
     """Read published runs."""
     values = {side.text: _published_values(contrasted.metric, side) for side in contrasted.sides}
     names = list(dict.fromkeys(side.run for side in contrasted.sides))
-    return contrasted_measurement(contrasted, values, names, _published_machine(PUBLISHED / names[0]))
+    folder = _trials(names[0]).parent if _trials(names[0]).is_file() else _offline(names[0]).parent
+    return contrasted_measurement(contrasted, values, names, _published_machine(folder))
+
+
+def is_published(run: str) -> bool:
+    """Whether the trials or the offline figures of a run are in this installation."""
+    return _trials(run).is_file() or _offline(run).is_file()
+
+
+def _trials(run: str) -> Path:
+    return PUBLISHED / run / "trials.csv"
+
+
+def _offline(run: str) -> Path:
+    """What ``benchmarks/gpu/offline.py`` wrote: one JSON object a line."""
+    return PUBLISHED / f"{run}.jsonl"
 
 
 def _published_values(metric: str, side: Side) -> dict[int, float]:
-    with (PUBLISHED / side.run / "trials.csv").open(encoding="utf-8", newline="") as file:
-        rows = [
-            row
+    return _quantities(metric, _offline_rows(side) if _offline(side.run).is_file() else _trial_rows(side))
+
+
+def _trial_rows(side: Side) -> list[_Row]:
+    with _trials(side.run).open(encoding="utf-8", newline="") as file:
+        return [
+            (int(row["repeat"]), _numbers(row))
             for row in csv.DictReader(file)
             if (row["engine"], row["load"], row["verdict"]) == (side.engine, side.load, "VALID")
         ]
-    return _quantities(metric, ((int(row["repeat"]), _numbers(row)) for row in rows))
+
+
+def _offline_rows(side: Side) -> list[_Row]:
+    """The load of a side is a cell, as ``--cells`` of the benchmark takes it: requests, prompt and output tokens."""
+    rows: list[_Row] = []
+    for line in _offline(side.run).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        load = ",".join(map(str, record["cell"] or []))
+        if (record["engine"], load) == (side.engine, side.load) and "seconds" in record:
+            requests, prompt, output = record["cell"]
+            tokens = {"output_tokens_per_s": requests * output, "prompt_tokens_per_s": requests * prompt}
+            rows.append((record["repeat"], {name: count / record["seconds"] for name, count in tokens.items()}))
+    return rows
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -64,7 +99,7 @@ def _published_machine(folder: Path) -> str | None:
     return "; ".join(lines[2].split("; ")[:2]) if len(lines) > 2 else None
 
 
-def _quantities(metric: str, rows: Iterable[tuple[int, Mapping[str, float | None]]]) -> dict[int, float]:
+def _quantities(metric: str, rows: Iterable[_Row]) -> dict[int, float]:
     wanted, values = names_in(metric), dict[int, float]()
     for repeat, row in rows:
         known = {name: value for name in wanted if (value := row.get(name)) is not None}

@@ -117,8 +117,8 @@ def estimate(of: Mapping[int, float], over: Mapping[int, float] | None, *, inter
 def outcome(estimated: Estimate, expected: Expected) -> Outcome:
     """Where a quantity lies.
 
-    Inside: the interval lies in the range; or its centre does, and the interval excludes no effect, if that is outside
-    of the range. Outside: no value of the interval is in the range.
+    Inside: the interval lies in the range; or its centre does, and the interval excludes no effect, unless that lies
+    within the range (a bound is not within it). Outside: no value of the interval is in the range.
     """
     interval, low, high = estimated.interval, expected.low, expected.high
     if interval.low is None or interval.high is None:
@@ -165,7 +165,7 @@ def deciding(results: Sequence[CaseResult]) -> CaseResult | None:
 
 def _admits_no_effect(estimated: Estimate, low: float, high: float) -> bool:
     none, interval = estimated.no_effect, estimated.interval
-    if none is None or low <= none <= high or interval.low is None or interval.high is None:
+    if none is None or low < none < high or interval.low is None or interval.high is None:
         return False
     return interval.low <= none <= interval.high
 

@@ -1,17 +1,18 @@
 """Every claim of the catalogue is well-formed, refers to what exists, and changes its verdict with its data."""
 
-import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness.claims import trials
 from harness.claims.catalogue import Entry, experiment_of, load_catalogue
-from harness.claims.claim import Case, Expected
+from harness.claims.claim import Case, Contrasted, Expected, Side
 from harness.claims.lab import result_of
 from harness.claims.measurement import Measurement, computed, contrasted_measurement
-from harness.claims.trials import PUBLISHED
+from harness.claims.trials import published
 from harness.claims.verdict import Estimate, Outcome, Verdict, verdict
 from harness.errors import BadClaim
 from results.statistics.interval import Interval
@@ -84,11 +85,33 @@ def test_what_a_claim_refers_to_exists(entry: Entry):
             experiment = experiment_of(entry.experiment(side.run), side.run)
             assert side.engine in {engine.name for engine in experiment.engines}
             assert side.load in {load.label for load in experiment.loads}
-        for side in case.published.sides if case.published else []:
-            with (PUBLISHED / side.run / "trials.csv").open(encoding="utf-8", newline="") as file:
-                assert (side.engine, side.load) in {(row["engine"], row["load"]) for row in csv.DictReader(file)}
+        if case.published is not None:
+            assert published(case.published).estimate is not None
         if case.arithmetic is not None:
             assert computed(case.arithmetic).estimate is not None
+
+
+def test_offline_figures_give_tokens_per_second_by_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trials, "PUBLISHED", tmp_path)
+    (tmp_path / "offline").mkdir()
+    (tmp_path / "offline" / "README.md").write_text("# offline\n\na GPU; today; more\n")
+    for name, seconds in (("bf16", (2.0, 4.0)), ("int4", (1.0, 2.0))):
+        cells = [{"engine": "ours", "cell": [8, 64, 16], "repeat": n, "seconds": s} for n, s in enumerate(seconds)]
+        others = [
+            {"engine": "machine", "cell": None},
+            {"engine": "vllm", "cell": [8, 64, 16], "repeat": 0, "seconds": 9.0},
+            {"engine": "ours", "cell": [1, 64, 16], "repeat": 0, "seconds": 9.0},
+            {"engine": "ours", "cell": [8, 64, 16], "repeat": 2, "error": "no memory"},
+        ]
+        (tmp_path / "offline" / f"{name}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in cells + others))
+    sides = [Side(f"offline/{name}", "ours", "8,64,16") for name in ("int4", "bf16")]
+    measured = published(Contrasted("output_tokens_per_s", *sides))
+    assert measured.values[sides[0].text] == {0: 8 * 16 / 1.0, 1: 8 * 16 / 2.0}
+    assert measured.estimate is not None
+    assert measured.estimate.interval.centre == pytest.approx(2.0)
+    assert measured.machine == "a GPU; today"
+    assert published(Contrasted("prompt_tokens_per_s", sides[0])).values[sides[0].text][0] == 8 * 64
+    assert not trials.is_published("offline/fp8")
 
 
 GOOD = """

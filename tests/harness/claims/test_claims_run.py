@@ -24,12 +24,13 @@ from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
 from results.statistics.interval import Interval
 
 PLACE = Here("a machine", {"cores": 2})
+EXPECTED = Expected(at_least=2.0, ours="The source gives no figure.")
 
 
 def entry(name: str, *cases: str) -> Entry:
     """A claim that a quantity is at least 2; the titles of its cases are those of :class:`Bench`."""
     made = [Case(title=title, absent="x", as_claimed=number == 0) for number, title in enumerate(cases)]
-    claim = Claim("A & <b> is twice as fast.", "a ratio", "any", Expected(at_least=2.0), [Source("Book", "book")], made)
+    claim = Claim("A & <b> is twice as fast.", "a ratio", "any", EXPECTED, [Source("Book", "book")], made)
     return Entry(name, claim, Path())
 
 
@@ -160,10 +161,20 @@ def test_page_and_markdown_have_every_claim_and_escape_it(tmp_path: Path):
         assert f"| {kind} |" in text
     assert "; ".join(f"{kind}: 1" for kind in kinds) in text
     assert "below the range" in page
+    assert "<dt>our reading</dt><dd>The source gives no figure.</dd>" in page
+    assert "| ≥ 2, our reading |" in text
     assert "A &amp; &lt;b&gt; is twice as fast." in page
     assert "missing for “slow”: a GPU" in page
     assert "http://" not in page
     assert "https://" not in page
+
+
+def test_results_of_a_claim_that_has_changed_are_not_shown(tmp_path: Path):
+    made = entry("a", "slow")
+    call([made], bench(), tmp_path)
+    changed = msgspec.structs.replace(made.claim, expected=Expected(at_least=4.0))
+    (row,) = rows_of([msgspec.structs.replace(made, claim=changed)], tmp_path)
+    assert (rows_of([made], tmp_path)[0].record is None, row.record) == (False, None)
 
 
 RUN = """

@@ -77,6 +77,7 @@ def test_a_centre_inside_is_not_enough_where_no_effect_is_possible_too():
     assert noisy.interval.low is not None
     assert noisy.interval.low < 1 < noisy.interval.centre
     assert outcome(noisy, Expected(at_least=1.5)) is Outcome.UNCLEAR
+    assert outcome(noisy, Expected(at_least=1.0)) is Outcome.UNCLEAR
     assert outcome(noisy, Expected(at_least=0.9)) is Outcome.INSIDE
     needed = repeats_needed(noisy, Expected(at_least=1.5))
     assert needed is not None
