@@ -27,6 +27,7 @@ from harness.telemetry.nvml_fields import (
     POLICIES,
     POWER,
     POWER_AVERAGE,
+    REFUSED,
     Field,
     FieldReader,
     Readings,
@@ -39,11 +40,6 @@ _GPM_EVERY, _SLOWLY = 2, 10
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
 _OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS, *GPM_TRAFFIC)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
-_REFUSED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_DEPRECATED,
-}  # fmt: skip
-"""Errors that later calls would repeat."""
 
 
 class Group(NamedTuple):
@@ -172,7 +168,7 @@ class GpuProbe:
         except pynvml.NVMLError as error:
             for value in group.names:
                 readings.lack(value, str(error))
-            if code_of(error) in _REFUSED:
+            if code_of(error) in REFUSED:
                 del self.groups[name]
 
     def _memory(self, into: Readings) -> None:

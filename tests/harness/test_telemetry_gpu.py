@@ -19,6 +19,7 @@ from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,
     PCIE_TX,
+    RELIABILITY,
     UINT,
     ULL,
     FakeNvml,
@@ -133,6 +134,42 @@ def test_a_driver_without_the_fields_may_have_the_older_counters() -> None:
     assert first.values["power_w"] == 650, "the average of a second"
     assert "power_w" not in first.reasons
     assert set(HELD_BACK) & set(second.values) == {"power_cap_s", "heat_driver_s"}
+
+
+@pytest.mark.parametrize("refusal", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_a_driver_that_refuses_the_whole_call_has_the_older_counters(refusal: int) -> None:
+    nvml = FakeNvml()
+    nvml.failing = {"nvmlDeviceGetFieldValues": refusal}
+    nvml.policies = {pynvml.NVML_PERF_POLICY_POWER: 4 * S}
+    gpu = probe(nvml)
+    first, second = reads(gpu, 2)
+    assert (first.values["power_cap_s"], first.values["power_w"]) == (4.0, 650)
+    assert first.values["heat_driver_s"] is None
+    assert first.values["pcie_tx_bytes"] is None
+    assert (second.values["power_cap_s"], second.values["power_w"]) == (4.0, 650)
+    assert second.reasons == {}
+
+
+def test_a_field_that_fails_at_the_first_tick_comes_back() -> None:
+    """As do the older counter, and all fields of a call that fails."""
+    nvml = FakeNvml()
+    del nvml.fields[RELIABILITY]
+    nvml.policies = {pynvml.NVML_PERF_POLICY_RELIABILITY: 6 * S}
+    nvml.failing_fields = {DRIVER_HEAT: pynvml.NVML_ERROR_TIMEOUT, NVLINK_TX: pynvml.NVML_ERROR_UNKNOWN}
+    nvml.failing = {"nvmlDeviceGetViolationStatus": pynvml.NVML_ERROR_TIMEOUT}
+    gpu = probe(nvml)
+    (failed,) = reads(gpu)
+    nvml.failing_fields, nvml.failing = {}, {"nvmlDeviceGetFieldValues": pynvml.NVML_ERROR_TIMEOUT}
+    (none,) = reads(gpu)
+    nvml.failing = {}
+    (again,) = reads(gpu)
+    (last,) = gpu.finish(3)
+    assert failed.reasons == {
+        "heat_driver_s": "Timeout", "nvlink_tx_bytes": "Unknown Error", "reliability_limit_s": "Timeout",
+    }  # fmt: skip
+    assert none.values["pcie_tx_bytes"] is None
+    assert (again.values["heat_driver_s"], again.values["nvlink_tx_bytes"]) == (0.25, 3072)
+    assert last.values["reliability_limit_s"] == 6.0
 
 
 def test_an_old_driver_knows_throttle_reasons_by_their_old_name() -> None:
