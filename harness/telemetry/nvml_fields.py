@@ -77,12 +77,13 @@ HELD_BACK = {
     "heat_driver_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN),
     "heat_hardware_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
     "power_brake_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
+    "heat_limit_s": Field(pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, policy=pynvml.NVML_PERF_POLICY_THERMAL),
 }
-"""Counters of throttled time that decide about a trial."""
+"""Counters of throttled time that decide about a trial; ``heat_limit_s`` does on older drivers, which have no other of
+heat. They are read at every tick: between two readings, time before the window would count into it."""
 POLICIES = {
     name: Field(number, policy=policy)
     for name, number, policy in (
-        ("heat_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
         ("sync_boost_s", pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, pynvml.NVML_PERF_POLICY_SYNC_BOOST),
         ("board_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, pynvml.NVML_PERF_POLICY_BOARD_LIMIT),
         ("low_utilization_s", pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),

@@ -14,7 +14,8 @@ from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
 from harness.telemetry.orders import Sample
 from results.jsonl import read_log
-from results.records import TelemetryRecord
+from results.metrics.machine import held_back
+from results.records import TelemetryRecord, Window
 from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,
@@ -120,6 +121,18 @@ def test_a_counter_that_fails_for_a_while_comes_back() -> None:
     assert again.values["temperature_c"] == 40
 
 
+def test_heat_of_an_older_driver_before_the_window_is_not_counted_into_it() -> None:
+    """All of it lies between the readings of 0.2 and 0.3 s; the window begins at 0.5 s."""
+    nvml, tick_ns, records = FakeNvml(), S // 10, list[TelemetryRecord]()
+    nvml.fields = {}
+    gpu = probe(nvml)
+    for tick in range(21):
+        nvml.policies = {pynvml.NVML_PERF_POLICY_THERMAL: 0 if tick < 3 else S // 10}
+        records += gpu.read(tick * tick_ns)
+    (limited,) = held_back(records, Window(5 * tick_ns, 20 * tick_ns))
+    assert limited.heat_or_brake_s == 0
+
+
 def test_a_driver_without_the_fields_may_have_the_older_counters() -> None:
     """The power cap and reliability are counted by violation status, board limit by nothing; none of them is 0."""
     nvml = FakeNvml()
@@ -128,7 +141,7 @@ def test_a_driver_without_the_fields_may_have_the_older_counters() -> None:
     first, second = reads(probe(nvml), 2)
     assert {name: first.values[name] for name in (*HELD_BACK, "reliability_limit_s", "board_limit_s")} == {
         "power_cap_s": 4.0, "heat_driver_s": 0.25, "heat_hardware_s": None, "power_brake_s": None,
-        "reliability_limit_s": 6.0, "board_limit_s": None,
+        "heat_limit_s": None, "reliability_limit_s": 6.0, "board_limit_s": None,
     }  # fmt: skip
     assert first.reasons["heat_hardware_s"] == first.reasons["board_limit_s"] == "Not Supported"
     assert first.values["power_w"] == 650, "the average of a second"
