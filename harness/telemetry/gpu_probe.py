@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import pynvml
 
-from harness.telemetry.gpm import NAMES as GPM_NAMES
-from harness.telemetry.gpm import TRAFFIC as GPM_TRAFFIC
+from harness.telemetry.gpm import METRICS as GPM_METRICS
 from harness.telemetry.gpm import Gpm
 from harness.telemetry.gpu import Gpu
 from harness.telemetry.gpu_events import GpuEvents
@@ -38,7 +37,7 @@ from results.records import TelemetryRecord
 _GPM_EVERY, _SLOWLY = 2, 10
 """Ticks between readings: 200 ms and a second."""
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
-_OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS, *GPM_TRAFFIC)
+_OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
 
@@ -131,11 +130,10 @@ class GpuProbe:
                 "links": self._fields(LINKS),
             }
         try:
-            self._gpm = Gpm(self._gpu, with_traffic=not shares_chip)
-            groups["gpm"] = Group(GPM_NAMES, self._gpm.read, _GPM_EVERY, first=1)
+            self._gpm = Gpm(self._gpu)
+            groups["gpm"] = Group(tuple(GPM_METRICS), self._gpm.read, _GPM_EVERY, first=1)
         except pynvml.NVMLError as error:
-            for name in GPM_NAMES:
-                self._unread.setdefault(name, f"GPM, which needs Hopper or newer: {error}")
+            self._unread.update(dict.fromkeys(GPM_METRICS, f"GPM, which needs Hopper or newer: {error}"))
         return groups
 
     def _watch(self) -> GpuEvents | None:

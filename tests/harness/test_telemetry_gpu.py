@@ -8,7 +8,6 @@ import pynvml
 import pytest
 
 import harness.telemetry.__main__ as sampler_process
-from harness.telemetry.gpm import TRAFFIC
 from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
@@ -56,10 +55,9 @@ def test_a_gpu_reads_every_counter() -> None:
         "ecc_corrected_errors": 7, "ecc_uncorrected_errors": 0, "memory_repair_pending": 0,
     })  # fmt: skip
     assert {name for name in second.values if name not in first.values} == {
-        "gpm_sm_share", "gpm_sm_occupancy_share", "gpm_tensor_share", "gpm_dram_share", *TRAFFIC,
-    }  # fmt: skip
+        "gpm_sm_share", "gpm_sm_occupancy_share", "gpm_tensor_share", "gpm_dram_share",
+    }, "the counters have the traffic"  # fmt: skip
     assert second.values["gpm_tensor_share"] == pytest.approx(0.9)
-    assert second.values["gpm_nvlink_rx_bytes_per_s"] == 90 * 2**20
     assert "gpm_sm_share" not in third.values, "every second tick: samples must be over 100 ms apart"
     assert first.reasons == second.reasons == {}
 
@@ -213,12 +211,19 @@ def test_a_field_of_an_unknown_type_is_absent() -> None:
 
 def test_a_gpm_metric_that_is_refused_is_absent_once() -> None:
     nvml = FakeNvml()
-    nvml.refused_metrics = {pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC}
+    nvml.refused_metrics = {pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL}
     _, second, _, fourth = reads(probe(nvml), 4)
-    assert second.values["gpm_nvlink_rx_bytes_per_s"] is None
+    assert second.values["gpm_dram_share"] is None
     assert set(second.reasons.values()) == {"Not Supported"}
-    assert "gpm_nvlink_rx_bytes_per_s" not in fourth.values
-    assert fourth.values["gpm_nvlink_tx_bytes_per_s"] == 90 * 2**20
+    assert "gpm_dram_share" not in fourth.values
+    assert fourth.values["gpm_sm_share"] == pytest.approx(0.9)
+
+
+def test_gpm_frees_its_samples_if_it_cannot_fill_them() -> None:
+    nvml = FakeNvml(broken=frozenset({"nvmlGpmSampleGet"}))
+    (record,) = reads(probe(nvml))
+    assert record.reasons["gpm_sm_share"] == "GPM, which needs Hopper or newer: Insufficient Permissions"
+    assert nvml.calls["nvmlGpmSampleFree"] == nvml.calls["nvmlGpmSampleAlloc"] == 2
 
 
 def test_a_gpu_without_nvlink_or_gpm_says_so_once() -> None:
@@ -227,7 +232,6 @@ def test_a_gpu_without_nvlink_or_gpm_says_so_once() -> None:
     first, second = reads(probe(nvml), 2)
     assert first.reasons["nvlink_tx_bytes"] == "Not Supported"
     assert first.reasons["gpm_sm_share"] == "GPM, which needs Hopper or newer: Not Supported"
-    assert first.values["gpm_pcie_rx_bytes_per_s"] is None
     assert second.reasons == {}
     assert second.values["pcie_tx_bytes"] == 100
 
@@ -321,7 +325,7 @@ def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
     assert gpu.identity()["memory_bytes"] == 10
     first, second = reads(GpuProbe(gpu), 2)
     assert first.values["memory_used_bytes"] == 3
-    for name in ("power_w", "power_average_w", "energy_j", *LINKS, *TRAFFIC):
+    for name in ("power_w", "power_average_w", "energy_j", *LINKS):
         assert first.values[name] is None
         assert first.reasons[name] == "NVML counts it for the whole GPU, and other MIG slices share the GPU", name
     assert first.values["power_cap_s"] == 3.0, "the clock is the chip's"
