@@ -305,7 +305,7 @@ TWO, ONE = ((1, 0), (2, 0)), ((1, 0),)
     [
         (TWO, "MIG-0b1", ["gpu0.1"]),
         (TWO, "MIG-GPU-0a0/2/0", ["gpu0.1"]),
-        (TWO, "MIG-0b0,MIG-0b1", ["gpu0.0", "gpu0.1"]),
+        (TWO, "MIG-0b1,MIG-0b0", ["gpu0.1"]),  # CUDA sees the first slice of the list
         (TWO, "MIG-GPU-0a0/2/1", []),
         (TWO, "MIG-7", []),
         (TWO, "0", ["gpu0.0"]),  # CUDA uses the first slice
@@ -315,6 +315,13 @@ TWO, ONE = ((1, 0), (2, 0)), ((1, 0),)
 )
 def test_mig_slices_go_by_their_names(slices: tuple[tuple[int, int], ...], names: str | None, seen: list[str]) -> None:
     gpus, _ = open_gpus(FakeNvml(slices=slices))
+    assert [gpu.source for gpu in visible_to(names, gpus)] == seen
+
+
+@pytest.mark.parametrize(("names", "seen"), [(None, ["gpu1.0"]), ("0,1", ["gpu1.0"]), ("0", ["gpu0"])])
+def test_cuda_sees_one_slice_and_then_no_other_gpu(names: str | None, seen: list[str]) -> None:
+    """The first GPU is whole, the others are in MIG mode."""
+    gpus = [*open_gpus(FakeNvml())[0], *open_gpus(FakeNvml(count=3, slices=TWO))[0][1:]]
     assert [gpu.source for gpu in visible_to(names, gpus)] == seen
 
 
