@@ -92,6 +92,8 @@ class FindingCode(StrEnum):
     """Measured by another tool, which stored neither its client's error nor telemetry."""
 
     # Notes
+    ECC_UNCORRECTED_OF_CHIP = "ecc_uncorrected_of_chip"
+    """The same as `ECC_UNCORRECTED` of a chip with several MIG slices; one in the engine's own comes with an XID."""
     ECC_CORRECTED = "ecc_corrected"
     MEMORY_REPAIR_PENDING = "memory_repair_pending"
     """A GPU replaces faulty memory at its next reset."""
@@ -136,6 +138,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,
+    FindingCode.ECC_UNCORRECTED_OF_CHIP: Cause.MACHINE,
     FindingCode.ECC_CORRECTED: Cause.MACHINE,
     FindingCode.MEMORY_REPAIR_PENDING: Cause.MACHINE,
 }

@@ -7,7 +7,8 @@ counters of throttled time also cover the time between ticks.
 
 Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly or costs time
 is read once a second. NVML counts power, energy and traffic for the whole chip, so a MIG slice that shares its chip has
-none of them; clocks, temperature and throttling are the chip's and hold for each slice.
+none of them; clocks, temperature and throttling are the chip's and hold for each slice. Memory errors are the chip's
+too: ``shares_chip`` of 1 beside them says that they may be another slice's.
 """
 
 import contextlib
@@ -108,7 +109,7 @@ class GpuProbe:
                 held.close()
 
     def _open(self) -> dict[str, Group]:
-        shares_chip = self._gpu.shares_chip()
+        shares_chip = self._shares_chip = self._gpu.shares_chip()
         groups = {
             "memory": Group(("memory_used_bytes",), self._memory),
             "utilization": Group(("utilization_gpu_share", "utilization_memory_share"), self._utilization),
@@ -208,6 +209,8 @@ class GpuProbe:
         kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         for name, kind in zip(_ECC, kinds, strict=True):
             into.values[name] = self._nvml.nvmlDeviceGetTotalEccErrors(self._handle, kind, pynvml.NVML_VOLATILE_ECC)
+        if self._shares_chip:
+            into.values["shares_chip"] = 1
 
     def _repair(self, into: Readings) -> None:
         """1 if faulty memory is replaced at the next reset: rows from Ampere on, pages before."""

@@ -44,12 +44,14 @@ def _gpu_errors(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     for gpu in gpu_errors(telemetry):
         for xid in gpu.xids:
             yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
-        if gpu.uncorrected:
+        if gpu.uncorrected and not gpu.shares_chip:
             yield invalid(FindingCode.ECC_UNCORRECTED, gpu=gpu.gpu, errors=gpu.uncorrected)
 
 
 def _gpu_notes(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     for gpu in gpu_errors(telemetry):
+        if gpu.uncorrected and gpu.shares_chip:
+            yield note(FindingCode.ECC_UNCORRECTED_OF_CHIP, gpu=gpu.gpu, errors=gpu.uncorrected)
         if gpu.corrected:
             yield note(FindingCode.ECC_CORRECTED, gpu=gpu.gpu, errors=gpu.corrected)
         if gpu.repair_pending:

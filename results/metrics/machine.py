@@ -51,6 +51,7 @@ class GpuErrors(msgspec.Struct, frozen=True):
         uncorrected: memory errors that ECC detected and could not correct.
         corrected: memory errors that ECC corrected.
         repair_pending: whether faulty memory is replaced at the next reset.
+        shares_chip: whether this is one of several MIG slices, whose memory errors are not told apart.
     """
 
     gpu: str
@@ -58,6 +59,7 @@ class GpuErrors(msgspec.Struct, frozen=True):
     uncorrected: int
     corrected: int
     repair_pending: bool
+    shares_chip: bool = False
 
 
 def foreign_cpu_share(telemetry: Sequence[TelemetryRecord], window: Window) -> Value:
@@ -97,6 +99,7 @@ def gpu_errors(telemetry: Sequence[TelemetryRecord]) -> list[GpuErrors]:
             uncorrected=_growth(_numbers(records, "ecc_uncorrected_errors")),
             corrected=_growth(_numbers(records, "ecc_corrected_errors")),
             repair_pending=any(_numbers(records, "memory_repair_pending")),
+            shares_chip=any(_numbers(records, "shares_chip")),
         )
         for gpu, records in _by_gpu(telemetry)
     ]

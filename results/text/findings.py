@@ -115,6 +115,10 @@ SENTENCES: dict[FindingCode, str] = {
         "same limit"
     ),
     FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
+    FindingCode.ECC_UNCORRECTED_OF_CHIP: (
+        "{errors} memory errors could not be corrected on the chip of {gpu}, in this or another MIG slice; reset it "
+        "when no slice is in use"
+    ),
     FindingCode.ECC_CORRECTED: "{gpu} corrected {errors} memory errors during the trial; watch whether more come",
     FindingCode.MEMORY_REPAIR_PENDING: "{gpu} replaces faulty memory at its next reset; reset it before the next run",
 }

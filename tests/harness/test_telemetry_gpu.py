@@ -12,6 +12,8 @@ from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
 from harness.telemetry.orders import Sample
+from harness.verdict.machine_state import machine_findings
+from results.findings import Finding, FindingCode, Severity
 from results.jsonl import read_log
 from results.metrics.machine import held_back
 from results.records import TelemetryRecord, Window
@@ -339,6 +341,25 @@ def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
     assert second.values["gpm_sm_share"] == pytest.approx(0.9)
     assert nvml.calls["nvmlGpmMigSampleGet"] == 2
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 0
+
+
+@pytest.mark.parametrize(
+    ("slices", "name", "code", "severity"),
+    [
+        (TWO, "MIG-0b1", FindingCode.ECC_UNCORRECTED_OF_CHIP, Severity.NOTE),
+        (ONE, "MIG-0b0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
+        (None, "0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
+    ],
+)
+def test_memory_errors_of_a_chip_void_no_trial_of_one_of_its_slices(
+    slices: tuple[tuple[int, int], ...] | None, name: str, code: FindingCode, severity: Severity
+) -> None:
+    nvml = FakeNvml(slices=slices)
+    gpu = probe(nvml, name)
+    before = gpu.read(0)
+    nvml.ecc[1] = 2
+    (finding,) = machine_findings([*before, *gpu.finish(S)], Window(0, S))
+    assert finding == Finding(code, severity, {"gpu": before[0].source, "errors": 2})
 
 
 def test_the_only_slice_has_the_gpus_power_to_itself() -> None:
