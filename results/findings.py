@@ -88,6 +88,8 @@ class FindingCode(StrEnum):
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
+    HARDWARE_SLOWDOWN = "hardware_slowdown"
+    """A GPU's hardware lowered its clocks: a warning if for most of the window, else a note."""
     IMPORTED = "imported"
     """Measured by another tool, which stored neither its client's error nor telemetry."""
 
@@ -137,6 +139,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.TURN_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
+    FindingCode.HARDWARE_SLOWDOWN: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,
     FindingCode.ECC_UNCORRECTED_OF_CHIP: Cause.MACHINE,
     FindingCode.ECC_CORRECTED: Cause.MACHINE,

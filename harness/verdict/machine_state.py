@@ -11,10 +11,10 @@ SOME_FOREIGN_SHARE = 0.05
 MAX_FOREIGN_SHARE = 0.2
 """Default of ``trial.max_foreign_share``. An engine that keeps all cores busy slows down by about this share, more than
 most differences under test. On machines with up to four cores, one busy core exceeds it."""
-_SOME_CAPPED_SHARE = 0.01
-"""Share of the window that a GPU may spend at its power limit without being mentioned."""
-_MAX_CAPPED_SHARE = 0.5
-"""Share of the window that a GPU may spend at its power limit without a warning."""
+_SOME_LIMITED_SHARE = 0.01
+"""Share of the window for which a GPU may be at its power limit, or slowed by hardware, without a note."""
+_MAX_LIMITED_SHARE = 0.5
+"""The same without a warning."""
 
 
 def machine_findings(
@@ -24,7 +24,7 @@ def machine_findings(
 
     Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
     in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window, and by what ``power_basis`` it
-    is known; ``xid``, the number of an error; ``errors``, a count.
+    is known; ``slowed_share`` of the samples; ``xid``, the number of an error; ``errors``, a count.
 
     Args:
         telemetry: the trial's samples.
@@ -36,6 +36,7 @@ def machine_findings(
         *_throttled(telemetry, window),
         *_foreign_load(telemetry, window, max_foreign_share),
         *_power_capped(telemetry, window),
+        *_slowed(telemetry, window),
         *_gpu_notes(telemetry),
     ]
 
@@ -82,7 +83,15 @@ def _throttled(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator
 def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
     for gpu in held_back(telemetry, window):
         share, basis = gpu.power_capped_share, gpu.power_basis.value
-        if share > _MAX_CAPPED_SHARE:
+        if share > _MAX_LIMITED_SHARE:
             yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
-        elif share >= _SOME_CAPPED_SHARE:
+        elif share >= _SOME_LIMITED_SHARE:
             yield note(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
+
+
+def _slowed(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
+    for gpu in held_back(telemetry, window):
+        if gpu.slowed_share > _MAX_LIMITED_SHARE:
+            yield warning(FindingCode.HARDWARE_SLOWDOWN, gpu=gpu.gpu, slowed_share=gpu.slowed_share)
+        elif gpu.slowed_share >= _SOME_LIMITED_SHARE:
+            yield note(FindingCode.HARDWARE_SLOWDOWN, gpu=gpu.gpu, slowed_share=gpu.slowed_share)

@@ -114,6 +114,9 @@ SENTENCES: dict[FindingCode, str] = {
         "{gpu} was at its power limit for {capped_share} of the window ({power_basis}); compare only runs under the "
         "same limit"
     ),
+    FindingCode.HARDWARE_SLOWDOWN: (
+        "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples; check its cooling and power supply"
+    ),
     FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
     FindingCode.ECC_UNCORRECTED_OF_CHIP: (
         "{errors} memory errors could not be corrected on the chip of {gpu}, in this or another MIG slice; reset it "

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
-from results.findings import Cause, FindingCode, Severity, invalid, note
-from results.metrics.machine import POWER_CAP, PowerBasis
+from results.findings import Cause, FindingCode, Severity, invalid, note, warning
+from results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
 from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
@@ -91,6 +91,15 @@ def test_a_gpu_at_its_power_limit_is_noted_and_for_most_of_the_window_warned_abo
         [(FindingCode.POWER_CAPPED, severity)] if severity else []
     )
     assert {finding.parameters["power_basis"] for finding in findings} <= {PowerBasis.COUNTED.value}
+
+
+def test_a_slowdown_by_hardware_is_no_time_at_the_power_limit() -> None:
+    """The driver counts time at the power limit, and counted none."""
+    samples = gpu(throttle_reasons=SLOWDOWN, power_cap_s=0.0)
+    assert machine_findings(samples, WINDOW) == [warning(FindingCode.HARDWARE_SLOWDOWN, gpu="gpu0", slowed_share=1.0)]
+    samples[:6] = [TelemetryRecord(record.t_ns, "gpu0", {"throttle_reasons": 0}) for record in samples[:6]]
+    (finding,) = machine_findings(samples, WINDOW)
+    assert finding == note(FindingCode.HARDWARE_SLOWDOWN, gpu="gpu0", slowed_share=0.4)
 
 
 def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:

@@ -79,21 +79,26 @@ def test_the_mask_alone_is_believed_too(bit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "share", "basis"),
+    ("values", "share", "basis", "slowed_share"),
     [
-        ({"throttle_reasons": POWER_CAP}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": SLOWDOWN}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": SLOWDOWN, "power_cap_s": 5.0}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": 0x10 | 0x01}, 0.0, PowerBasis.SAMPLED),
+        ({"throttle_reasons": POWER_CAP}, 1.0, PowerBasis.SAMPLED, 0.0),
+        ({"throttle_reasons": SLOWDOWN}, 0.0, PowerBasis.SAMPLED, 1.0),
+        ({"throttle_reasons": SLOWDOWN, "power_cap_s": 5.0}, 0.0, PowerBasis.COUNTED, 1.0),
+        ({"throttle_reasons": 0x10 | 0x01}, 0.0, PowerBasis.SAMPLED, 0.0),
         (
             {"throttle_reasons": POWER_CAP, "power_cap_s": 5.0},
             0.0,
             PowerBasis.COUNTED,
+            0.0,
         ),  # the counter stands, and is the better witness
     ],
 )
-def test_the_power_limit_is_a_share_of_the_window(values: dict[str, float], share: float, basis: PowerBasis) -> None:
-    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [HeldBack("gpu0", 0.0, share, basis)]
+def test_the_power_limit_and_slowdowns_by_hardware_are_shares_of_the_window(
+    values: dict[str, float], share: float, basis: PowerBasis, slowed_share: float
+) -> None:
+    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [
+        HeldBack("gpu0", 0.0, share, basis, slowed_share)
+    ]
 
 
 def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
