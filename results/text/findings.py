@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from results.findings import Finding, FindingCode, Parameter
+from results.findings import Finding, FindingCode, Parameter, Severity
 from results.metrics import CATALOGUE, Unit
 from results.metrics.machine import PowerBasis
 from results.objectives import Violation
@@ -126,6 +126,11 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.MEMORY_REPAIR_PENDING: "{gpu} replaces faulty memory at its next reset; reset it before the next run",
 }
 """Template of each code; parameters are formatted by the unit suffix of their names."""
+NOTES = {
+    FindingCode.POWER_CAPPED: "{gpu} was at its power limit for {capped_share} of the window ({power_basis})",
+    FindingCode.HARDWARE_SLOWDOWN: "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples",
+}
+"""Templates of notes whose code is a warning elsewhere: nothing has to be done."""
 XIDS = {
     13: "Graphics Engine Exception",
     31: "GPU memory page fault",
@@ -153,7 +158,8 @@ _WORDS = {
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
-    return SENTENCES[finding.code].format_map(texts)
+    template = NOTES.get(finding.code) if finding.severity is Severity.NOTE else None
+    return (template or SENTENCES[finding.code]).format_map(texts)
 
 
 def sentences(findings: Iterable[Finding]) -> str:
