@@ -64,7 +64,9 @@ class FindingCode(StrEnum):
     """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
     XID = "xid"
-    """The driver reported an error of a GPU, by its number."""
+    """The driver reported an error of a GPU, by its number; a warning if it only cleaned up after a program."""
+    PROGRAM_XID = "program_xid"
+    """The same of an error that programs cause, such as an illegal address."""
     ECC_UNCORRECTED = "ecc_uncorrected"
     """A GPU's memory had errors that its error correction (ECC) could not correct."""
     THROTTLED = "throttled"
@@ -122,6 +124,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CLIENT_ERROR: Cause.CLIENT,
     FindingCode.CACHE_NOT_COLD: Cause.EXPERIMENT,
     FindingCode.XID: Cause.MACHINE,
+    FindingCode.PROGRAM_XID: Cause.ENGINE,
     FindingCode.ECC_UNCORRECTED: Cause.MACHINE,
     FindingCode.THROTTLED: Cause.MACHINE,
     FindingCode.FOREIGN_LOAD: Cause.MACHINE,

@@ -17,6 +17,14 @@ _MAX_LIMITED_SHARE = 0.5
 """The same without a warning."""
 
 
+_XIDS_OF_PROGRAMS = {13, 31, 43}
+"""Illegal instructions and addresses of a program, and its end for them (NVIDIA, "XID errors")."""
+_XID_CLEAN_UP = 45
+"""The driver ended a program's work, because of another error or because the program was killed."""
+_XID_REPAIR_RECORDED = 63
+"""Faulty memory was found, and its replacement at the next reset was recorded; 64 says that this failed."""
+
+
 def machine_findings(
     telemetry: Sequence[TelemetryRecord], window: Window, max_foreign_share: float = MAX_FOREIGN_SHARE
 ) -> list[Finding]:
@@ -35,6 +43,7 @@ def machine_findings(
         *_gpu_errors(telemetry),
         *_throttled(telemetry, window),
         *_foreign_load(telemetry, window, max_foreign_share),
+        *_gpu_warnings(telemetry),
         *_power_capped(telemetry, window),
         *_slowed(telemetry, window),
         *_gpu_notes(telemetry),
@@ -43,10 +52,23 @@ def machine_findings(
 
 def _gpu_errors(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     for gpu in gpu_errors(telemetry):
-        for xid in gpu.xids:
+        of_programs = [xid for xid in gpu.xids if xid in _XIDS_OF_PROGRAMS]
+        of_gpu = [xid for xid in gpu.xids if xid not in {*of_programs, _XID_CLEAN_UP, _XID_REPAIR_RECORDED}]
+        for xid in of_gpu:
             yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
+        for xid in of_programs:
+            if of_gpu or gpu.uncorrected:  # a fault of the GPU makes programs fail
+                yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
+            else:
+                yield invalid(FindingCode.PROGRAM_XID, gpu=gpu.gpu, xid=xid)
         if gpu.uncorrected and not gpu.shares_chip:
             yield invalid(FindingCode.ECC_UNCORRECTED, gpu=gpu.gpu, errors=gpu.uncorrected)
+
+
+def _gpu_warnings(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
+    for gpu in gpu_errors(telemetry):
+        if _XID_CLEAN_UP in gpu.xids:
+            yield warning(FindingCode.XID, gpu=gpu.gpu, xid=_XID_CLEAN_UP)
 
 
 def _gpu_notes(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
@@ -55,7 +77,7 @@ def _gpu_notes(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
             yield note(FindingCode.ECC_UNCORRECTED_OF_CHIP, gpu=gpu.gpu, errors=gpu.uncorrected)
         if gpu.corrected:
             yield note(FindingCode.ECC_CORRECTED, gpu=gpu.gpu, errors=gpu.corrected)
-        if gpu.repair_pending:
+        if gpu.repair_pending or _XID_REPAIR_RECORDED in gpu.xids:
             yield note(FindingCode.MEMORY_REPAIR_PENDING, gpu=gpu.gpu)
 
 

@@ -51,6 +51,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{repeated_tokens} of its own; restart the engine or change seed"
     ),
     FindingCode.XID: ("the driver reported XID {xid} of {gpu}; read the kernel's and the engine's log, and repeat"),
+    FindingCode.PROGRAM_XID: (
+        "the driver reported XID {xid} of {gpu}, which programs cause; read the engine's log, and let nothing else "
+        "use the GPU"
+    ),
     FindingCode.ECC_UNCORRECTED: (
         "{gpu} had {errors} memory errors that could not be corrected, so answers may be wrong; reset it and repeat"
     ),

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
-from results.findings import Cause, FindingCode, Severity, invalid, note, warning
+from results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
 from results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
 from results.records import TelemetryRecord, Window
 
@@ -117,6 +117,30 @@ def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:
         note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=3),
         note(FindingCode.MEMORY_REPAIR_PENDING, gpu="gpu0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("xids", "findings"),
+    [
+        ([13, 31, 43], [invalid(FindingCode.PROGRAM_XID, gpu="gpu0", xid=xid) for xid in (13, 31, 43)]),
+        ([31, 79], [invalid(FindingCode.XID, gpu="gpu0", xid=xid) for xid in (79, 31)]),  # the GPU's own fault
+        ([45], [warning(FindingCode.XID, gpu="gpu0", xid=45)]),
+        ([45, 79], [invalid(FindingCode.XID, gpu="gpu0", xid=79), warning(FindingCode.XID, gpu="gpu0", xid=45)]),
+        ([63], [note(FindingCode.MEMORY_REPAIR_PENDING, gpu="gpu0")]),
+        ([64], [invalid(FindingCode.XID, gpu="gpu0", xid=64)]),
+    ],
+)
+def test_an_xid_says_who_failed(xids: list[int], findings: list[Finding]) -> None:
+    found = machine_findings([TelemetryRecord(S, "gpu0", {"xid": xid}) for xid in xids], WINDOW)
+    assert found == findings
+    assert is_against_engine(found) is any(finding.code is FindingCode.PROGRAM_XID for finding in findings)
+
+
+def test_a_program_that_fails_after_a_memory_error_is_not_to_blame() -> None:
+    records = [
+        TelemetryRecord(t * S, "gpu0", {"ecc_uncorrected_errors": t, **({"xid": 31} if t else {})}) for t in range(2)
+    ]
+    assert not is_against_engine(machine_findings(records, WINDOW))
 
 
 def test_invalidating_findings_come_first() -> None:
