@@ -63,7 +63,7 @@ class Gpm:
                 into.values[name] = metric.value / 100
             elif name not in self._refused:
                 self._refused.add(name)
-                into.lack(name, str(pynvml.NVMLError(metric.nvmlReturn)))
+                into.mark_absent(name, str(pynvml.NVMLError(metric.nvmlReturn)))
 
     def close(self) -> None:
         """Free its samples."""

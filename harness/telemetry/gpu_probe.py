@@ -81,7 +81,7 @@ class GpuProbe:
         """The values that are due, and one record more for each XID error since the tick before."""
         readings = Readings()
         for name, reason in self._unread.items():
-            readings.lack(name, reason)
+            readings.mark_absent(name, reason)
         self._unread = {}
         errors = self._take_errors(t_ns, readings)
         due = [
@@ -153,7 +153,7 @@ class GpuProbe:
         try:
             reported = self._events.take()
         except pynvml.NVMLError as error:
-            readings.lack("xid", str(error))
+            readings.mark_absent("xid", str(error))
             self._free(self._events)
             self._events = None
             return []
@@ -166,7 +166,7 @@ class GpuProbe:
             group.read(readings)
         except pynvml.NVMLError as error:
             for value in group.names:
-                readings.lack(value, str(error))
+                readings.mark_absent(value, str(error))
             if code_of(error) in REFUSED:
                 del self.groups[name]
 

@@ -43,7 +43,7 @@ class Readings:
         self.values: Values = {}
         self.reasons: dict[str, str] = {}
 
-    def lack(self, name: str, reason: str) -> None:
+    def mark_absent(self, name: str, reason: str) -> None:
         """Mark a value as absent."""
         self.values[name], self.reasons[name] = None, reason
 
@@ -136,7 +136,7 @@ class FieldReader:
             if answer.nvmlReturn in REFUSED:
                 self._fall_back(name, field, str(pynvml.NVMLError(answer.nvmlReturn)), into)
             elif answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                into.lack(name, str(pynvml.NVMLError(answer.nvmlReturn)))
+                into.mark_absent(name, str(pynvml.NVMLError(answer.nvmlReturn)))
             elif answer.valueType not in _MEMBERS:
                 reason = f"NVML answers with a value of the unknown type {answer.valueType}"
                 self._fall_back(name, field, reason, into)
@@ -146,7 +146,7 @@ class FieldReader:
             try:
                 into.values[name] = self._violation_s(policy)
             except pynvml.NVMLError as error:
-                into.lack(name, str(error))
+                into.mark_absent(name, str(error))
                 if code_of(error) in REFUSED:
                     del self._policies[name]
 
@@ -166,7 +166,7 @@ class FieldReader:
         """Stop asking for a refused field; from now on the older call is asked for its counter, if it has one."""
         del self._fields[name]
         if field.policy is None:
-            into.lack(name, reason)
+            into.mark_absent(name, reason)
         else:
             self._policies[name] = field.policy
 

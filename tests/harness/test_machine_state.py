@@ -131,9 +131,9 @@ def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:
     ],
 )
 def test_an_xid_says_who_failed(xids: list[int], findings: list[Finding]) -> None:
-    found = machine_findings([TelemetryRecord(S, "gpu0", {"xid": xid}) for xid in xids], WINDOW)
-    assert found == findings
-    assert is_against_engine(found) is any(finding.code is FindingCode.PROGRAM_XID for finding in findings)
+    judged = machine_findings([TelemetryRecord(S, "gpu0", {"xid": xid}) for xid in xids], WINDOW)
+    assert judged == findings
+    assert is_against_engine(judged) is any(finding.code is FindingCode.PROGRAM_XID for finding in findings)
 
 
 def test_a_program_that_fails_after_a_memory_error_is_not_to_blame() -> None:
