@@ -26,9 +26,11 @@ _MEMBERS = {
 """Member of the union ``nvmlValue_t`` by the type that a field says it has."""
 REFUSED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_DEPRECATED, pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_DEPRECATED,
 }  # fmt: skip
-"""Errors that later calls would repeat. A driver may call a field that it does not know an invalid argument."""
+"""Errors that later calls would repeat."""
+_FIELD_REFUSED = {*REFUSED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+"""The same of fields and policies: a number that the driver does not know is an invalid argument."""
 
 
 def code_of(error: Any) -> int:  # noqa: ANN401  (pynvml leaves the attribute undeclared)
@@ -133,7 +135,7 @@ class FieldReader:
             pynvml.NVMLError: the whole call fails for now.
         """
         for (name, field), answer in zip(list(self._fields.items()), self._answers(), strict=True):
-            if answer.nvmlReturn in REFUSED:
+            if answer.nvmlReturn in _FIELD_REFUSED:
                 self._fall_back(name, field, str(pynvml.NVMLError(answer.nvmlReturn)), into)
             elif answer.nvmlReturn != pynvml.NVML_SUCCESS:
                 into.mark_absent(name, str(pynvml.NVMLError(answer.nvmlReturn)))
@@ -147,7 +149,7 @@ class FieldReader:
                 into.values[name] = self._violation_s(policy)
             except pynvml.NVMLError as error:
                 into.mark_absent(name, str(error))
-                if code_of(error) in REFUSED:
+                if code_of(error) in _FIELD_REFUSED:
                     del self._policies[name]
 
     def _answers(self) -> list[Any]:
@@ -158,7 +160,7 @@ class FieldReader:
         try:
             return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, asked))
         except pynvml.NVMLError as error:
-            if code_of(error) not in REFUSED:
+            if code_of(error) not in _FIELD_REFUSED:
                 raise
             return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in asked]
 
