@@ -64,7 +64,9 @@ class FindingCode(StrEnum):
     """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
     XID = "xid"
-    """The driver reported an error of a GPU, by its number."""
+    """The driver reported an error of a GPU, by its number; a warning if it only cleaned up after a program."""
+    PROGRAM_XID = "program_xid"
+    """The same of an error that programs cause, such as an illegal address."""
     ECC_UNCORRECTED = "ecc_uncorrected"
     """A GPU's memory had errors that its error correction (ECC) could not correct."""
     THROTTLED = "throttled"
@@ -88,10 +90,14 @@ class FindingCode(StrEnum):
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
+    HARDWARE_SLOWDOWN = "hardware_slowdown"
+    """A GPU's hardware lowered its clocks: a warning if for most of the window, else a note."""
     IMPORTED = "imported"
     """Measured by another tool, which stored neither its client's error nor telemetry."""
 
     # Notes
+    ECC_UNCORRECTED_OF_CHIP = "ecc_uncorrected_of_chip"
+    """The same as `ECC_UNCORRECTED` of a chip with several MIG slices; one in the engine's own comes with an XID."""
     ECC_CORRECTED = "ecc_corrected"
     MEMORY_REPAIR_PENDING = "memory_repair_pending"
     """A GPU replaces faulty memory at its next reset."""
@@ -118,6 +124,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CLIENT_ERROR: Cause.CLIENT,
     FindingCode.CACHE_NOT_COLD: Cause.EXPERIMENT,
     FindingCode.XID: Cause.MACHINE,
+    FindingCode.PROGRAM_XID: Cause.ENGINE,
     FindingCode.ECC_UNCORRECTED: Cause.MACHINE,
     FindingCode.THROTTLED: Cause.MACHINE,
     FindingCode.FOREIGN_LOAD: Cause.MACHINE,
@@ -135,7 +142,9 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.TURN_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
+    FindingCode.HARDWARE_SLOWDOWN: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,
+    FindingCode.ECC_UNCORRECTED_OF_CHIP: Cause.MACHINE,
     FindingCode.ECC_CORRECTED: Cause.MACHINE,
     FindingCode.MEMORY_REPAIR_PENDING: Cause.MACHINE,
 }

@@ -39,7 +39,6 @@ from results.store import TrialFolder
 IDLE_S, BUSY_S, NS = 6.0, 35.0, 1_000_000_000
 MAY_LACK = (
     "nvlink",
-    "gpm_nvlink",
     "ecc",
     "memory_repair",
     "xid",

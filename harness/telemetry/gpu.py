@@ -5,7 +5,7 @@ the engine may use are read (:func:`visible_to`), by :class:`harness.telemetry.g
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pynvml
@@ -29,18 +29,21 @@ def visible_to(names: str | None, gpus: Sequence["Gpu"]) -> list["Gpu"]:
     """GPUs and MIG slices that a process with this ``CUDA_VISIBLE_DEVICES`` may use; all if it is not set.
 
     Read as CUDA does: indices, prefixes of UUIDs or names of MIG slices, up to the first invalid one. Indices are
-    NVML's; they equal CUDA's if all GPUs are of one model, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Of a GPU in MIG
-    mode that is named as a whole, CUDA uses the first slice (NVIDIA MIG user guide, "CUDA Device Enumeration").
+    NVML's; they equal CUDA's if all GPUs are of one model, or under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. A process that
+    may use a MIG slice sees the first one and nothing else: no other slice and no whole GPU. Of a GPU in MIG mode that
+    is named as a whole, CUDA uses the first slice (NVIDIA MIG user guide, "CUDA Device Enumeration").
     """
-    if names is None:
-        return [device for gpu in gpus if (device := gpu.first_device())]
-    found: list[Gpu] = []
-    for name in names.split(","):
+    devices = _named(names.split(","), gpus) if names is not None else [gpu.first_device() for gpu in gpus]
+    usable = [device for device in devices if device]
+    return [device for device in usable if device.instance is not None][:1] or usable
+
+
+def _named(names: Iterable[str], gpus: Sequence["Gpu"]) -> Iterator["Gpu"]:
+    for name in names:
         device = next((device for gpu in gpus if (device := gpu.called(name.strip()))), None)
         if device is None:
-            break
-        found.append(device)
-    return found
+            return
+        yield device
 
 
 def used_bytes(gpus: Sequence["Gpu"]) -> list[int]:
@@ -136,13 +139,13 @@ class Gpu:
             most = self.nvml.nvmlDeviceGetMaxMigDeviceCount(self.handle)
         except pynvml.NVMLError:  # a GPU or a driver without MIG
             return None
-        found: list[Gpu] = []
+        slices: list[Gpu] = []
         for index in range(most):
             try:
-                found.append(Gpu(self.nvml, self._index, index))
+                slices.append(Gpu(self.nvml, self._index, index))
             except pynvml.NVMLError:  # no slice of this index
                 continue
-        return found
+        return slices
 
     def _uuid(self) -> str:
         return _text(self.nvml.nvmlDeviceGetUUID(self._own))

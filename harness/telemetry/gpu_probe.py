@@ -7,7 +7,8 @@ counters of throttled time also cover the time between ticks.
 
 Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly or costs time
 is read once a second. NVML counts power, energy and traffic for the whole chip, so a MIG slice that shares its chip has
-none of them; clocks, temperature and throttling are the chip's and hold for each slice.
+none of them; clocks, temperature and throttling are the chip's and hold for each slice. Memory errors are the chip's
+too: ``shares_chip`` of 1 beside them says that they may be another slice's.
 """
 
 import contextlib
@@ -16,8 +17,7 @@ from typing import NamedTuple
 
 import pynvml
 
-from harness.telemetry.gpm import NAMES as GPM_NAMES
-from harness.telemetry.gpm import TRAFFIC as GPM_TRAFFIC
+from harness.telemetry.gpm import METRICS as GPM_METRICS
 from harness.telemetry.gpm import Gpm
 from harness.telemetry.gpu import Gpu
 from harness.telemetry.gpu_events import GpuEvents
@@ -27,6 +27,7 @@ from harness.telemetry.nvml_fields import (
     POLICIES,
     POWER,
     POWER_AVERAGE,
+    REFUSED,
     Field,
     FieldReader,
     Readings,
@@ -37,13 +38,8 @@ from results.records import TelemetryRecord
 _GPM_EVERY, _SLOWLY = 2, 10
 """Ticks between readings: 200 ms and a second."""
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
-_OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS, *GPM_TRAFFIC)
+_OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
-_REFUSED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_DEPRECATED,
-}  # fmt: skip
-"""Errors that later calls would repeat."""
 
 
 class Group(NamedTuple):
@@ -85,7 +81,7 @@ class GpuProbe:
         """The values that are due, and one record more for each XID error since the tick before."""
         readings = Readings()
         for name, reason in self._unread.items():
-            readings.lack(name, reason)
+            readings.mark_absent(name, reason)
         self._unread = {}
         errors = self._take_errors(t_ns, readings)
         due = [
@@ -113,7 +109,7 @@ class GpuProbe:
                 held.close()
 
     def _open(self) -> dict[str, Group]:
-        shares_chip = self._gpu.shares_chip()
+        shares_chip = self._shares_chip = self._gpu.shares_chip()
         groups = {
             "memory": Group(("memory_used_bytes",), self._memory),
             "utilization": Group(("utilization_gpu_share", "utilization_memory_share"), self._utilization),
@@ -135,11 +131,10 @@ class GpuProbe:
                 "links": self._fields(LINKS),
             }
         try:
-            self._gpm = Gpm(self._gpu, with_traffic=not shares_chip)
-            groups["gpm"] = Group(GPM_NAMES, self._gpm.read, _GPM_EVERY, first=1)
+            self._gpm = Gpm(self._gpu)
+            groups["gpm"] = Group(tuple(GPM_METRICS), self._gpm.read, _GPM_EVERY, first=1)
         except pynvml.NVMLError as error:
-            for name in GPM_NAMES:
-                self._unread.setdefault(name, f"GPM, which needs Hopper or newer: {error}")
+            self._unread.update(dict.fromkeys(GPM_METRICS, f"GPM, which needs Hopper or newer: {error}"))
         return groups
 
     def _watch(self) -> GpuEvents | None:
@@ -158,7 +153,7 @@ class GpuProbe:
         try:
             reported = self._events.take()
         except pynvml.NVMLError as error:
-            readings.lack("xid", str(error))
+            readings.mark_absent("xid", str(error))
             self._free(self._events)
             self._events = None
             return []
@@ -171,8 +166,8 @@ class GpuProbe:
             group.read(readings)
         except pynvml.NVMLError as error:
             for value in group.names:
-                readings.lack(value, str(error))
-            if code_of(error) in _REFUSED:
+                readings.mark_absent(value, str(error))
+            if code_of(error) in REFUSED:
                 del self.groups[name]
 
     def _memory(self, into: Readings) -> None:
@@ -214,6 +209,8 @@ class GpuProbe:
         kinds = (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
         for name, kind in zip(_ECC, kinds, strict=True):
             into.values[name] = self._nvml.nvmlDeviceGetTotalEccErrors(self._handle, kind, pynvml.NVML_VOLATILE_ECC)
+        if self._shares_chip:
+            into.values["shares_chip"] = 1
 
     def _repair(self, into: Readings) -> None:
         """1 if faulty memory is replaced at the next reset: rows from Ampere on, pages before."""

@@ -5,7 +5,6 @@ the same counter behind the older ``nvmlDeviceGetViolationStatus``. PCIe counter
 wrap every 4 GiB; they are continued here, which is exact below 43 GB/s at ten readings a second.
 """
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +24,13 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
 """Member of the union ``nvmlValue_t`` by the type that a field says it has."""
+REFUSED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_DEPRECATED,
+}  # fmt: skip
+"""Errors that later calls would repeat."""
+_FIELD_REFUSED = {*REFUSED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+"""The same of fields and policies: a number that the driver does not know is an invalid argument."""
 
 
 def code_of(error: Any) -> int:  # noqa: ANN401  (pynvml leaves the attribute undeclared)
@@ -39,7 +45,7 @@ class Readings:
         self.values: Values = {}
         self.reasons: dict[str, str] = {}
 
-    def lack(self, name: str, reason: str) -> None:
+    def mark_absent(self, name: str, reason: str) -> None:
         """Mark a value as absent."""
         self.values[name], self.reasons[name] = None, reason
 
@@ -73,12 +79,13 @@ HELD_BACK = {
     "heat_driver_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN),
     "heat_hardware_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN),
     "power_brake_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
+    "heat_limit_s": Field(pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, policy=pynvml.NVML_PERF_POLICY_THERMAL),
 }
-"""Counters of throttled time that decide about a trial."""
+"""Counters of throttled time that decide about a trial; ``heat_limit_s`` does on older drivers, which have no other of
+heat. They are read at every tick: between two readings, time before the window would count into it."""
 POLICIES = {
     name: Field(number, policy=policy)
     for name, number, policy in (
-        ("heat_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, pynvml.NVML_PERF_POLICY_THERMAL),
         ("sync_boost_s", pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, pynvml.NVML_PERF_POLICY_SYNC_BOOST),
         ("board_limit_s", pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, pynvml.NVML_PERF_POLICY_BOARD_LIMIT),
         ("low_utilization_s", pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, pynvml.NVML_PERF_POLICY_LOW_UTILIZATION),
@@ -106,7 +113,7 @@ LINKS = {
 
 
 class FieldReader:
-    """Reads a set of fields; one that is refused at the first reading is not asked for again.
+    """Reads a set of fields; one that is refused is not asked for again.
 
     Args:
         nvml: the NVML binding.
@@ -120,44 +127,50 @@ class FieldReader:
         self._fields = dict(fields)
         self._policies: dict[str, int] = {}
         self._totals: dict[str, tuple[int, int]] = {}
-        self._is_first = True
 
     def read(self, into: Readings) -> None:
         """Add the fields' values, or why they are absent.
 
         Raises:
-            pynvml.NVMLError: NVML refuses the whole call.
+            pynvml.NVMLError: the whole call fails for now.
         """
-        asked = [(field.number, field.scope) for field in self._fields.values()]
-        answers = self._nvml.nvmlDeviceGetFieldValues(self._handle, asked) if asked else ()
-        for (name, field), answer in zip(list(self._fields.items()), answers, strict=True):
-            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                reason = str(pynvml.NVMLError(answer.nvmlReturn))
+        for (name, field), answer in zip(list(self._fields.items()), self._answers(), strict=True):
+            if answer.nvmlReturn in _FIELD_REFUSED:
+                self._fall_back(name, field, str(pynvml.NVMLError(answer.nvmlReturn)), into)
+            elif answer.nvmlReturn != pynvml.NVML_SUCCESS:
+                into.mark_absent(name, str(pynvml.NVMLError(answer.nvmlReturn)))
             elif answer.valueType not in _MEMBERS:
                 reason = f"NVML answers with a value of the unknown type {answer.valueType}"
-            else:
-                into.values[name] = self._number(name, field, answer)
-                continue
-            if self._is_first:
                 self._fall_back(name, field, reason, into)
             else:
-                into.lack(name, reason)
-        for name, policy in self._policies.items():
+                into.values[name] = self._number(name, field, answer)
+        for name, policy in list(self._policies.items()):
             try:
                 into.values[name] = self._violation_s(policy)
             except pynvml.NVMLError as error:
-                into.lack(name, str(error))
-        self._is_first = False
+                into.mark_absent(name, str(error))
+                if code_of(error) in _FIELD_REFUSED:
+                    del self._policies[name]
+
+    def _answers(self) -> list[Any]:
+        """An answer to each field; a driver that refuses the call refuses every field."""
+        if not self._fields:
+            return []
+        asked = [(field.number, field.scope) for field in self._fields.values()]
+        try:
+            return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, asked))
+        except pynvml.NVMLError as error:
+            if code_of(error) not in _FIELD_REFUSED:
+                raise
+            return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in asked]
 
     def _fall_back(self, name: str, field: Field, reason: str, into: Readings) -> None:
         """Stop asking for a refused field; from now on the older call is asked for its counter, if it has one."""
         del self._fields[name]
-        if field.policy is not None:
-            with contextlib.suppress(pynvml.NVMLError):
-                self._violation_s(field.policy)
-                self._policies[name] = field.policy
-                return
-        into.lack(name, reason)
+        if field.policy is None:
+            into.mark_absent(name, reason)
+        else:
+            self._policies[name] = field.policy
 
     def _violation_s(self, policy: int) -> float:
         return self._nvml.nvmlDeviceGetViolationStatus(self._handle, policy).violationTime / 1e9

@@ -11,10 +11,18 @@ SOME_FOREIGN_SHARE = 0.05
 MAX_FOREIGN_SHARE = 0.2
 """Default of ``trial.max_foreign_share``. An engine that keeps all cores busy slows down by about this share, more than
 most differences under test. On machines with up to four cores, one busy core exceeds it."""
-_SOME_CAPPED_SHARE = 0.01
-"""Share of the window that a GPU may spend at its power limit without being mentioned."""
-_MAX_CAPPED_SHARE = 0.5
-"""Share of the window that a GPU may spend at its power limit without a warning."""
+_SOME_LIMITED_SHARE = 0.01
+"""Share of the window for which a GPU may be at its power limit, or slowed by hardware, without a note."""
+_MAX_LIMITED_SHARE = 0.5
+"""The same without a warning."""
+
+
+_XIDS_OF_PROGRAMS = {13, 31, 43}
+"""Illegal instructions and addresses of a program, and its end for them (NVIDIA, "XID errors")."""
+_XID_CLEAN_UP = 45
+"""The driver ended a program's work, because of another error or because the program was killed."""
+_XID_REPAIR_RECORDED = 63
+"""Faulty memory was found, and its replacement at the next reset was recorded; 64 says that this failed."""
 
 
 def machine_findings(
@@ -24,7 +32,7 @@ def machine_findings(
 
     Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
     in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window, and by what ``power_basis`` it
-    is known; ``xid``, the number of an error; ``errors``, a count.
+    is known; ``slowed_share`` of the samples; ``xid``, the number of an error; ``errors``, a count.
 
     Args:
         telemetry: the trial's samples.
@@ -35,24 +43,41 @@ def machine_findings(
         *_gpu_errors(telemetry),
         *_throttled(telemetry, window),
         *_foreign_load(telemetry, window, max_foreign_share),
+        *_gpu_warnings(telemetry),
         *_power_capped(telemetry, window),
+        *_slowed(telemetry, window),
         *_gpu_notes(telemetry),
     ]
 
 
 def _gpu_errors(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     for gpu in gpu_errors(telemetry):
-        for xid in gpu.xids:
+        of_programs = [xid for xid in gpu.xids if xid in _XIDS_OF_PROGRAMS]
+        of_gpu = [xid for xid in gpu.xids if xid not in {*of_programs, _XID_CLEAN_UP, _XID_REPAIR_RECORDED}]
+        for xid in of_gpu:
             yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
-        if gpu.uncorrected:
+        for xid in of_programs:
+            if of_gpu or gpu.uncorrected:  # a fault of the GPU makes programs fail
+                yield invalid(FindingCode.XID, gpu=gpu.gpu, xid=xid)
+            else:
+                yield invalid(FindingCode.PROGRAM_XID, gpu=gpu.gpu, xid=xid)
+        if gpu.uncorrected and not gpu.shares_chip:
             yield invalid(FindingCode.ECC_UNCORRECTED, gpu=gpu.gpu, errors=gpu.uncorrected)
+
+
+def _gpu_warnings(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
+    for gpu in gpu_errors(telemetry):
+        if _XID_CLEAN_UP in gpu.xids:
+            yield warning(FindingCode.XID, gpu=gpu.gpu, xid=_XID_CLEAN_UP)
 
 
 def _gpu_notes(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
     for gpu in gpu_errors(telemetry):
+        if gpu.uncorrected and gpu.shares_chip:
+            yield note(FindingCode.ECC_UNCORRECTED_OF_CHIP, gpu=gpu.gpu, errors=gpu.uncorrected)
         if gpu.corrected:
             yield note(FindingCode.ECC_CORRECTED, gpu=gpu.gpu, errors=gpu.corrected)
-        if gpu.repair_pending:
+        if gpu.repair_pending or _XID_REPAIR_RECORDED in gpu.xids:
             yield note(FindingCode.MEMORY_REPAIR_PENDING, gpu=gpu.gpu)
 
 
@@ -80,7 +105,15 @@ def _throttled(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator
 def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
     for gpu in held_back(telemetry, window):
         share, basis = gpu.power_capped_share, gpu.power_basis.value
-        if share > _MAX_CAPPED_SHARE:
+        if share > _MAX_LIMITED_SHARE:
             yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
-        elif share >= _SOME_CAPPED_SHARE:
+        elif share >= _SOME_LIMITED_SHARE:
             yield note(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
+
+
+def _slowed(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
+    for gpu in held_back(telemetry, window):
+        if gpu.slowed_share > _MAX_LIMITED_SHARE:
+            yield warning(FindingCode.HARDWARE_SLOWDOWN, gpu=gpu.gpu, slowed_share=gpu.slowed_share)
+        elif gpu.slowed_share >= _SOME_LIMITED_SHARE:
+            yield note(FindingCode.HARDWARE_SLOWDOWN, gpu=gpu.gpu, slowed_share=gpu.slowed_share)

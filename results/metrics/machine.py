@@ -32,14 +32,16 @@ class HeldBack(msgspec.Struct, frozen=True):
         gpu: telemetry source of its samples.
         heat_or_brake_s: seconds of thermal slowdown or power brake within the window: from counters or from the
             fraction of samples with those bits, whichever is larger.
-        power_capped_share: fraction of the window at the power limit or slowed down by hardware.
-        power_basis: how that was found.
+        power_capped_share: fraction of the window at the power limit.
+        power_basis: where that share comes from.
+        slowed_share: fraction of samples with a slowdown by hardware, which no counter counts.
     """
 
     gpu: str
     heat_or_brake_s: float
     power_capped_share: float
     power_basis: PowerBasis
+    slowed_share: float = 0.0
 
 
 class GpuErrors(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class GpuErrors(msgspec.Struct, frozen=True):
         uncorrected: memory errors that ECC detected and could not correct.
         corrected: memory errors that ECC corrected.
         repair_pending: whether faulty memory is replaced at the next reset.
+        shares_chip: whether this is one of several MIG slices, whose memory errors are not told apart.
     """
 
     gpu: str
@@ -58,6 +61,7 @@ class GpuErrors(msgspec.Struct, frozen=True):
     uncorrected: int
     corrected: int
     repair_pending: bool
+    shares_chip: bool = False
 
 
 def foreign_cpu_share(telemetry: Sequence[TelemetryRecord], window: Window) -> Value:
@@ -97,6 +101,7 @@ def gpu_errors(telemetry: Sequence[TelemetryRecord]) -> list[GpuErrors]:
             uncorrected=_growth(_numbers(records, "ecc_uncorrected_errors")),
             corrected=_growth(_numbers(records, "ecc_corrected_errors")),
             repair_pending=any(_numbers(records, "memory_repair_pending")),
+            shares_chip=any(_numbers(records, "shares_chip")),
         )
         for gpu, records in _by_gpu(telemetry)
     ]
@@ -126,10 +131,10 @@ def _held_back(gpu: str, records: Sequence[TelemetryRecord], window: Window) -> 
         counted = [moved(records, "heat_limit_s", window).value]
     capped_s = moved(records, "power_cap_s", window).value
     capped = masked_share(POWER_CAP) if capped_s is None else capped_s / window.length_s
-    slowed = masked_share(SLOWDOWN)
     return HeldBack(
         gpu=gpu,
         heat_or_brake_s=max(sum(held_s or 0.0 for held_s in counted), masked_share(HEAT_OR_BRAKE) * window.length_s),
-        power_capped_share=min(1.0, max(capped, slowed)),
-        power_basis=PowerBasis.SAMPLED if capped_s is None or slowed > capped else PowerBasis.COUNTED,
+        power_capped_share=min(1.0, capped),
+        power_basis=PowerBasis.SAMPLED if capped_s is None else PowerBasis.COUNTED,
+        slowed_share=masked_share(SLOWDOWN),
     )

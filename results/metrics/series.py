@@ -26,15 +26,21 @@ def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
     return np.array([t for t, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
 
 
-def rates(counter: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+def rates(counter: Iterable[tuple[int, float]], shortest_ns: int = 1) -> list[tuple[int, float]]:
     """Increase of a counter per second, between each reading and the one before; 0 where it was reset.
 
     Args:
         counter: times in monotonic nanoseconds, in order, and values.
+        shortest_ns: readings that follow the one before sooner are left out: many counters move in steps, so their rate
+            over less time than a step is either 0 or far too high.
     """
+    readings: list[tuple[int, float]] = []
+    for t_ns, value in counter:
+        if not readings or t_ns - readings[-1][0] >= shortest_ns:
+            readings.append((t_ns, value))
     return [
         (now, max(0.0, after - before) * NS_PER_S / (now - then))
-        for (then, before), (now, after) in pairwise(counter) if now > then
+        for (then, before), (now, after) in pairwise(readings)
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from results.findings import Finding, FindingCode, Parameter
+from results.findings import Finding, FindingCode, Parameter, Severity
 from results.metrics import CATALOGUE, Unit
 from results.metrics.machine import PowerBasis
 from results.objectives import Violation
@@ -51,6 +51,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{repeated_tokens} of its own; restart the engine or change seed"
     ),
     FindingCode.XID: ("the driver reported XID {xid} of {gpu}; read the kernel's and the engine's log, and repeat"),
+    FindingCode.PROGRAM_XID: (
+        "the driver reported XID {xid} of {gpu}, which programs cause; read the engine's log, and let nothing else "
+        "use the GPU"
+    ),
     FindingCode.ECC_UNCORRECTED: (
         "{gpu} had {errors} memory errors that could not be corrected, so answers may be wrong; reset it and repeat"
     ),
@@ -114,11 +118,23 @@ SENTENCES: dict[FindingCode, str] = {
         "{gpu} was at its power limit for {capped_share} of the window ({power_basis}); compare only runs under the "
         "same limit"
     ),
+    FindingCode.HARDWARE_SLOWDOWN: (
+        "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples; check its cooling and power supply"
+    ),
     FindingCode.IMPORTED: "{tool} measured this trial; its client's error is unknown, and nothing was sampled",
+    FindingCode.ECC_UNCORRECTED_OF_CHIP: (
+        "{errors} memory errors could not be corrected on the chip of {gpu}, in this or another MIG slice; reset it "
+        "when no slice is in use"
+    ),
     FindingCode.ECC_CORRECTED: "{gpu} corrected {errors} memory errors during the trial; watch whether more come",
     FindingCode.MEMORY_REPAIR_PENDING: "{gpu} replaces faulty memory at its next reset; reset it before the next run",
 }
 """Template of each code; parameters are formatted by the unit suffix of their names."""
+NOTES = {
+    FindingCode.POWER_CAPPED: "{gpu} was at its power limit for {capped_share} of the window ({power_basis})",
+    FindingCode.HARDWARE_SLOWDOWN: "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples",
+}
+"""Templates of notes whose code is a warning elsewhere: nothing has to be done."""
 XIDS = {
     13: "Graphics Engine Exception",
     31: "GPU memory page fault",
@@ -146,7 +162,8 @@ _WORDS = {
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
-    return SENTENCES[finding.code].format_map(texts)
+    template = NOTES.get(finding.code) if finding.severity is Severity.NOTE else None
+    return (template or SENTENCES[finding.code]).format_map(texts)
 
 
 def sentences(findings: Iterable[Finding]) -> str:

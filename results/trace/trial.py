@@ -16,6 +16,8 @@ _UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_share": "", "_w": "W", "_mhz":
 """By the end of a telemetry value's name; values without one of these are not drawn."""
 _COUNTERS = {"cpu_s": "cores", "_tx_bytes": "B/s", "_rx_bytes": "B/s", "_s": "share of time"}
 """The same of counters, which are drawn as their increase per second."""
+_HALF_A_TICK_NS = 50_000_000
+"""Of the sampler. Its closing reading may come at any time after its last tick."""
 _SAMPLED = ("host", "engine", "client", "gpu")
 
 
@@ -169,7 +171,7 @@ def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
                     trace.instant(track, f"XID {xid:.0f}", t_ns)
             elif not name.endswith("_per_s") and (end := _end(name, _COUNTERS)):
                 title = "CPU" if name == "cpu_s" else name.rpartition("_")[0]
-                trace.counter(title, _COUNTERS[end], process, rates(values))
+                trace.counter(title, _COUNTERS[end], process, rates(values, _HALF_A_TICK_NS))
             elif end := _end(name, _UNITS):
                 trace.counter(name, _UNITS[end], process, values)
 

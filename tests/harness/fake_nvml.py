@@ -48,6 +48,7 @@ class FakeNvml:
         events: to be reported.
         calls: how often each function was called.
         failing: functions that fail for now, with NVML's code.
+        failing_fields: fields that fail for now, with NVML's code.
         refused_metrics: of GPM.
     """
 
@@ -69,6 +70,7 @@ class FakeNvml:
         self.events: list[Any] = []
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, int] = {}
+        self.failing_fields: dict[int, int] = {}
         self.refused_metrics: set[int] = set()
 
     def __getattribute__(self, name: str) -> Any:
@@ -129,8 +131,9 @@ class FakeNvml:
 
     def _field(self, number: int, scope: int) -> Any:
         assert scope == (0xFFFFFFFF if number in {NVLINK_TX, NVLINK_RX} else 0), "of NVLink: the sum of all links"
-        if number not in self.fields:
-            return SimpleNamespace(nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED, value=None)
+        refusal = self.failing_fields.get(number, 0 if number in self.fields else pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if refusal:
+            return SimpleNamespace(nvmlReturn=refusal, value=None)
         kind, value = self.fields[number]
         return SimpleNamespace(
             nvmlReturn=0, valueType=kind, value=SimpleNamespace(**{MEMBER.get(kind, "unknown"): value})

@@ -3,8 +3,8 @@
 import pytest
 
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
-from results.findings import Cause, FindingCode, Severity, invalid, note
-from results.metrics.machine import POWER_CAP, PowerBasis
+from results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
+from results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
 from results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
@@ -93,6 +93,15 @@ def test_a_gpu_at_its_power_limit_is_noted_and_for_most_of_the_window_warned_abo
     assert {finding.parameters["power_basis"] for finding in findings} <= {PowerBasis.COUNTED.value}
 
 
+def test_a_slowdown_by_hardware_is_no_time_at_the_power_limit() -> None:
+    """The driver counts time at the power limit, and counted none."""
+    samples = gpu(throttle_reasons=SLOWDOWN, power_cap_s=0.0)
+    assert machine_findings(samples, WINDOW) == [warning(FindingCode.HARDWARE_SLOWDOWN, gpu="gpu0", slowed_share=1.0)]
+    samples[:6] = [TelemetryRecord(record.t_ns, "gpu0", {"throttle_reasons": 0}) for record in samples[:6]]
+    (finding,) = machine_findings(samples, WINDOW)
+    assert finding == note(FindingCode.HARDWARE_SLOWDOWN, gpu="gpu0", slowed_share=0.4)
+
+
 def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:
     """An error before the window counts too; what was corrected, or is repaired at the next reset, is a note."""
     records = [
@@ -108,6 +117,30 @@ def test_errors_of_a_gpu_void_the_trial_unless_they_were_corrected() -> None:
         note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=3),
         note(FindingCode.MEMORY_REPAIR_PENDING, gpu="gpu0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("xids", "findings"),
+    [
+        ([13, 31, 43], [invalid(FindingCode.PROGRAM_XID, gpu="gpu0", xid=xid) for xid in (13, 31, 43)]),
+        ([31, 79], [invalid(FindingCode.XID, gpu="gpu0", xid=xid) for xid in (79, 31)]),  # the GPU's own fault
+        ([45], [warning(FindingCode.XID, gpu="gpu0", xid=45)]),
+        ([45, 79], [invalid(FindingCode.XID, gpu="gpu0", xid=79), warning(FindingCode.XID, gpu="gpu0", xid=45)]),
+        ([63], [note(FindingCode.MEMORY_REPAIR_PENDING, gpu="gpu0")]),
+        ([64], [invalid(FindingCode.XID, gpu="gpu0", xid=64)]),
+    ],
+)
+def test_an_xid_says_who_failed(xids: list[int], findings: list[Finding]) -> None:
+    judged = machine_findings([TelemetryRecord(S, "gpu0", {"xid": xid}) for xid in xids], WINDOW)
+    assert judged == findings
+    assert is_against_engine(judged) is any(finding.code is FindingCode.PROGRAM_XID for finding in findings)
+
+
+def test_a_program_that_fails_after_a_memory_error_is_not_to_blame() -> None:
+    records = [
+        TelemetryRecord(t * S, "gpu0", {"ecc_uncorrected_errors": t, **({"xid": 31} if t else {})}) for t in range(2)
+    ]
+    assert not is_against_engine(machine_findings(records, WINDOW))
 
 
 def test_invalidating_findings_come_first() -> None:

@@ -8,17 +8,20 @@ import pynvml
 import pytest
 
 import harness.telemetry.__main__ as sampler_process
-from harness.telemetry.gpm import TRAFFIC
 from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
 from harness.telemetry.orders import Sample
+from harness.verdict.machine_state import machine_findings
+from results.findings import Finding, FindingCode, Severity
 from results.jsonl import read_log
-from results.records import TelemetryRecord
+from results.metrics.machine import held_back
+from results.records import TelemetryRecord, Window
 from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,
     PCIE_TX,
+    RELIABILITY,
     UINT,
     ULL,
     FakeNvml,
@@ -54,10 +57,9 @@ def test_a_gpu_reads_every_counter() -> None:
         "ecc_corrected_errors": 7, "ecc_uncorrected_errors": 0, "memory_repair_pending": 0,
     })  # fmt: skip
     assert {name for name in second.values if name not in first.values} == {
-        "gpm_sm_share", "gpm_sm_occupancy_share", "gpm_tensor_share", "gpm_dram_share", *TRAFFIC,
-    }  # fmt: skip
+        "gpm_sm_share", "gpm_sm_occupancy_share", "gpm_tensor_share", "gpm_dram_share",
+    }, "the counters have the traffic"  # fmt: skip
     assert second.values["gpm_tensor_share"] == pytest.approx(0.9)
-    assert second.values["gpm_nvlink_rx_bytes_per_s"] == 90 * 2**20
     assert "gpm_sm_share" not in third.values, "every second tick: samples must be over 100 ms apart"
     assert first.reasons == second.reasons == {}
 
@@ -119,6 +121,18 @@ def test_a_counter_that_fails_for_a_while_comes_back() -> None:
     assert again.values["temperature_c"] == 40
 
 
+def test_heat_of_an_older_driver_before_the_window_is_not_counted_into_it() -> None:
+    """All of it lies between the readings of 0.2 and 0.3 s; the window begins at 0.5 s."""
+    nvml, tick_ns, records = FakeNvml(), S // 10, list[TelemetryRecord]()
+    nvml.fields = {}
+    gpu = probe(nvml)
+    for tick in range(21):
+        nvml.policies = {pynvml.NVML_PERF_POLICY_THERMAL: 0 if tick < 3 else S // 10}
+        records += gpu.read(tick * tick_ns)
+    (limited,) = held_back(records, Window(5 * tick_ns, 20 * tick_ns))
+    assert limited.heat_or_brake_s == 0
+
+
 def test_a_driver_without_the_fields_may_have_the_older_counters() -> None:
     """The power cap and reliability are counted by violation status, board limit by nothing; none of them is 0."""
     nvml = FakeNvml()
@@ -127,12 +141,48 @@ def test_a_driver_without_the_fields_may_have_the_older_counters() -> None:
     first, second = reads(probe(nvml), 2)
     assert {name: first.values[name] for name in (*HELD_BACK, "reliability_limit_s", "board_limit_s")} == {
         "power_cap_s": 4.0, "heat_driver_s": 0.25, "heat_hardware_s": None, "power_brake_s": None,
-        "reliability_limit_s": 6.0, "board_limit_s": None,
+        "heat_limit_s": None, "reliability_limit_s": 6.0, "board_limit_s": None,
     }  # fmt: skip
     assert first.reasons["heat_hardware_s"] == first.reasons["board_limit_s"] == "Not Supported"
     assert first.values["power_w"] == 650, "the average of a second"
     assert "power_w" not in first.reasons
     assert set(HELD_BACK) & set(second.values) == {"power_cap_s", "heat_driver_s"}
+
+
+@pytest.mark.parametrize("refusal", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_a_driver_that_refuses_the_whole_call_has_the_older_counters(refusal: int) -> None:
+    nvml = FakeNvml()
+    nvml.failing = {"nvmlDeviceGetFieldValues": refusal}
+    nvml.policies = {pynvml.NVML_PERF_POLICY_POWER: 4 * S}
+    gpu = probe(nvml)
+    first, second = reads(gpu, 2)
+    assert (first.values["power_cap_s"], first.values["power_w"]) == (4.0, 650)
+    assert first.values["heat_driver_s"] is None
+    assert first.values["pcie_tx_bytes"] is None
+    assert (second.values["power_cap_s"], second.values["power_w"]) == (4.0, 650)
+    assert second.reasons == {}
+
+
+def test_a_field_that_fails_at_the_first_tick_comes_back() -> None:
+    """As do the older counter, and all fields of a call that fails."""
+    nvml = FakeNvml()
+    del nvml.fields[RELIABILITY]
+    nvml.policies = {pynvml.NVML_PERF_POLICY_RELIABILITY: 6 * S}
+    nvml.failing_fields = {DRIVER_HEAT: pynvml.NVML_ERROR_TIMEOUT, NVLINK_TX: pynvml.NVML_ERROR_UNKNOWN}
+    nvml.failing = {"nvmlDeviceGetViolationStatus": pynvml.NVML_ERROR_TIMEOUT}
+    gpu = probe(nvml)
+    (failed,) = reads(gpu)
+    nvml.failing_fields, nvml.failing = {}, {"nvmlDeviceGetFieldValues": pynvml.NVML_ERROR_TIMEOUT}
+    (none,) = reads(gpu)
+    nvml.failing = {}
+    (again,) = reads(gpu)
+    (last,) = gpu.finish(3)
+    assert failed.reasons == {
+        "heat_driver_s": "Timeout", "nvlink_tx_bytes": "Unknown Error", "reliability_limit_s": "Timeout",
+    }  # fmt: skip
+    assert none.values["pcie_tx_bytes"] is None
+    assert (again.values["heat_driver_s"], again.values["nvlink_tx_bytes"]) == (0.25, 3072)
+    assert last.values["reliability_limit_s"] == 6.0
 
 
 def test_an_old_driver_knows_throttle_reasons_by_their_old_name() -> None:
@@ -163,12 +213,19 @@ def test_a_field_of_an_unknown_type_is_absent() -> None:
 
 def test_a_gpm_metric_that_is_refused_is_absent_once() -> None:
     nvml = FakeNvml()
-    nvml.refused_metrics = {pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC}
+    nvml.refused_metrics = {pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL}
     _, second, _, fourth = reads(probe(nvml), 4)
-    assert second.values["gpm_nvlink_rx_bytes_per_s"] is None
+    assert second.values["gpm_dram_share"] is None
     assert set(second.reasons.values()) == {"Not Supported"}
-    assert "gpm_nvlink_rx_bytes_per_s" not in fourth.values
-    assert fourth.values["gpm_nvlink_tx_bytes_per_s"] == 90 * 2**20
+    assert "gpm_dram_share" not in fourth.values
+    assert fourth.values["gpm_sm_share"] == pytest.approx(0.9)
+
+
+def test_gpm_frees_its_samples_if_it_cannot_fill_them() -> None:
+    nvml = FakeNvml(broken=frozenset({"nvmlGpmSampleGet"}))
+    (record,) = reads(probe(nvml))
+    assert record.reasons["gpm_sm_share"] == "GPM, which needs Hopper or newer: Insufficient Permissions"
+    assert nvml.calls["nvmlGpmSampleFree"] == nvml.calls["nvmlGpmSampleAlloc"] == 2
 
 
 def test_a_gpu_without_nvlink_or_gpm_says_so_once() -> None:
@@ -177,7 +234,6 @@ def test_a_gpu_without_nvlink_or_gpm_says_so_once() -> None:
     first, second = reads(probe(nvml), 2)
     assert first.reasons["nvlink_tx_bytes"] == "Not Supported"
     assert first.reasons["gpm_sm_share"] == "GPM, which needs Hopper or newer: Not Supported"
-    assert first.values["gpm_pcie_rx_bytes_per_s"] is None
     assert second.reasons == {}
     assert second.values["pcie_tx_bytes"] == 100
 
@@ -251,7 +307,7 @@ TWO, ONE = ((1, 0), (2, 0)), ((1, 0),)
     [
         (TWO, "MIG-0b1", ["gpu0.1"]),
         (TWO, "MIG-GPU-0a0/2/0", ["gpu0.1"]),
-        (TWO, "MIG-0b0,MIG-0b1", ["gpu0.0", "gpu0.1"]),
+        (TWO, "MIG-0b1,MIG-0b0", ["gpu0.1"]),  # CUDA sees the first slice of the list
         (TWO, "MIG-GPU-0a0/2/1", []),
         (TWO, "MIG-7", []),
         (TWO, "0", ["gpu0.0"]),  # CUDA uses the first slice
@@ -264,6 +320,13 @@ def test_mig_slices_go_by_their_names(slices: tuple[tuple[int, int], ...], names
     assert [gpu.source for gpu in visible_to(names, gpus)] == seen
 
 
+@pytest.mark.parametrize(("names", "seen"), [(None, ["gpu1.0"]), ("0,1", ["gpu1.0"]), ("0", ["gpu0"])])
+def test_cuda_sees_one_slice_and_then_no_other_gpu(names: str | None, seen: list[str]) -> None:
+    """The first GPU is whole, the others are in MIG mode."""
+    gpus = [*open_gpus(FakeNvml())[0], *open_gpus(FakeNvml(count=3, slices=TWO))[0][1:]]
+    assert [gpu.source for gpu in visible_to(names, gpus)] == seen
+
+
 def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
     nvml = FakeNvml(slices=TWO)
     (gpu,) = visible_to("MIG-0b1", open_gpus(nvml)[0])
@@ -271,13 +334,32 @@ def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
     assert gpu.identity()["memory_bytes"] == 10
     first, second = reads(GpuProbe(gpu), 2)
     assert first.values["memory_used_bytes"] == 3
-    for name in ("power_w", "power_average_w", "energy_j", *LINKS, *TRAFFIC):
+    for name in ("power_w", "power_average_w", "energy_j", *LINKS):
         assert first.values[name] is None
         assert first.reasons[name] == "NVML counts it for the whole GPU, and other MIG slices share the GPU", name
     assert first.values["power_cap_s"] == 3.0, "the clock is the chip's"
     assert second.values["gpm_sm_share"] == pytest.approx(0.9)
     assert nvml.calls["nvmlGpmMigSampleGet"] == 2
     assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 0
+
+
+@pytest.mark.parametrize(
+    ("slices", "name", "code", "severity"),
+    [
+        (TWO, "MIG-0b1", FindingCode.ECC_UNCORRECTED_OF_CHIP, Severity.NOTE),
+        (ONE, "MIG-0b0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
+        (None, "0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
+    ],
+)
+def test_memory_errors_of_a_chip_void_no_trial_of_one_of_its_slices(
+    slices: tuple[tuple[int, int], ...] | None, name: str, code: FindingCode, severity: Severity
+) -> None:
+    nvml = FakeNvml(slices=slices)
+    gpu = probe(nvml, name)
+    before = gpu.read(0)
+    nvml.ecc[1] = 2
+    (finding,) = machine_findings([*before, *gpu.finish(S)], Window(0, S))
+    assert finding == Finding(code, severity, {"gpu": before[0].source, "errors": 2})
 
 
 def test_the_only_slice_has_the_gpus_power_to_itself() -> None:

@@ -185,9 +185,9 @@ def test_a_gpu_error_voids_a_trial_and_a_corrected_one_is_a_note_of_a_valid_tria
     corrected = [TelemetryRecord(t, "gpu0", {"ecc_corrected_errors": t}) for t in (1, 2)]
     one = note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=1)
     assert judge(evidence(telemetry=corrected)) == (Verdict.VALID, [one])
-    xid = TelemetryRecord(3, "gpu0", {"xid": 31})
+    xid = TelemetryRecord(3, "gpu0", {"xid": 79})
     assert judge(evidence(telemetry=[*corrected, xid])) == (
-        Verdict.INVALID, [invalid(FindingCode.XID, gpu="gpu0", xid=31), one],
+        Verdict.INVALID, [invalid(FindingCode.XID, gpu="gpu0", xid=79), one],
     )  # fmt: skip
 
 

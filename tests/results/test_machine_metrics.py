@@ -66,8 +66,8 @@ def test_counted_time_sees_what_the_mask_misses() -> None:
     """0.3 s of heat between two samples whose masks are clear; what came before the window is not its own."""
     counted = [(5, 0.0), (10, 1.0), (15, 1.0), (20, 1.3), (25, 9.0)]
     records = [gpu(t, throttle_reasons=0, heat_hardware_s=held_s) for t, held_s in counted]
-    (found,) = held_back(records, WINDOW)
-    assert found.heat_or_brake_s == pytest.approx(0.3)
+    (limited,) = held_back(records, WINDOW)
+    assert limited.heat_or_brake_s == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("bit", [0x20, 0x40, 0x80])
@@ -79,27 +79,32 @@ def test_the_mask_alone_is_believed_too(bit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "share", "basis"),
+    ("values", "share", "basis", "slowed_share"),
     [
-        ({"throttle_reasons": POWER_CAP}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": SLOWDOWN}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": SLOWDOWN, "power_cap_s": 5.0}, 1.0, PowerBasis.SAMPLED),
-        ({"throttle_reasons": 0x10 | 0x01}, 0.0, PowerBasis.SAMPLED),
+        ({"throttle_reasons": POWER_CAP}, 1.0, PowerBasis.SAMPLED, 0.0),
+        ({"throttle_reasons": SLOWDOWN}, 0.0, PowerBasis.SAMPLED, 1.0),
+        ({"throttle_reasons": SLOWDOWN, "power_cap_s": 5.0}, 0.0, PowerBasis.COUNTED, 1.0),
+        ({"throttle_reasons": 0x10 | 0x01}, 0.0, PowerBasis.SAMPLED, 0.0),
         (
             {"throttle_reasons": POWER_CAP, "power_cap_s": 5.0},
             0.0,
             PowerBasis.COUNTED,
+            0.0,
         ),  # the counter stands, and is the better witness
     ],
 )
-def test_the_power_limit_is_a_share_of_the_window(values: dict[str, float], share: float, basis: PowerBasis) -> None:
-    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [HeldBack("gpu0", 0.0, share, basis)]
+def test_the_power_limit_and_slowdowns_by_hardware_are_shares_of_the_window(
+    values: dict[str, float], share: float, basis: PowerBasis, slowed_share: float
+) -> None:
+    assert held_back([gpu(t, **values) for t in range(9, 22)], WINDOW) == [
+        HeldBack("gpu0", 0.0, share, basis, slowed_share)
+    ]
 
 
 def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
     records = [gpu(t, throttle_reasons=0, power_cap_s=0.7 * t) for t in range(9, 22)]
-    (found,) = held_back(records, WINDOW)
-    assert found.power_capped_share == pytest.approx(0.7)
+    (limited,) = held_back(records, WINDOW)
+    assert limited.power_capped_share == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(("newer", "held_s"), [(False, 2.0), (True, 1.0)])
@@ -107,8 +112,8 @@ def test_an_older_driver_counts_all_heat_in_one(newer: bool, held_s: float) -> N
     """0.2 s per second by the policy; newer drivers tell heat as the driver saw it, 0.1 s, and need no second count."""
     both = {"heat_driver_s": 0.1} if newer else {}
     records = [gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in both.items()}) for t in range(9, 22)]
-    (found,) = held_back(records, WINDOW)
-    assert found.heat_or_brake_s == pytest.approx(held_s)
+    (limited,) = held_back(records, WINDOW)
+    assert limited.heat_or_brake_s == pytest.approx(held_s)
 
 
 def test_each_gpu_is_looked_at_by_itself() -> None:

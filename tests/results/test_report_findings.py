@@ -86,11 +86,19 @@ def test_whoever_finds_something_says_what_its_sentence_needs() -> None:
             ),
         ),
         (
-            note(FindingCode.POWER_CAPPED, gpu="gpu1", capped_share=0.25, power_basis=PowerBasis.COUNTED.value),
+            warning(FindingCode.POWER_CAPPED, gpu="gpu1", capped_share=0.75, power_basis=PowerBasis.COUNTED.value),
             (
-                "gpu1 was at its power limit for 25 % of the window (counted by the driver); compare only runs under "
+                "gpu1 was at its power limit for 75 % of the window (counted by the driver); compare only runs under "
                 "the same limit"
             ),
+        ),
+        (
+            note(FindingCode.POWER_CAPPED, gpu="gpu1", capped_share=0.25, power_basis=PowerBasis.COUNTED.value),
+            "gpu1 was at its power limit for 25 % of the window (counted by the driver)",
+        ),
+        (
+            note(FindingCode.HARDWARE_SLOWDOWN, gpu="gpu1", slowed_share=0.25),
+            "the hardware of gpu1 lowered its clocks in 25 % of the samples",
         ),
         (
             warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=90_000, client_tokens=100),

@@ -131,6 +131,17 @@ def test_counters_of_the_engine_and_of_telemetry() -> None:
     assert "telemetry of server" not in paths
 
 
+def test_the_closing_reading_right_after_the_last_tick_makes_no_spike() -> None:
+    """2 kB in 0.1 ms would be 20 MB/s; a closing reading after half a tick counts."""
+    outcome = simulate(Simulated(requests=4))
+    times = {0: 0, 100 * MS: 2_000, 200 * MS: 4_000, 200 * MS + MS // 10: 6_000, 250 * MS: 7_000}
+    telemetry = [TelemetryRecord(t_ns, "gpu0", {"pcie_tx_bytes": sent}) for t_ns, sent in times.items()]
+    trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, telemetry))
+    assert trace.counter("telemetry of gpu0/pcie_tx") == [
+        (100 * MS, 20_000.0), (200 * MS, 20_000.0), (250 * MS, 60_000.0),
+    ]  # fmt: skip
+
+
 def test_errors_of_a_gpu_are_marks() -> None:
     trace, _ = parsed()
     (uuid,) = [uuid for uuid in trace.descriptors if trace.path(uuid) == "telemetry of gpu0/errors"]
