@@ -165,8 +165,8 @@ class Roofline(msgspec.Struct, frozen=True):
 
 def roofline_of(
     steps: Sequence[Steps],
-    costs: TrialCosts | None,
-    ceilings: Sequence[Ceilings],
+    costs: TrialCosts | str | None,
+    ceilings: Sequence[Ceilings] | str,
     window: Window,
     telemetry: Sequence[TelemetryRecord] = (),
 ) -> Roofline | str:
@@ -174,8 +174,8 @@ def roofline_of(
 
     Args:
         steps: of each engine process.
-        costs: of the same steps; None of a trial without them.
-        ceilings: of the machine's devices; empty if they were not measured.
+        costs: of the same steps, or why they cannot be read; None of a trial without them.
+        ceilings: of the machine's devices, or why they cannot be read; empty if they were not measured.
         window: of the trial.
         telemetry: samples with ``throttle_reasons`` of sources named ``gpu…``.
     """
@@ -183,6 +183,8 @@ def roofline_of(
         return "the engine recorded no steps"
     if costs is None:
         return _COST_MISSING
+    if isinstance(costs, str):
+        return costs
     if costs.missing is not None:
         return costs.missing
     if [len(part.records) for part in steps] != [len(part) for part in costs.steps]:
@@ -255,7 +257,9 @@ def _computes(steps: Sequence[Steps], chosen: Sequence[np.ndarray], t_ns: int) -
     return False
 
 
-def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings], processes: int) -> Ceiling | str:
+def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings] | str, processes: int) -> Ceiling | str:
+    if isinstance(ceilings, str):
+        return ceilings
     device = next((each for each in ceilings if each.device.partition(":")[0] == costs.device), None)
     if device is None:
         return "the limits of this machine were not measured; run bakeoff machine, then bakeoff report"

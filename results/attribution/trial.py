@@ -115,8 +115,8 @@ def attribution_of(
     *,
     spans: Sequence[SpanFrame] = (),
     telemetry: Sequence[TelemetryRecord] = (),
-    costs: TrialCosts | None = None,
-    ceilings: Sequence[Ceilings] = (),
+    costs: TrialCosts | str | None = None,
+    ceilings: Sequence[Ceilings] | str = (),
     missing: str | None = None,
 ) -> Attribution:
     """Attribute the latency of one trial.
@@ -128,8 +128,8 @@ def attribution_of(
         front_end: of the HTTP process.
         spans: record of an engine that exports spans instead.
         telemetry: samples.
-        costs: bytes and operations of the steps.
-        ceilings: of the machine's devices; empty if they were not measured.
+        costs: bytes and operations of the steps, or why they cannot be read.
+        ceilings: of the machine's devices, or why they cannot be read; empty if they were not measured.
         missing: why there is no record of the server.
 
     Raises:
