@@ -105,7 +105,7 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
             coverage_line(found),
             clock_line(found.clock),
             *span_lines(found),
-            cost_line(found),
+            *filter(None, [cost_line(found)]),
             *limit_lines(found.roofline),
             *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),

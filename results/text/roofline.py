@@ -36,8 +36,10 @@ def _reached(limit: PhaseLimit) -> str:
             return f"{reached}; the rest is overhead: {_OVERHEAD_CPU if ceiling.is_cpu else _OVERHEAD_GPU}"
 
 
-def limit_lines(roofline: Roofline | str) -> list[str]:
-    """Work of each phase with MBU and MFU, then the limits; the reason where something is unknown."""
+def limit_lines(roofline: Roofline | str | None) -> list[str]:
+    """Work of each phase with MBU and MFU, then the limits; the reason where something is unknown; none for None."""
+    if roofline is None:
+        return []
     if isinstance(roofline, str):
         return [f"distance from the limit: unknown, because {roofline}"]
     ceiling = None if isinstance(roofline.ceiling, str) else roofline.ceiling
