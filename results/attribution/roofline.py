@@ -6,7 +6,7 @@ tokens counts as prefill with all its work, decodes beside the prompt included, 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -70,6 +70,7 @@ class Ceiling(msgspec.Struct, frozen=True):
         flops_per_s: products.
         bytes_range: 10th percentile and maximum of the measurement; None if it was not recorded.
         flops_range: the same of the products.
+        threads: of the host that computed in the measurement; None on a GPU, or if it was not recorded.
     """
 
     device: str
@@ -80,6 +81,7 @@ class Ceiling(msgspec.Struct, frozen=True):
     flops_per_s: float
     bytes_range: tuple[float, float] | None = None
     flops_range: tuple[float, float] | None = None
+    threads: int | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -274,11 +276,11 @@ def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings] | str, processes: i
         dtype=costs.dtype,
         bytes_per_s=device.read_bytes_per_s * costs.devices,
         flops_per_s=device.flops_per_s[costs.dtype] * costs.devices,
-        bytes_range=_times(device.spread, READ, costs.devices),
-        flops_range=_times(device.spread, costs.dtype, costs.devices),
+        bytes_range=_scaled(device.spread.get(READ), costs.devices),
+        flops_range=_scaled(device.spread.get(costs.dtype), costs.devices),
+        threads=device.threads,
     )
 
 
-def _times(spread: Mapping[str, tuple[float, float]], key: str, devices: int) -> tuple[float, float] | None:
-    found = spread.get(key)
-    return None if found is None else (found[0] * devices, found[1] * devices)
+def _scaled(measured: tuple[float, float] | None, devices: int) -> tuple[float, float] | None:
+    return None if measured is None else (measured[0] * devices, measured[1] * devices)

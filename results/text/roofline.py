@@ -56,8 +56,10 @@ def limit_lines(roofline: Roofline | str | None) -> list[str]:
 
 
 def ceiling_text(ceiling: Ceiling) -> str:
-    """The limits: ``cpu: 39.1 GB/s, 268 GFLOP/s in bfloat16``."""
+    """The limits: ``cpu (2 threads): 39.1 GB/s, 268 GFLOP/s in bfloat16``."""
     device = f"{ceiling.devices} × {ceiling.device}" if ceiling.devices > 1 else ceiling.device
+    if ceiling.threads is not None:
+        device = f"{device} ({ceiling.threads:,} thread{'' if ceiling.threads == 1 else 's'})"
     rates = rate_text(ceiling.bytes_per_s, "B/s"), rate_text(ceiling.flops_per_s, "FLOP/s")
     return f"{device}: {rates[0]}, {rates[1]} in {ceiling.dtype}"
 

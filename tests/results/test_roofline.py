@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -272,3 +273,19 @@ def test_trials_of_one_machine_share_a_chart_and_those_without_limits_have_none(
     (none,) = rooflines([ProfiledTrial("c", 0, attributed(outcome, decode=[]), "", [], [], "", [])])
     assert "no batch of decodes gets here" in none
     assert rooflines(trials[2:]) == []
+
+
+def test_limits_that_only_print_alike_have_a_chart_each() -> None:
+    outcome = simulate(MEMORY)
+    alike = msgspec.structs.replace(CPU, read_bytes_per_s=1.0001 * BANDWIDTH)
+    trials = [
+        ProfiledTrial("c=1", 0, attributed(outcome, ceilings=[device]), "", [], [], "", []) for device in (CPU, alike)
+    ]
+    assert len(rooflines(trials)) == 2
+
+
+def test_the_number_of_threads_behind_a_limit_is_printed() -> None:
+    outcome = simulate(MEMORY)
+    for threads, text in ((1, "limits of cpu (1 thread): 40.0 GB/s"), (2, "cpu (2 threads): "), (None, "of cpu: ")):
+        device = msgspec.structs.replace(CPU, threads=threads)
+        assert text in limit_lines(attributed(outcome, ceilings=[device]).roofline)[-1]
