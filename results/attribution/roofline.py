@@ -16,7 +16,8 @@ import numpy as np
 from results.attribution.catalogue import Part
 from results.attribution.steps import Steps
 from results.ceilings import READ, Ceilings
-from results.metrics.machine import POWER_BRAKE, POWER_CAP
+from results.metrics.machine import POWER_CAP
+from results.metrics.series import moved
 from results.records import TelemetryRecord, Window
 from results.step_costs import BatchCost, TrialCosts
 from results.units import NS_PER_S
@@ -29,9 +30,9 @@ EXCEEDED_SHARE = 1.05
 MIN_STEPS = 3
 """Steps within the window below which a phase is left out."""
 MIN_SAMPLES = 10
-"""Samples of the throttle reasons within a phase below which its power cap is unknown."""
+"""Samples of a GPU's throttle reasons within a phase below which its power cap is unknown."""
 CAPPED_SHARE = 0.5
-"""Share of these samples at a power cap from which the cap counts as sustained."""
+"""Share of a phase at the power cap above which the cap counts as sustained."""
 CPU = "cpu"
 """Device of host processors; others are named ``cuda:0``, …"""
 _COST_MISSING = "the trial was measured before costs of steps were stored; measure again"
@@ -103,7 +104,7 @@ class PhaseWork(msgspec.Struct, frozen=True):
         bytes: their memory traffic.
         flops: their operations.
         sequences: mean number of sequences of a step.
-        at_power_cap: whether a GPU was at its power cap for most of the time; None if that is unknown.
+        at_power_cap: whether any GPU was at its power cap for most of the time; None if that is unknown.
     """
 
     steps: int
@@ -179,7 +180,8 @@ def roofline_of(
         costs: of the same steps, or why they cannot be read; None of a trial without them.
         ceilings: of the machine's devices, or why they cannot be read; empty if they were not measured.
         window: of the trial.
-        telemetry: samples with ``throttle_reasons`` of sources named ``gpu…``.
+        telemetry: samples with ``throttle_reasons``, and ``power_cap_s`` where the driver counts it, of sources named
+            ``gpu…``.
     """
     if not steps:
         return "the engine recorded no steps"
@@ -230,7 +232,8 @@ def _work(
         count += int(kept.sum())
         sequences += sum(len(part.records[index].chunks) for index in np.flatnonzero(kept))
     bytes_, flops, seconds = totals.tolist()
-    return PhaseWork(count, seconds, bytes_, flops, sequences / max(1, count), _at_cap(steps, chosen, telemetry))
+    at_cap = _at_cap(steps, chosen, telemetry, window)
+    return PhaseWork(count, seconds, bytes_, flops, sequences / max(1, count), at_cap)
 
 
 def _inside(steps: Steps, window: Window) -> np.ndarray:
@@ -239,15 +242,41 @@ def _inside(steps: Steps, window: Window) -> np.ndarray:
     return computes & (steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns)
 
 
-def _at_cap(steps: Sequence[Steps], chosen: Sequence[np.ndarray], telemetry: Sequence[TelemetryRecord]) -> bool | None:
-    """Whether most samples within the chosen steps show a power cap; None with too few of them."""
+def _at_cap(
+    steps: Sequence[Steps], chosen: Sequence[np.ndarray], telemetry: Sequence[TelemetryRecord], window: Window
+) -> bool | None:
+    """Whether any GPU was at its power cap for most of the chosen steps; None if that is known of no GPU."""
+    by_gpu: dict[str, list[TelemetryRecord]] = {}
+    for record in telemetry:
+        if record.source.startswith("gpu"):
+            by_gpu.setdefault(record.source, []).append(record)
+    known = [
+        share for records in by_gpu.values() if (share := _capped_share(steps, chosen, records, window)) is not None
+    ]
+    return max(known) > CAPPED_SHARE if known else None
+
+
+def _capped_share(
+    steps: Sequence[Steps], chosen: Sequence[np.ndarray], records: Sequence[TelemetryRecord], window: Window
+) -> float | None:
+    """Share of the chosen steps in which one GPU was at its power cap; None with too few samples.
+
+    The driver's counter covers several steps between two readings, so samples tell the phases apart; no more of them
+    count than the counter moved in the window.
+    """
     masks = [
         (record.t_ns, mask)
-        for record in telemetry
-        if record.source.startswith("gpu") and isinstance(mask := record.values.get("throttle_reasons"), int)
+        for record in records
+        if window.holds(record.t_ns) and isinstance(mask := record.values.get("throttle_reasons"), int)
     ]
-    capped = [bool(mask & (POWER_CAP | POWER_BRAKE)) for t_ns, mask in masks if _computes(steps, chosen, t_ns)]
-    return sum(capped) >= CAPPED_SHARE * len(capped) if len(capped) >= MIN_SAMPLES else None
+    in_phase = [bool(mask & POWER_CAP) for t_ns, mask in masks if _computes(steps, chosen, t_ns)]
+    if len(in_phase) < MIN_SAMPLES:
+        return None
+    capped: float = sum(in_phase)
+    counted_s = moved(records, "power_cap_s", window).value
+    if counted_s is not None:
+        capped = min(capped, len(masks) * counted_s / window.length_s)
+    return capped / len(in_phase)
 
 
 def _computes(steps: Sequence[Steps], chosen: Sequence[np.ndarray], t_ns: int) -> bool:

@@ -14,8 +14,13 @@ def limit_sentence(attribution: Attribution, part: Part) -> str:
     if limit is None:
         return ""
     title = PARTS[part].title
-    cap = " at the power cap" if limit.work.at_power_cap else ""
-    return f"{title[0].upper()}{title[1:]} is {_BOUNDS[limit.bound]}{cap}: {_reached(limit)}"
+    if not limit.work.at_power_cap:
+        held = _BOUNDS[limit.bound]
+    elif limit.bound is Bound.NEITHER:
+        held = "held back by the power cap"
+    else:
+        held = f"{_BOUNDS[limit.bound]} at the power cap"
+    return f"{title[0].upper()}{title[1:]} is {held}: {_reached(limit)}"
 
 
 _OVERHEAD_GPU = "launches, the step loop, kernels below the limits"
@@ -33,6 +38,8 @@ def _reached(limit: PhaseLimit) -> str:
             return f"{mfu} of the measured products in {ceiling.dtype}"
         case Bound.NEITHER:
             reached = f"{mbu} of the measured bandwidth and {mfu} of the products in {ceiling.dtype}"
+            if limit.work.at_power_cap:
+                return reached
             return f"{reached}; the rest is overhead: {_OVERHEAD_CPU if ceiling.is_cpu else _OVERHEAD_GPU}"
 
 
