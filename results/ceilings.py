@@ -32,6 +32,7 @@ class Ceilings(msgspec.Struct, frozen=True):
             addition are two.
         spread: 10th percentile and maximum over the rounds of each measurement, in its unit: by ``read``, ``copy`` and
             data type.
+        threads: of the host that computed; None on a GPU, or of an earlier measurement.
     """
 
     device: str
@@ -41,6 +42,7 @@ class Ceilings(msgspec.Struct, frozen=True):
     copy_bytes_per_s: float
     flops_per_s: dict[str, float]
     spread: dict[str, tuple[float, float]] = {}
+    threads: int | None = None
 
 
 class _File(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -41,6 +41,8 @@ from results.work import Work, work_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -232,7 +234,11 @@ class Run:
 
     @cached_property
     def ceilings(self) -> list[Ceilings]:
-        """What the machine's devices can do at most: as known when the run began, else as measured there since."""
+        """What the machine's devices can do at most: as known when the run began, else as measured there since.
+
+        Raises:
+            RunUnreadable: the measurement is damaged.
+        """
         manifest = self.manifest
         return manifest.ceilings or stored_ceilings(self.folder.path.parent, manifest.environment)
 
@@ -284,7 +290,8 @@ class Run:
         try:
             return attribution_of(
                 trial.record, trial.answered, folder.read_steps(), folder.read_front_end(), spans=folder.read_spans(),
-                telemetry=trial.telemetry, costs=folder.read_step_costs(), ceilings=self.ceilings,
+                telemetry=trial.telemetry, costs=_or_reason(folder.read_step_costs),
+                ceilings=_or_reason(lambda: self.ceilings),
                 missing=trial.record.step_log_missing,
             )  # fmt: skip
         except RunUnreadable as error:  # all else of the run can be read
@@ -379,6 +386,14 @@ def load(path: str | Path) -> Run:
 def located(address: str | Path) -> Path:
     """Local path of a run folder; fetches it from a store."""
     return fetched(str(address)) if is_remote(address) else Path(address)
+
+
+def _or_reason(read: Callable[[], T]) -> T | str:
+    """What is read, or why it cannot be: without it the rest can be attributed."""
+    try:
+        return read()
+    except RunUnreadable as error:
+        return str(error)
 
 
 def _why_uncalibrated(trials: Sequence[Trial]) -> str:

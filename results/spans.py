@@ -87,16 +87,21 @@ class RequestSpan(msgspec.Struct, frozen=True):
 
 
 def request_spans(frames: Sequence[SpanFrame]) -> list[RequestSpan]:
-    """The spans of requests in a record, in order of their export.
+    """The spans of requests in a record, in order of their export, without those that lack an attribute.
 
     Raises:
-        RunUnreadable: a body is damaged, a span lacks a duration, or no clock reading tells when spans were.
+        RunUnreadable: a body is damaged, all spans lack an attribute, or no clock reading tells when spans were.
     """
     bodies = [frame.body for frame in frames if isinstance(frame, SpanBatch)]
     readings = [frame for frame in frames if isinstance(frame, ClockReading)]
     if bodies and not readings:
         raise RunUnreadable("spans.frames has no reading of the clocks; profile again")
-    return [_request_span(span, readings) for body in bodies for span in _decoded(body) if span.name == _REQUEST]
+    named = [span for body in bodies for span in _decoded(body) if span.name == _REQUEST]
+    complete = [span for span in named if not _lacking(span)]
+    if named and not complete:
+        lacking = ", ".join(_lacking(named[0]))
+        raise RunUnreadable(f"the engine's spans lack {lacking}; profile a version of vLLM that sends them")
+    return [_request_span(span, readings) for span in complete]
 
 
 def wall_clock_drift_ns(frames: Sequence[SpanFrame]) -> int:
@@ -127,11 +132,13 @@ def _decoded(body: bytes) -> "list[Span]":
     return [span for of in request.resource_spans for scope in of.scope_spans for span in scope.spans]
 
 
+def _lacking(span: "Span") -> list[str]:
+    present = {pair.key for pair in span.attributes}
+    return [name for name in (_ID, *_DURATIONS) if name not in present]
+
+
 def _request_span(span: "Span", readings: Sequence[ClockReading]) -> RequestSpan:
     values = {pair.key: pair.value for pair in span.attributes}
-    absent = [name for name in (_ID, *_DURATIONS) if name not in values]
-    if absent:
-        raise RunUnreadable(f"the engine's spans lack {', '.join(absent)}; profile a version of vLLM that sends them")
     to_first, to_last, queue, prefill, decode = (_ns(name, values[name].double_value) for name in _DURATIONS)
     arrival_ns = _monotonic_ns(span.start_time_unix_nano, readings)
     return RequestSpan(

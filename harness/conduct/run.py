@@ -7,9 +7,10 @@ which case :func:`recover` decodes the requests of the trial under way.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -32,8 +33,8 @@ from harness.errors import first_leaf
 from harness.experiment.config import EngineConfig, Experiment, ModelConfig
 from harness.host.environment import VERSION
 from results import Run
-from results.ceilings import stored_ceilings
-from results.errors import NotWritable
+from results.ceilings import Ceilings, stored_ceilings
+from results.errors import NotWritable, RunUnreadable
 from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
 from results.run_log import RunEnded, RunLogWriter, RunStarted
 from results.search import SearchConfig
@@ -72,7 +73,6 @@ def create_run(
 
     Raises:
         NotWritable: the folder cannot be made.
-        RunUnreadable: the ceilings that ``bakeoff machine`` stored in ``root`` are damaged.
     """
     conceal_environment()
     world = current_world()
@@ -97,7 +97,7 @@ def create_run(
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,
-        ceilings=stored_ceilings(root, here.environment),
+        ceilings=_ceilings(root, here.environment) if experiment.profile else [],
     )
     return RunFolder.create(root, started)
 
@@ -232,6 +232,14 @@ def _notes(experiment: Experiment) -> list[str]:
     if experiment.model.tokenizer == APPROXIMATE:
         notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
     return notes
+
+
+def _ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings]:
+    """What ``bakeoff machine`` stored; none of a damaged file, which the attribution reads again and reports."""
+    try:
+        return stored_ceilings(root, environment)
+    except RunUnreadable:
+        return []
 
 
 def _end(writer: RunLogWriter, world: World, status: RunStatus, failure: str | None, *notes: str) -> None:

@@ -6,6 +6,10 @@ from pathlib import Path
 from engines import Engine, Server
 from engines.base import SupportsStepLog
 from engines.errors import StepLogMissing
+from harness.planning.step_costs import trial_costs
+from results.errors import RunUnreadable
+from results.records import EngineDescription
+from results.step_costs import TrialCosts
 from results.store import TrialFolder
 
 
@@ -53,3 +57,17 @@ class StepLog:
             self.missing = str(error)
         except OSError as error:
             self.missing = f"{error.filename} cannot be moved here ({error.strerror}): it lies on the engine's machine"
+
+    def write_costs(self, description: EngineDescription | None) -> None:
+        """Store bytes and operations of the recorded steps, or why they are unknown; nothing without a record.
+
+        Args:
+            description: of the engine that took the steps.
+        """
+        if self.missing is not None:
+            return
+        try:
+            costs = trial_costs(description, self._folder.read_steps())
+        except RunUnreadable as error:  # the requests are measured all the same
+            costs = TrialCosts(missing=str(error))
+        self._folder.write_step_costs(costs)

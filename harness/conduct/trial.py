@@ -21,7 +21,6 @@ from harness.conduct.step_log import StepLog
 from harness.conduct.world import Telemetry, World
 from harness.errors import ClientFailed, TruthFailed
 from harness.experiment.config import Experiment
-from harness.planning.step_costs import trial_costs
 from harness.quality import asks_logprobs
 from harness.telemetry import OwnProcesses, ServerPage
 from harness.traffic.planner import Traffic, is_steady
@@ -162,8 +161,8 @@ class TrialRunner:
             if result and result.ramp
             else None,
         )
-        if isinstance(log, StepLog) and log.missing is None:
-            folder.write_step_costs(trial_costs(record.engine_description, folder.read_steps()))
+        if isinstance(log, StepLog):
+            await self._world.in_thread(log.write_costs, record.engine_description)
         if plan.profiled and self._experiment.kernels and not death:
             briefly = functools.partial(self._briefly, under_test, record, traffic)
             missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)

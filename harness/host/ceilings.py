@@ -74,6 +74,7 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
             COPY: _spread(copies, copied_bytes),
             **{name: _spread(found, flops) for name, found in sustained.items()},
         },
+        threads=None if is_cuda else torch.get_num_threads(),
     )
 
 

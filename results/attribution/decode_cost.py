@@ -64,13 +64,13 @@ def _robust(columns: np.ndarray, values: np.ndarray, kept: Sequence[int]) -> np.
     """Coefficients of all columns, 0 for those left out, by iteratively reweighted least squares."""
     used = columns[:, list(kept)]
     weights = np.ones(len(values))
-    found = np.zeros(len(kept))
+    fitted = np.zeros(len(kept))
     for _ in range(_ITERATIONS):
         root = np.sqrt(weights)
-        found, *_ = np.linalg.lstsq(used * root[:, None], values * root, rcond=None)
-        size = np.abs(values - used @ found)
+        fitted, *_ = np.linalg.lstsq(used * root[:, None], values * root, rcond=None)
+        size = np.abs(values - used @ fitted)
         sigma = max(_SIGMA_PER_MAD * float(np.median(size)), 1e-9)
         weights = np.minimum(1.0, _HUBER * sigma / np.maximum(size, 1e-12))
     coefficients = np.zeros(columns.shape[1])
-    coefficients[list(kept)] = found
+    coefficients[list(kept)] = fitted
     return coefficients

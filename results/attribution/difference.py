@@ -55,8 +55,8 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
     Raises:
         NoEvidence: they have no load in common at which both have attributed requests.
     """
-    after = {found.record.load.label: found for found in b if found.requests}
-    pairs = [(found, after[load]) for found in a if found.requests and (load := found.record.load.label) in after]
+    after = {trial.record.load.label: trial for trial in b if trial.requests}
+    pairs = [(trial, after[load]) for trial in a if trial.requests and (load := trial.record.load.label) in after]
     if not pairs:
         raise NoEvidence("the two sides have no profiled trial at the same load; profile both with the same experiment")
     return [_difference(old, new) for old, new in pairs]
@@ -64,7 +64,7 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
 
 def _difference(old: Attribution, new: Attribution) -> Difference:
     is_alike = old.parts == new.parts
-    sides = [found.means if is_alike else _phases(found.means) for found in (old, new)]
+    sides = [trial.means if is_alike else _phases(trial.means) for trial in (old, new)]
     return Difference(old.record.load.label, (old.record.engine, new.record.engine), *sides, merged=not is_alike)
 
 
@@ -99,11 +99,11 @@ def side(attributions: Sequence[Attribution], engine: str, run: str) -> list[Att
         NoEvidence: the run has no profiled trial, or none of that engine.
         NotComparable: it has profiled trials of several engines, and none is named.
     """
-    labels = list(dict.fromkeys(found.record.engine for found in attributions))
+    labels = list(dict.fromkeys(trial.record.engine for trial in attributions))
     if not labels or (engine and engine not in labels):
         what = f"of {engine}" if engine else "at all"
         raise NoEvidence(f"{run} has no profiled trial {what}; make one with bakeoff profile")
     if not engine and len(labels) > 1:
         known = ", ".join(f"{run}@{label}" for label in labels)
         raise NotComparable(f"{run} has profiled trials of several engines; name one: {known}")
-    return [found for found in attributions if found.record.engine == (engine or labels[0])]
+    return [trial for trial in attributions if trial.record.engine == (engine or labels[0])]

@@ -85,11 +85,16 @@ def phase_energy(steps: Steps, telemetry: Sequence[TelemetryRecord], window: Win
     )
 
 
+def has_energy(telemetry: Sequence[TelemetryRecord], window: Window) -> bool:
+    """Whether a GPU's energy counter was read."""
+    return _readings(telemetry, window) is not None
+
+
 def _readings(telemetry: Sequence[TelemetryRecord], window: Window) -> tuple[np.ndarray, np.ndarray] | None:
     """Times at which the counters moved, and the sum over GPUs; None without a counter."""
     sources = sorted({record.source for record in telemetry if record.source.startswith("gpu")})
-    found = [series([record for record in telemetry if record.source == source], "energy_j") for source in sources]
-    known = [pair for pair in found if pair is not None]
+    counters = [series([record for record in telemetry if record.source == source], "energy_j") for source in sources]
+    known = [pair for pair in counters if pair is not None]
     if not known:
         return None
     times_ns, first = known[0]

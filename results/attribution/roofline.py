@@ -6,7 +6,7 @@ tokens counts as prefill with all its work, decodes beside the prompt included, 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -16,7 +16,8 @@ import numpy as np
 from results.attribution.catalogue import Part
 from results.attribution.steps import Steps
 from results.ceilings import READ, Ceilings
-from results.metrics.machine import POWER_BRAKE, POWER_CAP
+from results.metrics.machine import POWER_CAP
+from results.metrics.series import moved
 from results.records import TelemetryRecord, Window
 from results.step_costs import BatchCost, TrialCosts
 from results.units import NS_PER_S
@@ -29,9 +30,9 @@ EXCEEDED_SHARE = 1.05
 MIN_STEPS = 3
 """Steps within the window below which a phase is left out."""
 MIN_SAMPLES = 10
-"""Samples of the throttle reasons within a phase below which its power cap is unknown."""
+"""Samples of a GPU's throttle reasons within a phase below which its power cap is unknown."""
 CAPPED_SHARE = 0.5
-"""Share of these samples at a power cap from which the cap counts as sustained."""
+"""Share of a phase at the power cap above which the cap counts as sustained."""
 CPU = "cpu"
 """Device of host processors; others are named ``cuda:0``, …"""
 _COST_MISSING = "the trial was measured before costs of steps were stored; measure again"
@@ -70,6 +71,7 @@ class Ceiling(msgspec.Struct, frozen=True):
         flops_per_s: products.
         bytes_range: 10th percentile and maximum of the measurement; None if it was not recorded.
         flops_range: the same of the products.
+        threads: of the host that computed in the measurement; None on a GPU, or if it was not recorded.
     """
 
     device: str
@@ -80,6 +82,7 @@ class Ceiling(msgspec.Struct, frozen=True):
     flops_per_s: float
     bytes_range: tuple[float, float] | None = None
     flops_range: tuple[float, float] | None = None
+    threads: int | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -101,7 +104,7 @@ class PhaseWork(msgspec.Struct, frozen=True):
         bytes: their memory traffic.
         flops: their operations.
         sequences: mean number of sequences of a step.
-        at_power_cap: whether a GPU was at its power cap for most of the time; None if that is unknown.
+        at_power_cap: whether any GPU was at its power cap for most of the time; None if that is unknown.
     """
 
     steps: int
@@ -165,8 +168,8 @@ class Roofline(msgspec.Struct, frozen=True):
 
 def roofline_of(
     steps: Sequence[Steps],
-    costs: TrialCosts | None,
-    ceilings: Sequence[Ceilings],
+    costs: TrialCosts | str | None,
+    ceilings: Sequence[Ceilings] | str,
     window: Window,
     telemetry: Sequence[TelemetryRecord] = (),
 ) -> Roofline | str:
@@ -174,15 +177,18 @@ def roofline_of(
 
     Args:
         steps: of each engine process.
-        costs: of the same steps; None of a trial without them.
-        ceilings: of the machine's devices; empty if they were not measured.
+        costs: of the same steps, or why they cannot be read; None of a trial without them.
+        ceilings: of the machine's devices, or why they cannot be read; empty if they were not measured.
         window: of the trial.
-        telemetry: samples with ``throttle_reasons`` of sources named ``gpu…``.
+        telemetry: samples with ``throttle_reasons``, and ``power_cap_s`` where the driver counts it, of sources named
+            ``gpu…``.
     """
     if not steps:
         return "the engine recorded no steps"
     if costs is None:
         return _COST_MISSING
+    if isinstance(costs, str):
+        return costs
     if costs.missing is not None:
         return costs.missing
     if [len(part.records) for part in steps] != [len(part) for part in costs.steps]:
@@ -226,7 +232,8 @@ def _work(
         count += int(kept.sum())
         sequences += sum(len(part.records[index].chunks) for index in np.flatnonzero(kept))
     bytes_, flops, seconds = totals.tolist()
-    return PhaseWork(count, seconds, bytes_, flops, sequences / max(1, count), _at_cap(steps, chosen, telemetry))
+    at_cap = _at_cap(steps, chosen, telemetry, window)
+    return PhaseWork(count, seconds, bytes_, flops, sequences / max(1, count), at_cap)
 
 
 def _inside(steps: Steps, window: Window) -> np.ndarray:
@@ -235,15 +242,41 @@ def _inside(steps: Steps, window: Window) -> np.ndarray:
     return computes & (steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns)
 
 
-def _at_cap(steps: Sequence[Steps], chosen: Sequence[np.ndarray], telemetry: Sequence[TelemetryRecord]) -> bool | None:
-    """Whether most samples within the chosen steps show a power cap; None with too few of them."""
+def _at_cap(
+    steps: Sequence[Steps], chosen: Sequence[np.ndarray], telemetry: Sequence[TelemetryRecord], window: Window
+) -> bool | None:
+    """Whether any GPU was at its power cap for most of the chosen steps; None if that is known of no GPU."""
+    by_gpu: dict[str, list[TelemetryRecord]] = {}
+    for record in telemetry:
+        if record.source.startswith("gpu"):
+            by_gpu.setdefault(record.source, []).append(record)
+    known = [
+        share for records in by_gpu.values() if (share := _capped_share(steps, chosen, records, window)) is not None
+    ]
+    return max(known) > CAPPED_SHARE if known else None
+
+
+def _capped_share(
+    steps: Sequence[Steps], chosen: Sequence[np.ndarray], records: Sequence[TelemetryRecord], window: Window
+) -> float | None:
+    """Share of the chosen steps in which one GPU was at its power cap; None with too few samples.
+
+    The driver's counter covers several steps between two readings, so samples tell the phases apart; no more of them
+    count than the counter moved in the window.
+    """
     masks = [
         (record.t_ns, mask)
-        for record in telemetry
-        if record.source.startswith("gpu") and isinstance(mask := record.values.get("throttle_reasons"), int)
+        for record in records
+        if window.holds(record.t_ns) and isinstance(mask := record.values.get("throttle_reasons"), int)
     ]
-    capped = [bool(mask & (POWER_CAP | POWER_BRAKE)) for t_ns, mask in masks if _computes(steps, chosen, t_ns)]
-    return sum(capped) >= CAPPED_SHARE * len(capped) if len(capped) >= MIN_SAMPLES else None
+    in_phase = [bool(mask & POWER_CAP) for t_ns, mask in masks if _computes(steps, chosen, t_ns)]
+    if len(in_phase) < MIN_SAMPLES:
+        return None
+    capped: float = sum(in_phase)
+    counted_s = moved(records, "power_cap_s", window).value
+    if counted_s is not None:
+        capped = min(capped, len(masks) * counted_s / window.length_s)
+    return capped / len(in_phase)
 
 
 def _computes(steps: Sequence[Steps], chosen: Sequence[np.ndarray], t_ns: int) -> bool:
@@ -255,7 +288,9 @@ def _computes(steps: Sequence[Steps], chosen: Sequence[np.ndarray], t_ns: int) -
     return False
 
 
-def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings], processes: int) -> Ceiling | str:
+def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings] | str, processes: int) -> Ceiling | str:
+    if isinstance(ceilings, str):
+        return ceilings
     device = next((each for each in ceilings if each.device.partition(":")[0] == costs.device), None)
     if device is None:
         return "the limits of this machine were not measured; run bakeoff machine, then bakeoff report"
@@ -270,11 +305,11 @@ def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings], processes: int) ->
         dtype=costs.dtype,
         bytes_per_s=device.read_bytes_per_s * costs.devices,
         flops_per_s=device.flops_per_s[costs.dtype] * costs.devices,
-        bytes_range=_times(device.spread, READ, costs.devices),
-        flops_range=_times(device.spread, costs.dtype, costs.devices),
+        bytes_range=_scaled(device.spread.get(READ), costs.devices),
+        flops_range=_scaled(device.spread.get(costs.dtype), costs.devices),
+        threads=device.threads,
     )
 
 
-def _times(spread: Mapping[str, tuple[float, float]], key: str, devices: int) -> tuple[float, float] | None:
-    found = spread.get(key)
-    return None if found is None else (found[0] * devices, found[1] * devices)
+def _scaled(measured: tuple[float, float] | None, devices: int) -> tuple[float, float] | None:
+    return None if measured is None else (measured[0] * devices, measured[1] * devices)

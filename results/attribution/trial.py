@@ -8,7 +8,7 @@ import msgspec
 from results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS, Latency, Part
 from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
-from results.attribution.energy import PhaseEnergy, phase_energy
+from results.attribution.energy import PhaseEnergy, has_energy, phase_energy
 from results.attribution.parts import ServerTrace, split, split_span
 from results.attribution.roofline import Roofline, roofline_of
 from results.attribution.steps import Steps, steps_of
@@ -20,6 +20,8 @@ from results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
 """Share of a request's E2E above which it counts as not attributed."""
+
+_NO_STEPS = "the engine exports spans and not its steps"
 
 
 class AttributedRequest(msgspec.Struct, frozen=True):
@@ -47,8 +49,8 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         steps: of each engine process.
         traces: the server's record of requests, by answer id.
         clock: order of the stamps of client and server.
-        energy: of the GPUs by phase, or why it is unknown; None without a GPU.
-        roofline: distance from the machine's limits, or why it is unknown.
+        energy: of the GPUs by phase, or why it is unknown; None without a GPU, or without a record of the server.
+        roofline: distance from the machine's limits, or why it is unknown; None without a record of the server.
         missing: why there is no record of the server; None if there is one.
         parts: that the record tells apart, in order of a request's life.
         spans: the engine's spans of requests, by answer id; empty if it records its steps.
@@ -61,7 +63,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     traces: dict[str, ServerTrace]
     clock: ClockCheck | None
     energy: PhaseEnergy | str | None
-    roofline: Roofline | str
+    roofline: Roofline | str | None
     missing: str | None = None
     parts: tuple[Part, ...] = STEP_PARTS
     spans: dict[str, RequestSpan] = {}
@@ -115,8 +117,8 @@ def attribution_of(
     *,
     spans: Sequence[SpanFrame] = (),
     telemetry: Sequence[TelemetryRecord] = (),
-    costs: TrialCosts | None = None,
-    ceilings: Sequence[Ceilings] = (),
+    costs: TrialCosts | str | None = None,
+    ceilings: Sequence[Ceilings] | str = (),
     missing: str | None = None,
 ) -> Attribution:
     """Attribute the latency of one trial.
@@ -128,15 +130,15 @@ def attribution_of(
         front_end: of the HTTP process.
         spans: record of an engine that exports spans instead.
         telemetry: samples.
-        costs: bytes and operations of the steps.
-        ceilings: of the machine's devices; empty if they were not measured.
+        costs: bytes and operations of the steps, or why they cannot be read.
+        ceilings: of the machine's devices, or why they cannot be read; empty if they were not measured.
         missing: why there is no record of the server.
 
     Raises:
         RunUnreadable: the record of spans is damaged.
     """
     if spans:
-        return _by_spans(record, answered, spans, missing)
+        return _by_spans(record, answered, spans, telemetry, missing)
     steps = [steps_of(process) for process in events]
     traces = _traces(steps, front_end)
     known = {request.index: traces.get(request.answer_id or "") for request in answered}
@@ -147,6 +149,8 @@ def attribution_of(
         for request in answered
         if request.chunk_ns
     ]
+    if missing is not None and not steps:
+        return Attribution(record, requests, [], {}, None, None, None, missing)
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
     return Attribution(
         record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record),
@@ -155,7 +159,11 @@ def attribution_of(
 
 
 def _by_spans(
-    record: TrialRecord, answered: Sequence[RequestRecord], frames: Sequence[SpanFrame], missing: str | None
+    record: TrialRecord,
+    answered: Sequence[RequestRecord],
+    frames: Sequence[SpanFrame],
+    telemetry: Sequence[TelemetryRecord],
+    missing: str | None,
 ) -> Attribution:
     spans = by_answer(request_spans(frames))
     known = [(request, spans.get(request.answer_id or "")) for request in answered if request.chunk_ns]
@@ -173,8 +181,8 @@ def _by_spans(
         [],
         {},
         clock,
-        None,
-        "the engine exports spans and not its steps",
+        _NO_STEPS if has_energy(telemetry, record.window) else None,
+        _NO_STEPS,
         missing,
         SPAN_PARTS,
         spans,

@@ -56,7 +56,7 @@ def profiled_trials(run: Run) -> list[ProfiledTrial]:
     """The profiled trials of a run, in planned order."""
     engines = engines_of(run)
     pairs = zip(run.profiled, run.attributions, strict=True)
-    return [_view(run, trial, found, engines.index(trial.record.engine)) for trial, found in pairs]
+    return [_view(run, trial, attribution, engines.index(trial.record.engine)) for trial, attribution in pairs]
 
 
 def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None:
@@ -78,7 +78,7 @@ def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None
             console.print(Text(plain(note), "dim"))
 
 
-def _view(run: Run, trial: Trial, found: Attribution, position: int) -> ProfiledTrial:
+def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> ProfiledTrial:
     record = trial.record
     plain_trial = next(
         (
@@ -89,25 +89,25 @@ def _view(run: Run, trial: Trial, found: Attribution, position: int) -> Profiled
         ),
         None,
     )
-    has_requests = bool(found.requests)
+    has_requests = bool(attribution.requests)
     kernels = read_kernels(run.folder.trial(record.id))
     return ProfiledTrial(
         title=f"{record.load.label}, {record.engine}",
         position=position,
-        attribution=found,
-        sentence=bottleneck_sentence(found),
-        rows=part_rows(found),
-        totals=[value_text(Unit.SECONDS, found.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
+        attribution=attribution,
+        sentence=bottleneck_sentence(attribution),
+        rows=part_rows(attribution),
+        totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
         if has_requests
         else [],
-        what_if=what_if_text(found),
+        what_if=what_if_text(attribution),
         notes=[
-            coverage_line(found),
-            clock_line(found.clock),
-            *span_lines(found),
-            cost_line(found),
-            *limit_lines(found.roofline),
-            *filter(None, [energy_line(found.energy), kernel_line(kernels, record.kernels_missing)]),
+            coverage_line(attribution),
+            clock_line(attribution.clock),
+            *span_lines(attribution),
+            *filter(None, [cost_line(attribution)]),
+            *limit_lines(attribution.roofline),
+            *filter(None, [energy_line(attribution.energy), kernel_line(kernels, record.kernels_missing)]),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
         if has_requests

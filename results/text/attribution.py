@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
-from results.attribution.catalogue import SPAN_PARTS
 from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
@@ -97,8 +96,8 @@ def span_lines(attribution: Attribution) -> list[str]:
 
 
 def cost_line(attribution: Attribution) -> str:
-    """What a step of decodes costs without prompts beside it; empty if the engine does not record steps."""
-    if attribution.parts == SPAN_PARTS:
+    """What a step of decodes costs without prompts beside it; empty without a record of steps."""
+    if not attribution.steps:
         return ""
     cost = attribution.cost
     if cost is None:

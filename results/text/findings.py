@@ -157,13 +157,15 @@ _WORDS = {
     },
 }
 """Codes in words, by parameter."""
+_UNRECORDED = {"power_basis": "how this is known was not recorded"}
+"""Texts of parameters that findings of earlier runs lack."""
 
 
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
     template = NOTES.get(finding.code) if finding.severity is Severity.NOTE else None
-    return (template or SENTENCES[finding.code]).format_map(texts)
+    return (template or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
 
 
 def sentences(findings: Iterable[Finding]) -> str:

@@ -14,8 +14,13 @@ def limit_sentence(attribution: Attribution, part: Part) -> str:
     if limit is None:
         return ""
     title = PARTS[part].title
-    cap = " at the power cap" if limit.work.at_power_cap else ""
-    return f"{title[0].upper()}{title[1:]} is {_BOUNDS[limit.bound]}{cap}: {_reached(limit)}"
+    if not limit.work.at_power_cap:
+        held = _BOUNDS[limit.bound]
+    elif limit.bound is Bound.NEITHER:
+        held = "held back by the power cap"
+    else:
+        held = f"{_BOUNDS[limit.bound]} at the power cap"
+    return f"{title[0].upper()}{title[1:]} is {held}: {_reached(limit)}"
 
 
 _OVERHEAD_GPU = "launches, the step loop, kernels below the limits"
@@ -33,11 +38,15 @@ def _reached(limit: PhaseLimit) -> str:
             return f"{mfu} of the measured products in {ceiling.dtype}"
         case Bound.NEITHER:
             reached = f"{mbu} of the measured bandwidth and {mfu} of the products in {ceiling.dtype}"
+            if limit.work.at_power_cap:
+                return reached
             return f"{reached}; the rest is overhead: {_OVERHEAD_CPU if ceiling.is_cpu else _OVERHEAD_GPU}"
 
 
-def limit_lines(roofline: Roofline | str) -> list[str]:
-    """Work of each phase with MBU and MFU, then the limits; the reason where something is unknown."""
+def limit_lines(roofline: Roofline | str | None) -> list[str]:
+    """Work of each phase with MBU and MFU, then the limits; the reason where something is unknown; none for None."""
+    if roofline is None:
+        return []
     if isinstance(roofline, str):
         return [f"distance from the limit: unknown, because {roofline}"]
     ceiling = None if isinstance(roofline.ceiling, str) else roofline.ceiling
@@ -54,8 +63,10 @@ def limit_lines(roofline: Roofline | str) -> list[str]:
 
 
 def ceiling_text(ceiling: Ceiling) -> str:
-    """The limits: ``cpu: 39.1 GB/s, 268 GFLOP/s in bfloat16``."""
+    """The limits: ``cpu (2 threads): 39.1 GB/s, 268 GFLOP/s in bfloat16``."""
     device = f"{ceiling.devices} × {ceiling.device}" if ceiling.devices > 1 else ceiling.device
+    if ceiling.threads is not None:
+        device = f"{device} ({ceiling.threads:,} thread{'' if ceiling.threads == 1 else 's'})"
     rates = rate_text(ceiling.bytes_per_s, "B/s"), rate_text(ceiling.flops_per_s, "FLOP/s")
     return f"{device}: {rates[0]}, {rates[1]} in {ceiling.dtype}"
 

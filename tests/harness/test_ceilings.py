@@ -1,6 +1,7 @@
 """`bakeoff machine`: rates by a clock that is injected, real products of tiny matrices, and what the command prints."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def test_the_first_call_counts_for_nothing_and_one_round_is_always_measured():
 def test_a_device_is_measured_with_tensors_of_the_given_size():
     measured = measure(CPU, 0.0, Size(4096, 8))
     assert measured.device == "cpu"
+    assert measured.threads == torch.get_num_threads()
     assert measured.memory_bytes > 1 << 20
     assert measured.read_bytes_per_s > 0
     assert measured.copy_bytes_per_s > 0
@@ -102,6 +104,15 @@ def test_ceilings_are_stored_beside_the_runs_of_their_machine(measured: None):
     assert stored_ceilings(Path("here"), here) == SOME
     assert stored_ceilings(Path("here"), {**here, "cores": 99}) == []
     assert stored_ceilings(Path("nowhere"), here) == []
+
+
+def test_ceilings_of_earlier_measurements_have_no_number_of_threads(tmp_path: Path):
+    path = store_ceilings(tmp_path, {}, SOME[:1])
+    text = path.read_text(encoding="utf-8")
+    without, removed = re.subn(r',\s*"threads": null', "", text)
+    path.write_text(without, encoding="utf-8")
+    assert removed == 1
+    assert stored_ceilings(tmp_path, {}) == SOME[:1]
 
 
 def test_damaged_ceilings_are_refused_with_the_command_that_renews_them(tmp_path: Path):

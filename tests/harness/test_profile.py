@@ -22,10 +22,12 @@ from harness.experiment.config import profiling
 from harness.experiment.fingerprint import fingerprint
 from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from results.attribution import Latency, Part
+from results.attribution.roofline import Roofline
 from results.ceilings import Ceilings, store_ceilings
 from results.frames import FrameAppender
 from results.records import TrialRecord
 from results.report import render_html
+from results.step_costs import StepCost, TrialCosts
 from results.step_log import RequestQueued, StepRecord
 from results.tables import Format, Table, table
 from results.trace import write_traces
@@ -129,6 +131,57 @@ def test_ceilings_and_costs_of_steps_are_kept_with_the_run(tmp_path: Path, recor
         costs = run.folder.trial(trial.record.id).read_step_costs()
         assert costs is not None
         assert costs.missing is not None
+
+
+def test_a_damaged_step_log_costs_no_measurement(tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch):
+    stop = ReferenceEngine.stop_step_log
+
+    def damage(path: str) -> None:
+        Path(path).write_bytes(b"\x00\x00\x00\x01\xc1")  # c1 begins no value of msgpack
+
+    async def damaged(self: ReferenceEngine, server: Server) -> list[str]:
+        paths = await stop(self, server)
+        damage(paths[0])
+        return paths
+
+    monkeypatch.setattr(ReferenceEngine, "stop_step_log", damaged)
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path)
+    assert run.status == "complete"
+    assert len(run.profiled) == 4
+    costs = run.folder.trial(run.profiled[0].record.id).read_step_costs()
+    assert costs is not None
+    assert "steps-0.frames: the frame at byte 4 is damaged" in str(costs.missing)
+    assert str(run.attributions[0].missing) == costs.missing
+
+
+def test_damaged_ceilings_stop_neither_a_run_nor_its_attribution(tmp_path: Path, recording: Path):
+    root = tmp_path / "runs"
+    store_ceilings(root, {}, []).write_text("{", encoding="utf-8")
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), root)
+    for trial in run.profiled:
+        run.folder.trial(trial.record.id).write_step_costs(TrialCosts(device="cpu", steps=[[StepCost(1.0, 2.0)]]))
+    for attribution in results.load(run.path).attributions:
+        assert attribution.missing is None
+        assert isinstance(attribution.roofline, Roofline)
+        assert "ceilings.json is damaged" in str(attribution.roofline.ceiling)
+
+
+def test_damaged_costs_of_steps_leave_the_rest_of_the_attribution(tmp_path: Path, recording: Path):
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path)
+    trial = run.profiled[0].record.id
+    (run.folder.trial(trial).path / "step-costs.json").write_text("{", encoding="utf-8")
+    attribution = results.load(run.path).attributions[0]
+    assert attribution.missing is None
+    assert len(attribution.steps[0].records) == 1
+    assert "step-costs.json cannot be read" in str(attribution.roofline)
+
+
+def test_plain_runs_do_not_read_ceilings(tmp_path: Path):
+    world = VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()})
+    device = Ceilings("cpu", "CPU", 1 << 30, 30e9, 30e9, {"bfloat16": 2e11})
+    store_ceilings(tmp_path, world.provenance().environment, [device])
+    run = run_in(world, msgspec.structs.replace(experiment(repeats=1), profile=False), tmp_path)
+    assert run.manifest.ceilings == []
 
 
 def test_ceilings_that_are_measured_after_the_run_count_too(tmp_path: Path, recording: Path):

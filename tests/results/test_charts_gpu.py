@@ -52,6 +52,16 @@ def test_traffic_is_the_sum_of_both_directions_and_all_gpus_per_second() -> None
     }  # fmt: skip
 
 
+def test_a_counter_without_a_reading_keeps_its_rate() -> None:
+    """Two GPUs send 1 and 3 bytes/ns; the second lacks the reading at 20 ns."""
+    records = [
+        sample(t, gpu, pcie_tx_bytes=[1e12 + t, 5e12 + 3 * t][gpu]) for t in (0, 10, 20, 30) for gpu in (0, 1)
+        if (t, gpu) != (20, 1)
+    ]  # fmt: skip
+    (track,) = tracks_of(records, 0, 100)
+    assert track.points == [(10, 4e9), (20, 4e9), (30, 4e9)]
+
+
 def test_the_lowest_clock_survives_thinning() -> None:
     records = [sample(t, clock_sm_mhz=1_200.0 if t == 777 else 1_980.0) for t in range(1_000)]
     (track,) = tracks_of(records, 0, 1_000)

@@ -113,6 +113,11 @@ def test_numbers_are_written_as_their_names_ask(finding: Finding, text: str) -> 
     assert sentence(finding) == text
 
 
+def test_findings_of_earlier_runs_can_be_read() -> None:
+    earlier = note(FindingCode.POWER_CAPPED, gpu="gpu1", capped_share=0.25)
+    assert "25 % of the window (how this is known was not recorded)" in sentence(earlier)
+
+
 def test_what_an_engine_says_is_quoted_and_never_read_as_a_template() -> None:
     assert "{detail} {0}" in sentence(invalid(FindingCode.ENGINE_DIED, detail="{detail} {0}"))
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -28,6 +29,7 @@ CPU = Ceilings(
     {"read": (36e9, BANDWIDTH), "bfloat16": (230e9, 270e9)},
 )  # fmt: skip
 GPU = Ceilings("cuda:0", "Some GPU", 1 << 34, BANDWIDTH, 41e9, {"bfloat16": PRODUCTS})
+WHOLE = Window(0, 10**12)
 CURVE = [BatchCost(1 << i, WEIGHTS + KV * 200 * (1 << i), OPERATIONS * (1 << i)) for i in range(17)]
 
 
@@ -65,10 +67,11 @@ def attributed(
     *,
     ceilings: Sequence[Ceilings] = (CPU,),
     telemetry: Sequence[TelemetryRecord] = (),
+    window: Window = WHOLE,
     **changes: object,
 ) -> Attribution:
     return attribution_of(
-        trial_record(), outcome.requests, [outcome.events], outcome.front_end,
+        trial_record(window=window), outcome.requests, [outcome.events], outcome.front_end,
         costs=costs_of(outcome, **changes), ceilings=ceilings, telemetry=telemetry,
     )  # fmt: skip
 
@@ -133,10 +136,9 @@ def sampled(outcome: Outcomes, mask: Callable[[bool], int]) -> list[TelemetryRec
     return records
 
 
-@pytest.mark.parametrize("bit", [0x04, 0x80])
-def test_a_sustained_power_cap_is_named_in_the_phase_that_it_holds_back(bit: int) -> None:
+def test_a_sustained_power_cap_is_named_in_the_phase_that_it_holds_back() -> None:
     outcome = simulate(MEMORY)
-    telemetry = sampled(outcome, lambda is_decode: bit if is_decode else 0)
+    telemetry = sampled(outcome, lambda is_decode: 0x04 if is_decode else 0)
     found = attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda")
     roof, _ = known(found)
     assert roof.phases[StepPhase.DECODE].at_power_cap is True
@@ -144,9 +146,44 @@ def test_a_sustained_power_cap_is_named_in_the_phase_that_it_holds_back(bit: int
     assert "Decode is memory-bound at the power cap: 70 %" in bottleneck_sentence(found)
     few = attributed(outcome, ceilings=[GPU], telemetry=telemetry[:9], device="cuda")
     assert known(few)[0].phases[StepPhase.DECODE].at_power_cap is None
-    heat = sampled(outcome, lambda _: 0x20)
-    hot = attributed(outcome, ceilings=[GPU], telemetry=heat, device="cuda")
+    other = sampled(outcome, lambda _: 0x20 | 0x80)  # heat and power brake void the trial by findings of their own
+    hot = attributed(outcome, ceilings=[GPU], telemetry=other, device="cuda")
     assert known(hot)[0].phases[StepPhase.DECODE].at_power_cap is False
+
+
+def test_a_slow_phase_at_the_power_cap_is_not_blamed_on_overhead() -> None:
+    outcome = simulate(SLOW)
+    telemetry = sampled(outcome, lambda _: 0x04)
+    capped = attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda")
+    assert bottleneck_sentence(capped).endswith(
+        "Decode is held back by the power cap: 20 % of the measured bandwidth and 3 % of the products in bfloat16"
+    )
+
+
+def test_the_power_cap_is_judged_for_each_gpu() -> None:
+    outcome = simulate(MEMORY)
+    capped = sampled(outcome, lambda _: 0x04)
+    free = [TelemetryRecord(r.t_ns, f"gpu{gpu}", {"throttle_reasons": 0}) for gpu in (1, 2) for r in capped]
+    for records, expected in (([*capped, *free], True), (free, False)):
+        roof, _ = known(attributed(outcome, ceilings=[GPU], telemetry=records, device="cuda"))
+        assert roof.phases[StepPhase.DECODE].at_power_cap is expected
+
+
+@pytest.mark.parametrize(("counted_share", "expected"), [(0.0, False), (0.1, False), (0.9, True)])
+def test_the_drivers_counter_limits_what_samples_of_the_power_cap_say(counted_share: float, expected: bool) -> None:
+    outcome = simulate(MEMORY)
+    counted = [
+        TelemetryRecord(r.t_ns, r.source, {**r.values, "power_cap_s": counted_share * r.t_ns / 1e9})
+        for r in sampled(outcome, lambda _: 0x04)
+    ]
+    window = Window(0, counted[-1].t_ns)
+    (steps,) = attributed(outcome).steps
+    costs = costs_of(outcome, device="cuda")
+    for replicas in (1, 4):
+        of_all = msgspec.structs.replace(costs, steps=costs.steps * replicas)
+        roof = roofline_of([steps] * replicas, of_all, [GPU], window, counted)
+        assert isinstance(roof, Roofline)
+        assert roof.phases[StepPhase.DECODE].at_power_cap is expected
 
 
 def test_a_step_with_prompt_and_decodes_counts_as_prefill_with_all_its_work() -> None:
@@ -272,3 +309,19 @@ def test_trials_of_one_machine_share_a_chart_and_those_without_limits_have_none(
     (none,) = rooflines([ProfiledTrial("c", 0, attributed(outcome, decode=[]), "", [], [], "", [])])
     assert "no batch of decodes gets here" in none
     assert rooflines(trials[2:]) == []
+
+
+def test_limits_that_only_print_alike_have_a_chart_each() -> None:
+    outcome = simulate(MEMORY)
+    alike = msgspec.structs.replace(CPU, read_bytes_per_s=1.0001 * BANDWIDTH)
+    trials = [
+        ProfiledTrial("c=1", 0, attributed(outcome, ceilings=[device]), "", [], [], "", []) for device in (CPU, alike)
+    ]
+    assert len(rooflines(trials)) == 2
+
+
+def test_the_number_of_threads_behind_a_limit_is_printed() -> None:
+    outcome = simulate(MEMORY)
+    for threads, text in ((1, "limits of cpu (1 thread): 40.0 GB/s"), (2, "cpu (2 threads): "), (None, "of cpu: ")):
+        device = msgspec.structs.replace(CPU, threads=threads)
+        assert text in limit_lines(attributed(outcome, ceilings=[device]).roofline)[-1]

@@ -13,9 +13,20 @@ from results.attribution.bottleneck import bottleneck, what_if
 from results.attribution.catalogue import SPAN_PARTS
 from results.attribution.difference import differences
 from results.errors import RunUnreadable
+from results.records import Outcome, Phase, RequestRecord, TelemetryRecord
 from results.report.difference_table import print_differences
 from results.spans import ClockReading, RequestSpan, SpanBatch, SpanFrame, by_answer, request_spans
-from results.text.attribution import bottleneck_sentence, clock_line, cost_line, part_rows, span_lines
+from results.step_log import RequestQueued, StepRecord
+from results.text.attribution import (
+    bottleneck_sentence,
+    clock_line,
+    cost_line,
+    coverage_line,
+    energy_line,
+    part_rows,
+    span_lines,
+)
+from results.text.roofline import limit_lines
 from results.trace.trial import trial_trace
 from tests.results.step_simulation import Outcomes, Simulated, simulate, trial_record
 from tests.results.test_trace import Parsed
@@ -31,6 +42,10 @@ SECONDS = {
     "time_in_model_prefill": lambda s: s.prefill_ns,
     "time_in_model_decode": lambda s: s.decode_ns,
 }
+COMPUTED = (Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE, Part.BUBBLES)
+"""Parts of the time between the first step of a request and its last."""
+REPORT_MS = 1e-3
+"""From the end of a simulated step until the front end has its tokens."""
 NO_BATCH: list[SpanFrame] = [ClockReading(0, 0)]
 
 
@@ -48,20 +63,23 @@ def body(*spans: RequestSpan, ahead_ns: int = 0) -> bytes:
 
 
 def spans_of(outcome: Outcomes) -> list[RequestSpan]:
-    """What vLLM would have reported of a simulation."""
-    steps, found = outcome.attribution().steps[0], list[RequestSpan]()
+    """What vLLM would have reported of a simulation, by its raw records."""
+    queued = {event.request_id: event for event in outcome.events if isinstance(event, RequestQueued)}
+    steps = [event for event in outcome.events if isinstance(event, StepRecord)]
+    spans: list[RequestSpan] = []
     for http in outcome.front_end:
-        own = steps.requests[http.request_ids[0]]
-        start_ns = int(steps.start_ns[own.first_step])
-        first_ns, last_ns = (int(steps.end_ns[own.output_steps[end]]) for end in (0, -1))
-        submitted_ns = own.queued.submitted_ns or 0
-        found.append(
+        request = queued[http.request_ids[0]]
+        own = [(step, chunk) for step in steps for chunk in step.chunks if chunk.request == request.number]
+        start_ns = own[0][0].planned_ns
+        first_ns = next(step.collected_ns for step, chunk in own if chunk.output_tokens)
+        last_ns = own[-1][0].collected_ns
+        spans.append(
             RequestSpan(
-                http.request_ids[0], http.received_ns, http.writes[0].reported_ns, http.writes[-1].reported_ns,
-                start_ns - submitted_ns, first_ns - start_ns, last_ns - first_ns,
+                request.request_id, http.received_ns, http.writes[0].reported_ns, http.writes[-1].reported_ns,
+                start_ns - http.parsed_ns, first_ns - start_ns, last_ns - first_ns,
             )
         )  # fmt: skip
-    return found
+    return spans
 
 
 def by_spans(outcome: Outcomes, frames: list[SpanFrame] | None = None) -> Attribution:
@@ -131,22 +149,51 @@ def test_a_damaged_record_is_refused_in_one_line():
 )
 def test_parts_sum_to_each_latency_and_a_planted_delay_is_named(setup: Simulated, planted: Part):
     outcome = simulate(setup)
-    found, steps = by_spans(outcome), outcome.attribution()
-    for request, record in zip(found.requests, outcome.requests, strict=True):
-        for latency, last in ((Latency.E2E, -1), (Latency.TTFT, 0)):
+    attribution = by_spans(outcome)
+    for request in attribution.requests:
+        for latency in Latency:
             assert tuple(request.parts[latency]) == SPAN_PARTS
-            assert request.total_s(latency) == pytest.approx(
-                (record.chunk_ns[last] - record.planned_ns) / 1e9, rel=1e-9
-            )
             assert request.parts[latency][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-7)
-    for latency in Latency:
-        for part in (Part.CLIENT, Part.QUEUE):
-            assert found.means[latency][part] == pytest.approx(steps.means[latency][part], abs=1e-7)
-    named = bottleneck(found)
+    computed_ms = sum(outcome.truth_ms(part) for part in COMPUTED if part in outcome.truth_ns)
+    expected_ms = {
+        Part.CLIENT: setup.client_ms,
+        Part.ARRIVAL: setup.network_ms,
+        Part.HANDOVER: setup.front_end_ms + REPORT_MS,
+        Part.QUEUE: outcome.truth_ms(Part.QUEUE),
+        Part.DELIVERY: setup.detokenise_ms - REPORT_MS + setup.network_ms,
+    }
+    means = attribution.means[Latency.E2E]
+    assert {part: 1e3 * means[part] for part in expected_ms} == pytest.approx(expected_ms, abs=1e-4)
+    assert 1e3 * (means[Part.PREFILL_PHASE] + means[Part.DECODE_PHASE]) == pytest.approx(computed_ms, abs=1e-4)
+    assert attribution.means[Latency.TTFT] == pytest.approx(
+        {**means, Part.DECODE_PHASE: 0.0, Part.UNATTRIBUTED: 0.0}, abs=1e-7
+    )
+    named = bottleneck(attribution)
     assert named is not None
     assert named.part is planted
-    assert what_if(found)[0].kept == (0.5 if planted in {Part.DECODE_PHASE, Part.PREFILL_PHASE} else 0.0)
-    assert found.means[Latency.E2E][Part.ARRIVAL] == pytest.approx(setup.network_ms / 1e3, abs=1e-7)
+    assert what_if(attribution)[0].kept == (0.5 if planted in {Part.DECODE_PHASE, Part.PREFILL_PHASE} else 0.0)
+
+
+def test_one_request_is_divided_as_by_hand() -> None:
+    """Planned at 1,000 ns, sent at 1,100, arrived at 1,250; tokens at 2,000 and 5,000, read at 2,060 and 5,040."""
+    request = RequestRecord(
+        index=3, phase=Phase.MEASURED, session="s", turn=0, planned_ns=1_000, sent_ns=1_100, ended_ns=5_050,
+        outcome=Outcome.OK, chunk_ns=[2_060, 5_040], chunk_tokens=[1, 1], answer_id="cmpl-a",
+    )  # fmt: skip
+    span = RequestSpan("cmpl-a-0", 1_250, 2_000, 5_000, queue_ns=30, prefill_ns=600, decode_ns=2_900)
+    recorded = [ClockReading(0, 7), SpanBatch(1, body(span, ahead_ns=7))]
+    (divided,) = attribution_of(trial_record(), [request], [], [], spans=recorded).requests
+    parts_ns = {
+        latency: {part: round(1e9 * s) for part, s in parts.items()} for latency, parts in divided.parts.items()
+    }
+    assert parts_ns[Latency.TTFT] == {
+        Part.CLIENT: 100, Part.ARRIVAL: 150, Part.HANDOVER: 750 - 30 - 600, Part.QUEUE: 30, Part.PREFILL_PHASE: 600,
+        Part.DECODE_PHASE: 0, Part.DELIVERY: 60, Part.UNATTRIBUTED: 0,
+    }  # fmt: skip
+    assert parts_ns[Latency.E2E] == {
+        Part.CLIENT: 100, Part.ARRIVAL: 150, Part.HANDOVER: 3_750 - 30 - 600 - 2_900, Part.QUEUE: 30,
+        Part.PREFILL_PHASE: 600, Part.DECODE_PHASE: 2_900, Part.DELIVERY: 40, Part.UNATTRIBUTED: 0,
+    }  # fmt: skip
 
 
 def test_what_is_derived_and_what_is_absent_is_said():
@@ -175,6 +222,36 @@ def test_requests_without_a_span_stay_unattributed():
     nobody = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
     assert bottleneck_sentence(nobody) == "nothing to attribute: no request of the window succeeded"
     assert empty.means[Latency.E2E][Part.CLIENT] == pytest.approx(0.1e-3)
+
+
+def test_an_incomplete_span_leaves_only_its_request_unattributed():
+    outcome = simulate(Simulated())
+    first, *others = spans_of(outcome)
+    aborted = body(first).replace(b"gen_ai.latency.e2e", b"gen_ai.latency.E2E")
+    attribution = by_spans(outcome, [ClockReading(0, 0), SpanBatch(0, aborted), SpanBatch(1, body(*others))])
+    assert attribution.missing is None
+    assert attribution.attributed_share == pytest.approx(39 / 40)
+
+
+def test_energy_by_phase_is_unknown_where_a_gpu_was_sampled():
+    outcome = simulate(Simulated(requests=2))
+    recorded = [ClockReading(0, 0), SpanBatch(1, body(*spans_of(outcome)))]
+    sampled = [TelemetryRecord(t_ns, "gpu0", {"energy_j": float(t_ns)}) for t_ns in (1, 2, 3)]
+    on_gpu = attribution_of(trial_record(), outcome.requests, [], [], spans=recorded, telemetry=sampled)
+    assert energy_line(on_gpu.energy) == (
+        "energy by phase: unknown, because the engine exports spans and not its steps"
+    )
+    assert energy_line(by_spans(outcome).energy) == ""
+
+
+def test_without_any_record_only_its_absence_is_reported():
+    outcome = simulate(Simulated())
+    attribution = attribution_of(trial_record(), outcome.requests, [], [], missing="no span arrived")
+    assert attribution.missing == "no span arrived"
+    assert cost_line(attribution) == ""
+    assert limit_lines(attribution.roofline) == []
+    assert energy_line(attribution.energy) == ""
+    assert coverage_line(attribution).endswith("; no span arrived")
 
 
 def test_steps_and_spans_are_compared_by_the_parts_that_both_have():

@@ -5,6 +5,7 @@ from operator import itemgetter
 from statistics import fmean
 
 import msgspec
+import numpy as np
 from markupsafe import Markup
 
 from results.metrics import Unit
@@ -111,12 +112,24 @@ def _text(unit: Unit, value: float) -> str:
 
 
 def _rates(records: Sequence[TelemetryRecord], source: str, *counters: str) -> Points:
-    """Sum of counters as its increase per second: of CPU seconds, busy cores."""
-    sums: dict[int, float] = {}
-    for name in counters:
-        for t, value in _series(records, source, name):
-            sums[round(t)] = sums.get(round(t), 0.0) + value
-    return [(float(t), rate) for t, rate in rates(sums.items())]
+    """Increase of counters per second, summed over sources and counters: of CPU seconds, busy cores.
+
+    A counter without a reading between two others keeps its rate.
+    """
+    readings: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for record in records:
+        for name in counters:
+            value = record.values.get(name)
+            if record.source.startswith(source) and isinstance(value, int | float):
+                readings.setdefault((record.source, name), []).append((record.t_ns, value))
+    moving = [(counter[0][0], each) for counter in readings.values() if (each := rates(counter))]
+    times_ns = np.array(sorted({t_ns for _, each in moving for t_ns, _ in each}), dtype=np.int64)
+    sums = np.zeros(len(times_ns))
+    for first_ns, each in moving:
+        ends_ns, values = np.array([t_ns for t_ns, _ in each]), np.array([value for _, value in each])
+        inside = (times_ns > first_ns) & (times_ns <= ends_ns[-1])
+        sums[inside] += values[np.searchsorted(ends_ns, times_ns[inside])]
+    return list(zip(times_ns.astype(float).tolist(), sums.tolist(), strict=True))
 
 
 def _series(

@@ -50,29 +50,26 @@ def attribution_view(run: Run) -> AttributionView:
 
 def rooflines(trials: list[ProfiledTrial]) -> list[Markup]:
     """One chart for each device and data type whose limits are known."""
-    points: dict[str, list[Point]] = {}
-    roofs: dict[str, list[Roofline]] = {}
+    by_ceiling: dict[Ceiling, list[tuple[ProfiledTrial, Roofline]]] = {}
     for trial in trials:
-        found, record = trial.attribution.roofline, trial.attribution.record
-        if isinstance(found, Roofline) and isinstance(found.ceiling, Ceiling):
-            key = ceiling_text(found.ceiling)
-            roofs.setdefault(key, []).append(found)
-            points.setdefault(key, []).extend(
-                Point(record.engine, trial.position, record.load.label, phase, work)
-                for phase, work in found.phases.items()
-            )
-    return [_roofline(key, found, points[key]) for key, found in roofs.items()]
+        roof = trial.attribution.roofline
+        if isinstance(roof, Roofline) and isinstance(roof.ceiling, Ceiling):
+            by_ceiling.setdefault(roof.ceiling, []).append((trial, roof))
+    return [_roofline(ceiling, group) for ceiling, group in by_ceiling.items()]
 
 
-def _roofline(name: str, found: list[Roofline], points: list[Point]) -> Markup:
-    ceiling = found[0].ceiling
-    assert isinstance(ceiling, Ceiling)
-    batches = sorted({each.critical_batch for each in found if each.critical_batch is not None})
+def _roofline(ceiling: Ceiling, group: list[tuple[ProfiledTrial, Roofline]]) -> Markup:
+    points = [
+        Point(trial.attribution.record.engine, trial.position, trial.attribution.record.load.label, phase, work)
+        for trial, roof in group
+        for phase, work in roof.phases.items()
+    ]
+    batches = sorted({roof.critical_batch for _, roof in group if roof.critical_batch is not None})
     if not batches:
         critical = "no batch of decodes gets here"
     else:
         critical = f"critical batch {batches[0]:,}" + (f" to {batches[-1]:,}" if len(batches) > 1 else "")
-    return roofline(f"Distance from the limit, {name}", ceiling, points, critical)
+    return roofline(f"Distance from the limit, {ceiling_text(ceiling)}", ceiling, points, critical)
 
 
 def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
