@@ -156,6 +156,52 @@ class EventFile:
                 self._failure = self._failure or error
 
 
+class Recording:
+    """Files of one kind, each from `start` to `stop`.
+
+    Args:
+        directory: of the files; empty where logs are off.
+        name: of what is recorded.
+    """
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._file: EventFile | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a file is being written."""
+        return self._file is not None
+
+    def start(self) -> str:
+        """Begins a file; returns its path.
+
+        Raises:
+            UserMistakeError: there is no directory, a log is being written already, or the clock is not shared.
+        """
+        if self._file is not None:
+            raise UserMistakeError("a step log is being written already; POST /stop_step_log ends it")
+        check_clock()
+        self._file = EventFile(self._directory, self._name)
+        return str(self._file.path)
+
+    def append(self, record: msgspec.Struct) -> None:
+        """Keeps a record; drops it while nothing is recorded."""
+        if self._file is not None:
+            self._file.append(record)
+
+    def stop(self) -> str:
+        """Ends the file; returns its path.
+
+        Raises:
+            UserMistakeError: no log is being written, or it is incomplete.
+        """
+        file, self._file = self._file, None
+        if file is None:
+            raise UserMistakeError("no step log is being written; POST /start_step_log begins one")
+        return file.close()
+
+
 def check_clock() -> None:
     """Raises UserMistakeError where the clock of steps is not the one that other processes stamp with."""
     clocks = {time.get_clock_info(name).implementation for name in ("perf_counter", "monotonic")}

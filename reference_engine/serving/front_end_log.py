@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reference_engine.errors import RequestError, UserMistakeError
 from reference_engine.serving.core.client import EngineClient
-from reference_engine.serving.event_log import EventFile, HttpRecord, Write, check_clock
+from reference_engine.serving.event_log import HttpRecord, Recording, Write
 
 
 class FrontEndLog:
@@ -17,8 +17,7 @@ class FrontEndLog:
     """
 
     def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._file: EventFile | None = None
+        self._recording = Recording(directory, "front-end")
 
     def start(self) -> str:
         """Begins, and says where the log lies.
@@ -26,14 +25,10 @@ class FrontEndLog:
         Raises:
             RequestError: there is no directory, a log is being written already, or the clock is not shared.
         """
-        if self._file is not None:
-            raise RequestError("a step log is being written already; POST /stop_step_log ends it")
         try:
-            check_clock()
-            self._file = EventFile(self._directory, "front-end")
+            return self._recording.start()
         except UserMistakeError as error:
             raise RequestError(str(error)) from error
-        return str(self._file.path)
 
     def stop(self) -> str:
         """Ends, and says where the log lies.
@@ -41,28 +36,24 @@ class FrontEndLog:
         Raises:
             RequestError: no log is being written, or it is incomplete.
         """
-        file, self._file = self._file, None
-        if file is None:
-            raise RequestError("no step log is being written; POST /start_step_log begins one")
         try:
-            return file.close()
+            return self._recording.stop()
         except UserMistakeError as error:
             raise RequestError(str(error)) from error
 
     def close(self) -> None:
         """Ends a log that is being written."""
-        if self._file is not None:
+        if self._recording.is_on:
             with contextlib.suppress(RequestError):
                 self.stop()
 
     def trace(self) -> "HttpTrace | None":
         """The trace of a request whose handler begins now; None while nothing is recorded."""
-        return None if self._file is None else HttpTrace(self)
+        return HttpTrace(self) if self._recording.is_on else None
 
     def append(self, record: HttpRecord) -> None:
         """Keeps the record of a request that has ended; drops it if recording has ended before."""
-        if self._file is not None:
-            self._file.append(record)
+        self._recording.append(record)
 
 
 class HttpTrace:

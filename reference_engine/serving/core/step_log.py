@@ -7,7 +7,7 @@ from reference_engine.engine.request import Request
 from reference_engine.engine.step import Engine
 from reference_engine.errors import UserMistakeError
 from reference_engine.scheduling.step import Step
-from reference_engine.serving.event_log import EventFile, RequestQueued, StepRecord, check_clock
+from reference_engine.serving.event_log import Recording, RequestQueued, StepRecord
 
 _NS_PER_S = 1e9
 
@@ -21,9 +21,8 @@ class StepLog:
     """
 
     def __init__(self, directory: str, engine: Engine) -> None:
-        self._directory = directory
+        self._recording = Recording(directory, "steps")
         self._engine = engine
-        self._file: EventFile | None = None
         self._numbers: dict[str, int] = {}
         self._num_steps = 0
 
@@ -33,13 +32,10 @@ class StepLog:
         Raises:
             UserMistakeError: there is no directory, a log is being written already, or the clock is not shared.
         """
-        if self._file is not None:
-            raise UserMistakeError("a step log is being written already; POST /stop_step_log ends it")
-        check_clock()
-        self._file = EventFile(self._directory, "steps")
+        path = self._recording.start()
         self._numbers, self._num_steps = {}, 0
         self._engine.on_step = self._step
-        return str(self._file.path)
+        return path
 
     def stop(self) -> str:
         """Ends, and says where the log lies.
@@ -47,21 +43,18 @@ class StepLog:
         Raises:
             UserMistakeError: no log is being written, or it is incomplete.
         """
-        file, self._file = self._file, None
-        if file is None:
-            raise UserMistakeError("no step log is being written; POST /start_step_log begins one")
         self._engine.on_step = None
-        return file.close()
+        return self._recording.stop()
 
     def close(self) -> None:
         """Ends a log that is being written."""
-        if self._file is not None:
+        if self._recording.is_on:
             with contextlib.suppress(UserMistakeError):
                 self.stop()
 
     def added(self, request: Request, now_s: float) -> None:
         """A request, with its siblings, has entered the queue."""
-        if self._file is not None:
+        if self._recording.is_on:
             for member in (request, *request.siblings):
                 self._name(member, now_s)
 
@@ -70,12 +63,10 @@ class StepLog:
         record = RequestQueued(
             number, request.request_id, request.prompt_len, _ns(request.arrival_s), _ns(added_s)
         )  # fmt: skip
-        assert self._file is not None
-        self._file.append(record)
+        self._recording.append(record)
 
     def _step(self, step: Step, report: StepReport) -> None:
         """Runs between two steps: 0.5 µs a sequence."""
-        assert self._file is not None
         numbers = self._numbers
         for request in (*(chunk.request for chunk in step.chunks), *(request for request, _ in step.preempted)):
             if request.request_id not in numbers:
@@ -96,7 +87,7 @@ class StepLog:
             [numbers[request.request_id] for request, _ in step.preempted],
             report.running, report.waiting, report.used_blocks,
         )  # fmt: skip
-        self._file.append(record)
+        self._recording.append(record)
         self._num_steps += 1
 
 
