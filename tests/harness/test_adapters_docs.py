@@ -13,10 +13,10 @@ from engines import registry
 from engines.errors import BadOption
 from harness.cli import make_app
 from harness.cli.guarded import guarded
-from results.records import EngineDescription, RunStatus, TokenSource
+from results.records import EngineDescription, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.quill import VERSION
 from tests.engines.quill import example, install, model
-from tests.harness.fake_runs import faults, measured_run
+from tests.harness.fake_runs import measured_run
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
     found = run(tmp_path, spec={"max_num_seqs": 32}, options={"ink": "blue"})
     assert found.status is RunStatus.COMPLETE
     (trial,) = found.finished
-    assert not faults(trial)
+    assert trial.record.verdict is Verdict.VALID, trial.record.findings
     told = trial.record.engine_description
     assert isinstance(told, EngineDescription)
     assert (told.adapter, told.version) == ("quill", VERSION)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from engines import registry
-from results.records import EngineDescription, RunStatus
+from results.records import EngineDescription, RunStatus, Verdict
 from tests.engines.elsewhere import Elsewhere, elsewhere
 from tests.engines.quill import install, model
-from tests.harness.fake_runs import faults, measured_run
+from tests.harness.fake_runs import measured_run
 
 SENTINEL = "hf-sentinel-5512"
 
@@ -45,7 +45,7 @@ def test_it_is_started_measured_and_stopped_elsewhere(
     found = asyncio.run(measured_run(tmp_path, side, model=smol, samples=True))
     assert found.status is RunStatus.COMPLETE, found.manifest.failure
     (trial,) = found.finished
-    assert not faults(trial)
+    assert trial.record.verdict is Verdict.VALID, trial.record.findings
     told = trial.record.engine_description
     assert isinstance(told, EngineDescription)
     assert told.argv[0] == client
