@@ -151,10 +151,9 @@ async def main() -> None:
 
 def judge_names(bars: Bars, measured: dict[str, list[Attribution]]) -> None:
     """Add the bars of what was named."""
-    planted = [
-        is_named(CASES[name], found) for name, runs in measured.items() if not CASES[name].is_clean for found in runs
-    ]
-    clean = [is_named(CASES[name], found) for name, runs in measured.items() if CASES[name].is_clean for found in runs]
+    cases = [(CASES[name], found) for name, runs in measured.items() for found in runs]
+    planted = [is_named(case, found) for case, found in cases if not case.is_clean]
+    clean = [is_named(case, found) for case, found in cases if case.is_clean]
     if planted:
         bars.add("share_of_planted_named", sum(planted) / len(planted), ">=", NAMED)
     if clean:
