@@ -2,8 +2,9 @@
 
 ``--experiments`` are files beside this one. ``h200-bakeoff.toml`` (vLLM and the reference engine) and
 ``h200-transformers.toml``: Llama-3.1-8B shapes with random weights, which all three load from one checkpoint; the
-tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. ``h200-token-match.toml``: answers of
-``--smollm2``'s real weights, compared with float32.
+tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. ``h200-quantised.toml``: the same shapes with
+weights in fewer bits, which each engine makes itself. ``h200-token-match.toml``: answers of ``--smollm2``'s real
+weights, compared with float32.
 
 A call ends when ``--budget-s`` is over; the same command continues. The runs' pages are written to ``--publish``
 each time, from the trials that have ended.
@@ -28,8 +29,8 @@ from harness.experiment.config import load_experiment
 
 REPORT_S = 60.0
 """Of a call, kept for the report of an interrupted run and for the published page."""
-SPEED, TOKEN_MATCH = "h200-bakeoff", "h200-token-match"
-EXPERIMENTS = (SPEED, "h200-transformers", TOKEN_MATCH)
+SPEED, QUANTISED, TOKEN_MATCH = "h200-bakeoff", "h200-quantised", "h200-token-match"
+EXPERIMENTS = (SPEED, "h200-transformers", QUANTISED, TOKEN_MATCH)
 
 
 def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> None:
@@ -61,6 +62,9 @@ async def main() -> None:
     for name, folder in models.items():
         if name == TOKEN_MATCH:
             shutil.copytree(options.smollm2, folder, dirs_exist_ok=True)
+        elif name == QUANTISED:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_model(folder, LLAMA_8B, options.tokenizer)
         elif not (folder / "config.json").exists():
             # In a process of its own: what a process has allocated on the GPU, its allocator keeps.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -19,6 +19,8 @@ PLAIN = "plain"
 METHODS = ("gptq", "awq", "w8a8", "fp8")
 ON_A_CPU = METHODS[:2]
 """Methods that vLLM has kernels for on a CPU, too."""
+# vLLM runs on its own versions of packages, not on those of this process.
+DEPLOYMENT = Deployment(env={"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"}, ready_timeout_s=400)
 MATCH_GOAL = 0.97
 """Share of positions whose likeliest tokens are equal, at least."""
 
@@ -54,7 +56,7 @@ def _quantised(name: str, options: argparse.Namespace, folder: Path) -> Path:
 
 async def _compared(name: str, checkpoint: Path, log: Path, tokens: int) -> dict[str, Any]:
     spec = EngineSpec(dtype="bfloat16", max_model_len=1024, max_num_seqs=8)
-    served = engine("vllm", Model(name, str(checkpoint)), {}, spec=spec, deployment=Deployment(ready_timeout_s=400))
+    served = engine("vllm", Model(name, str(checkpoint)), {}, spec=spec, deployment=DEPLOYMENT)
     launch = served.launch(pick_port())
     assert launch is not None
     async with launched(launch, log) as server:
