@@ -58,6 +58,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="st
         running: requests with blocks, after the step.
         waiting: requests without blocks.
         used_blocks: KV blocks in use.
+        computed_ns: when the device had computed the tokens; None where it does not run ahead of the host.
     """
 
     number: int
@@ -69,6 +70,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="st
     running: int
     waiting: int
     used_blocks: int
+    computed_ns: int | None = None
 
 
 class WriteRecord(NamedTuple):

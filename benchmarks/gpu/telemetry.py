@@ -152,7 +152,7 @@ def main() -> None:
     for key in sorted({key for sample in samples for key in sample.values}):
         before, during = (mean(series(records, window, key)) for window in (idle, busy))
         print(f"  {key:26} idle {before:18.3f}  busy {during:18.3f}")
-    joules = energy(records, busy, idle)
+    joules = energy(samples, busy, idle)
     times = np.array([r.t_ns for r in samples if busy.holds(r.t_ns)]) / NS
     integral = float(np.trapezoid(series(records, busy, "power_w"), times)) * busy.length_s / (times[-1] - times[0])
     total = joules.total_j.value or float("nan")

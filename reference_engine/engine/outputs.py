@@ -126,11 +126,13 @@ class StepTimes(NamedTuple):
         planned_s: before planning.
         launched_s: after the last kernel was queued; where the device does not run ahead, after the model.
         collected_s: when the sampled tokens were on the host.
+        computed_s: when the device had computed them; None where it does not run ahead.
     """
 
     planned_s: float
     launched_s: float
     collected_s: float
+    computed_s: float | None = None
 
 
 class StepReport(msgspec.Struct, frozen=True, tag="step"):

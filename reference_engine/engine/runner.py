@@ -1,5 +1,6 @@
 """Turns a planned step into a batch, computes it and samples. Tests replace this interface with a fake."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -23,6 +24,11 @@ Tokens = Sequence[SampledToken]
 
 class InFlight(Protocol):
     """A step that was launched."""
+
+    @property
+    def computed_s(self) -> float | None:
+        """Once collected: when the device had its results, on `time.perf_counter`; None where it did not run ahead."""
+        ...
 
     def collect(self) -> Sequence[Tokens]:
         """Waits for its results.
@@ -77,9 +83,58 @@ class Collected(msgspec.Struct, frozen=True):
 
     tokens: Sequence[Tokens] = ()
 
+    @property
+    def computed_s(self) -> None:
+        """See `InFlight.computed_s`."""
+        return
+
     def collect(self) -> Sequence[Tokens]:
         """See `InFlight.collect`."""
         return self.tokens
+
+
+class TimedEvent(Protocol):
+    """What `DeviceClock` needs of a `torch.cuda.Event` with timing."""
+
+    def query(self) -> bool:
+        """Whether it has happened."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for it."""
+        ...
+
+    def elapsed_time(self, end_event: "TimedEvent") -> float:
+        """Milliseconds until a later event."""
+        ...
+
+
+class DeviceClock:
+    """Tells when events of a device happened, on the host's clock.
+
+    A wait ends when its event happens, which reads both clocks at once. An event that the host asks for later is placed
+    by the device's own time since the latest such reading: the host may have spent tens of milliseconds on the launch
+    of the next step.
+
+    Args:
+        clock: of the host, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._reading: tuple[TimedEvent, float] | None = None
+
+    def wait(self, event: TimedEvent) -> float:
+        """Waits for an event; returns when it happened, or the present where no wait has read the clocks yet."""
+        has_happened = event.query()
+        event.synchronize()
+        now_s = self._clock()
+        if not has_happened:
+            self._reading = event, now_s
+        elif self._reading is not None:
+            earlier, at_s = self._reading
+            return min(now_s, at_s + earlier.elapsed_time(event) / 1e3)
+        return now_s
 
 
 class _OnDevice:
@@ -88,18 +143,23 @@ class _OnDevice:
     Args:
         tokens: int64 [n].
         results: of a step, from these tokens.
+        clock: of the device.
     """
 
-    def __init__(self, tokens: torch.Tensor, results: Callable[[list[int]], Sequence[Tokens]]) -> None:
+    def __init__(
+        self, tokens: torch.Tensor, results: Callable[[list[int]], Sequence[Tokens]], clock: DeviceClock
+    ) -> None:
         self._results = results
+        self._clock = clock
         self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
         self._host.copy_(tokens, non_blocking=True)
-        self._copied = torch.cuda.Event()
+        self._copied = torch.cuda.Event(enable_timing=True)
         self._copied.record(torch.cuda.current_stream(tokens.device))
+        self.computed_s: float | None = None
 
     def collect(self) -> Sequence[Tokens]:
         """See `InFlight.collect`."""
-        self._copied.synchronize()
+        self.computed_s = self._clock.wait(self._copied)
         return self._results(self._host.tolist())
 
 
@@ -116,6 +176,7 @@ class ModelRunner:
         self._executor = executor
         self._sampler = sampler
         self._draft_model = draft_model
+        self._clock = DeviceClock()
         self._last_tokens: torch.Tensor | None = None  # what the last step sampled, int64 [sequences]
         self._last_sequences: list[Request] = []
 
@@ -141,7 +202,7 @@ class ModelRunner:
         self._last_tokens, self._last_sequences = tokens, output_sequences
         if tokens.device.type == "cpu":
             return Collected(_single(tokens.tolist()))
-        return _OnDevice(tokens, _single)
+        return _OnDevice(tokens, _single, self._clock)
 
     def _verify(
         self, logits: torch.Tensor, sequences: Sequence[Request], chunks: Sequence[Chunk], made: torch.Tensor | None
@@ -165,10 +226,12 @@ class ModelRunner:
         if tokens.device.type == "cpu":
             return Collected(accepted(tokens.tolist(), drafts if made is None else split(made.tolist(), drafts)))
         if made is None:
-            return _OnDevice(tokens, lambda tokens: accepted(tokens, drafts))
+            return _OnDevice(tokens, lambda tokens: accepted(tokens, drafts), self._clock)
         count = len(tokens)
         return _OnDevice(
-            torch.cat([tokens, made]), lambda both: accepted(both[:count], split(both[count:], drafts))
+            torch.cat([tokens, made]),
+            lambda both: accepted(both[:count], split(both[count:], drafts)),
+            self._clock,
         )  # fmt: skip
 
     def _choose(self, logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:

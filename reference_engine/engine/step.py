@@ -265,7 +265,7 @@ class Engine:
         return StepReport(
             outputs=outputs,
             duration_s=duration_s,
-            times=StepTimes(launched.planned_s, launched.launched_s, now_s),
+            times=StepTimes(launched.planned_s, launched.launched_s, now_s, launched.results.computed_s),
             computed_tokens=launched.computed_tokens,
             prompt_tokens=prompt_tokens,
             queue_times_s=[

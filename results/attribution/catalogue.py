@@ -24,6 +24,7 @@ class Part(StrEnum):
     DECODE = "decode"
     INTERFERENCE = "interference"
     BUBBLES = "bubbles"
+    COLLECT = "collect"
     DETOKENISE = "detokenise"
     NETWORK_OUT = "network_out"
     ARRIVAL = "arrival"
@@ -58,6 +59,10 @@ PARTS: dict[Part, PartInfo] = {
     ),
     Part.INTERFERENCE: PartInfo("interference", "what prompts of other requests added to those steps"),
     Part.BUBBLES: PartInfo("gaps between steps", "gaps between steps while it was being computed"),
+    Part.COLLECT: PartInfo(
+        "late collection",
+        "from the end of its step on the device until the engine had the token: it was launching the next step",
+    ),
     Part.DETOKENISE: PartInfo("detokenise", "from the token in the engine until its text was handed to the socket"),
     Part.NETWORK_OUT: PartInfo("network out", "from there until the client read it"),
     Part.ARRIVAL: PartInfo(
@@ -86,7 +91,7 @@ PARTS: dict[Part, PartInfo] = {
 """By part, in order of a request's life."""
 STEP_PARTS = (
     Part.CLIENT, Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE,
-    Part.BUBBLES, Part.DETOKENISE, Part.NETWORK_OUT, Part.UNATTRIBUTED,
+    Part.BUBBLES, Part.COLLECT, Part.DETOKENISE, Part.NETWORK_OUT, Part.UNATTRIBUTED,
 )  # fmt: skip
 """Parts of a request whose engine records its steps."""
 SPAN_PARTS = (

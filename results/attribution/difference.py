@@ -12,7 +12,7 @@ _COMPUTING = frozenset({
     Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE, Part.BUBBLES, Part.PREFILL_PHASE, Part.DECODE_PHASE,
 })  # fmt: skip
 _OUTSIDE = frozenset({
-    Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.DETOKENISE, Part.NETWORK_OUT,
+    Part.NETWORK_IN, Part.FRONT_END, Part.QUEUE, Part.COLLECT, Part.DETOKENISE, Part.NETWORK_OUT,
     Part.ARRIVAL, Part.HANDOVER, Part.DELIVERY,
 })  # fmt: skip
 """With the queue: that of spans begins when the engine takes the request, which is after the step in progress."""

@@ -1,8 +1,9 @@
 """The split of one request's latency into parts.
 
 A request is planned at p, sent at s, received by the server at r, submitted to the engine at u; steps compute it from f
-to c; its token is written at w and read at a. These stamps follow each other, so that their differences sum to a − p.
-Between f and c the time of the engine is divided among its steps and the gaps between them.
+to d; the engine has its token at c and writes it at w; the client reads it at a. These stamps follow each other, so
+that their differences sum to a − p. Between f and d the time of the engine is divided among its steps and the gaps
+between them.
 
 A span has stamps of its front end only: the request's arrival and the receipt of the first and the last token. In
 between lie the durations of queue, prefill and decode; the rest is spent between front end and engine.
@@ -51,12 +52,13 @@ def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -
         http, write = trace.http, trace.http.writes[last]
         first, final = trace.own.first_step, trace.own.output_steps[last]
         begin_ns = int(trace.steps.start_ns[first])
-        collected_ns = int(trace.steps.end_ns[final])
+        computed_ns, collected_ns = int(trace.steps.end_ns[final]), trace.steps.records[final].collected_ns
         parts_ns[Part.NETWORK_IN] = http.received_ns - sent_ns
         submitted_ns = trace.own.queued.submitted_ns or http.parsed_ns
         parts_ns[Part.FRONT_END] = submitted_ns - http.received_ns
         parts_ns[Part.QUEUE] = begin_ns - submitted_ns
         parts_ns |= trace.steps.computing(trace.own, final)
+        parts_ns[Part.COLLECT] = collected_ns - computed_ns
         parts_ns[Part.DETOKENISE] = write.written_ns - collected_ns
         parts_ns[Part.NETWORK_OUT] = end_ns - write.written_ns
     return _closed(parts_ns, end_ns - planned_ns)

@@ -2,12 +2,16 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from reference_engine.engine.outputs import StepTimes
 from reference_engine.errors import UserMistakeError
+from reference_engine.scheduling.step import Step
 from reference_engine.serving import event_log
+from reference_engine.serving.core.step_log import StepLog
 from results import step_log
 from results.attribution import Part
 from results.attribution.steps import is_decode, steps_of
@@ -59,6 +63,18 @@ def test_every_token_of_a_streamed_request_has_its_step_and_its_write(serve, tmp
         assert all(r.planned_ns <= r.launched_ns <= r.collected_ns for r in records)
 
     with_server(serve, test, step_log_dir=str(tmp_path / "log"))
+
+
+def test_a_step_ends_when_the_device_had_its_tokens(tmp_path):
+    engine = SimpleNamespace(on_step=None)
+    log = StepLog(str(tmp_path), engine)
+    file = log.start()
+    for times in (StepTimes(1.0, 1.1, 1.2), StepTimes(1.1, 1.6, 1.6, 1.3), StepTimes(1.6, 1.7, 1.8)):
+        engine.on_step(Step(), SimpleNamespace(outputs=[], times=times, running=0, waiting=0, used_blocks=0))
+    log.stop()
+    steps = steps_of(list(FrameLog(Path(file), EngineEvent)))
+    assert steps.end_ns.tolist() == [1_200_000_000, 1_300_000_000, 1_800_000_000]
+    assert steps.start_ns.tolist() == [1_000_000_000, 1_200_000_000, 1_600_000_000]
 
 
 def test_nothing_is_recorded_before_the_start_and_a_request_that_ran_already_is_named_late(serve, tmp_path):

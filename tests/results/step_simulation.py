@@ -38,6 +38,8 @@ class Simulated:
     prefill_ms: float = 0.04
     """Of one prompt token."""
     gap_ms: float = 0.1
+    late_ms: float = 0.0
+    """From the end of a step on the device until its tokens are collected."""
     detokenise_ms: float = 0.05
     noise: float = 0.02
     """Relative standard deviation of the duration of a step."""
@@ -145,6 +147,7 @@ def _step(setup, rng, step, now, running, events, truth) -> int:
     added = setup.prefill_ms * prompt_tokens
     stall = 5_000.0 if step in setup.stalls else 0.0
     end = now + round(((alone + added) * factor + stall) * MS)
+    collected = end + round(setup.late_ms * MS)
     chunks = []
     for request in decodes:
         truth[Part.DECODE] += alone * factor * MS + stall * MS
@@ -164,10 +167,15 @@ def _step(setup, rng, step, now, running, events, truth) -> int:
         if chunk.output_tokens:
             request = next(request for request in running if request.index == chunk.request)
             request.made += 1
-            written = end + round(setup.detokenise_ms * MS)
-            request.writes.append(WriteRecord(1, end + 1_000, written))
+            written = collected + round(setup.detokenise_ms * MS)
+            request.writes.append(WriteRecord(1, collected + 1_000, written))
             request.arrivals.append(written + round(setup.network_ms * MS))
-    events.append(StepRecord(step, now, end - 1_000, end, chunks, [], len(running), 0, 10 * len(running)))
+    events.append(
+        StepRecord(
+            step, now, end - 1_000, collected, chunks, [], len(running), 0, 10 * len(running),
+            computed_ns=end if setup.late_ms else None,
+        )
+    )  # fmt: skip
     return end
 
 
@@ -176,6 +184,7 @@ def _record(setup: Simulated, request: _Running, truth: dict[Part, float]) -> Re
     truth[Part.NETWORK_IN] += setup.network_ms * MS
     truth[Part.NETWORK_OUT] += setup.network_ms * MS
     truth[Part.FRONT_END] += setup.front_end_ms * MS
+    truth[Part.COLLECT] += setup.late_ms * MS
     truth[Part.DETOKENISE] += setup.detokenise_ms * MS
     return RequestRecord(
         index=request.index, phase=Phase.MEASURED, session=str(request.index), turn=0, planned_ns=request.planned,
@@ -191,4 +200,4 @@ def _gaps(finished: list[_Running], events: list[EngineEvent], truth: dict[Part,
         own = [i for i, step in enumerate(steps) if any(chunk.request == request.index for chunk in step.chunks)]
         truth[Part.QUEUE] += steps[own[0]].planned_ns - request.queued.submitted_ns
         for i in range(own[0] + 1, own[-1] + 1):
-            truth[Part.BUBBLES] += steps[i].planned_ns - steps[i - 1].collected_ns
+            truth[Part.BUBBLES] += steps[i].planned_ns - (steps[i - 1].computed_ns or steps[i - 1].collected_ns)

@@ -40,6 +40,7 @@ PLANTED = {
         Part.INTERFERENCE,
     ),
     "slow step loop": (Simulated(gap_ms=25.0, every_ms=200.0), Part.BUBBLES),
+    "slow launches": (Simulated(late_ms=400.0), Part.COLLECT),
     "slow detokenizer": (Simulated(detokenise_ms=500.0), Part.DETOKENISE),
     "memory-bound decode": (Simulated(context_ms=0.02, every_ms=200.0), Part.DECODE),
     "compute-bound prefill": (Simulated(prefill_ms=2.0, output_tokens=4, every_ms=450.0), Part.PREFILL),

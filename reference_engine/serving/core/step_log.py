@@ -81,11 +81,11 @@ class StepLog:
             )
             for chunk in step.chunks
         ]  # fmt: skip
-        planned_ns, launched_ns, collected_ns = [round(time_s * _NS_PER_S) for time_s in report.times]
+        planned_ns, launched_ns, collected_ns = [round(time_s * _NS_PER_S) for time_s in report.times[:3]]
         record = StepRecord(
             self._num_steps, planned_ns, launched_ns, collected_ns, chunks,
             [numbers[request.request_id] for request, _ in step.preempted],
-            report.running, report.waiting, report.used_blocks,
+            report.running, report.waiting, report.used_blocks, _ns(report.times.computed_s),
         )  # fmt: skip
         self._recording.append(record)
         self._num_steps += 1

@@ -15,7 +15,8 @@ from results.text.roofline import ceiling_text
 _KINDS = {
     Part.CLIENT: "outside", Part.NETWORK_IN: "outside", Part.FRONT_END: "other", Part.QUEUE: "queue",
     Part.PREFILL: "prefill", Part.STALL: "queue", Part.DECODE: "decode", Part.INTERFERENCE: "interference",
-    Part.BUBBLES: "bubbles", Part.DETOKENISE: "other", Part.NETWORK_OUT: "outside", Part.UNATTRIBUTED: "rest",
+    Part.BUBBLES: "bubbles", Part.COLLECT: "bubbles", Part.DETOKENISE: "other", Part.NETWORK_OUT: "outside",
+    Part.UNATTRIBUTED: "rest",
     Part.ARRIVAL: "outside", Part.HANDOVER: "other", Part.PREFILL_PHASE: "prefill", Part.DECODE_PHASE: "decode",
     Part.DELIVERY: "outside",
 }  # fmt: skip
