@@ -80,6 +80,7 @@ class Page(msgspec.Struct, frozen=True):
     summary: list[summary.Group]
     metric_tables: list[background.MetricTable]
     frontiers: list[curves.Frontier]
+    goodputs: list[curves.Frontier]
     panels: list[curves.Panel]
     time_panels: list[over_time.TimePanel]
     length_panels: list[lengths.LengthPanel]
@@ -129,6 +130,7 @@ def page_of(run: Run) -> Page:
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),
         frontiers=curves.frontiers(run),
+        goodputs=curves.goodputs(run),
         panels=curves.panels(run),
         time_panels=over_time.time_panels(run),
         length_panels=lengths.length_panels(run),

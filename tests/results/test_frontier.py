@@ -1,6 +1,7 @@
 """Throughput against interactivity: which levels no other one beats in both."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from rich.console import Console
 
 import results
 from results.frontier import FrontierPoint, frontier
-from results.records import Load, Startup
+from results.records import Load, Slo, Startup
 from results.report import print_frontier, write_html
+from results.report.sections.curves import goodputs
 from results.run import Run
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, SLOW, Sheet, build_run
@@ -105,3 +107,23 @@ def test_an_engine_whose_tokens_all_come_at_once_has_no_pace_and_breaks_no_page(
     assert not any("tpot_p50_s" in cell.intervals for cell in run.cells if cell.engine == "a")
     assert {point.engine for point in frontier([run])} == {"b"}
     assert "b at c=8" in write_html(run).read_text(encoding="utf-8")
+
+
+def test_goodput_is_drawn_against_the_planned_rates_with_an_slo(tmp_path: Path) -> None:
+    rates = tuple(Load(rate_per_s=rate, arrival="poisson") for rate in (4.0, 1.0, 2.0))
+    sheet = Sheet(engines={"a": FAST}, loads=rates, invalid=())
+    run = results.load(build_run(tmp_path, sheet))
+    (chart,) = goodputs(run)
+    marks = re.findall(r"<title>a: ([\d.]+) requests/s planned, ([\d.]+) .*? within the SLO</title>", chart.svg)
+    assert [float(rate) for rate, _ in marks] == [1, 2, 4]
+    goodput = {cell.load: cell.intervals["goodput_per_s"].centre for cell in run.cells}
+    assert [float(met) for _, met in marks] == pytest.approx([goodput[f"poisson {n}/s"] for n in (1, 2, 4)], rel=0.01)
+    assert chart.svg in write_html(run, tmp_path / "report.html").read_text()
+
+
+def test_one_rate_or_no_slo_draws_no_goodput(tmp_path: Path) -> None:
+    rates = tuple(Load(rate_per_s=rate, arrival="poisson") for rate in (1.0, 2.0))
+    single = Sheet(engines={"a": FAST}, loads=rates[:1], invalid=())
+    free = Sheet(engines={"a": FAST}, loads=rates, invalid=(), slo=Slo())
+    assert goodputs(results.load(build_run(tmp_path / "single", single))) == []
+    assert goodputs(results.load(build_run(tmp_path / "free", free))) == []

@@ -31,6 +31,8 @@ INTERACTIVITY = Quantity(
     Unit.COUNT, " tokens/s for each user", "interactivity: tokens/s for each user (1 / TPOT p50) →"
 )
 THROUGHPUT = Quantity(Unit.COUNT, " tokens/s in all", "↑ throughput: output tokens/s, all users")
+PLANNED_RATE = Quantity(Unit.COUNT, " requests/s planned", "planned requests/s →")
+GOODPUT = Quantity(Unit.COUNT, " requests/s within the SLO", "↑ goodput: requests/s within the SLO")
 MEMORY_GIB = Quantity(Unit.COUNT, " GiB at most", "← peak memory, GiB")
 MISMATCH = Quantity(Unit.SHARE, " of the tokens differ", "↓ tokens that differ from the reference’s")
 

@@ -1,4 +1,4 @@
-"""Charts that compare engines: the frontier of each workload and the distributions at each level."""
+"""Charts that compare engines: frontier and goodput of each workload, and the distributions at each level."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,10 +10,10 @@ from results.levels import Level, engines_of, levels_of
 from results.metrics import latency, under_load
 from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
-from results.report.charts.frontier import Point, Series, frontier
+from results.report.charts.frontier import GOODPUT, PLANNED_RATE, Point, Series, frontier
 from results.report.verdict import primary_level
 from results.run import Run, Trial
-from results.statistics.interval import reciprocal
+from results.statistics.interval import Interval, reciprocal
 
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]
 
@@ -56,6 +56,30 @@ def frontiers(run: Run) -> list[Frontier]:
         for workload in dict.fromkeys(level.workload for level in levels)
     ]
     return [chart for chart in drawn if chart.svg]
+
+
+def goodputs(run: Run) -> list[Frontier]:
+    """One chart per workload with two planned rates or more, if the experiment has an SLO."""
+    by_workload = {workload: _rates(run, workload) for workload in dict.fromkeys(cell.workload for cell in run.cells)}
+    return [
+        Frontier(workload, frontier(f"Goodput against rate, {workload}", series, PLANNED_RATE, GOODPUT))
+        for workload, series in by_workload.items()
+        if any(len(engine.points) > 1 for engine in series)
+    ]
+
+
+def _rates(run: Run, workload: str) -> list[Series]:
+    planned = [(level.load.rate_per_s or 0.0, level) for level in levels_of(run) if level.workload == workload]
+    rising = sorted(((rate, level) for rate, level in planned if rate), key=lambda pair: pair[0])
+    return [
+        Series(engine, i, [
+            Point("", Interval(rate, None, None, 1), cell.intervals["goodput_per_s"])
+            for rate, level in rising
+            for cell in level.cells
+            if cell.engine == engine and "goodput_per_s" in cell.intervals
+        ])
+        for i, engine in enumerate(engines_of(run))
+    ]  # fmt: skip
 
 
 def _series(run: Run, levels: Sequence[Level], workload: str) -> list[Series]:
