@@ -5,13 +5,17 @@ Caveats per counter: ``utilization_gpu_share`` is the fraction of time with any 
 the driver was loaded, in steps of about 100 ms. Throttle reasons are NVML's bit mask at the instant; the driver's
 counters of throttled time also cover the time between ticks.
 
-Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly or costs time
-is read once a second. NVML counts power, energy and traffic for the whole chip, so a MIG slice that shares its chip has
-none of them; clocks, temperature and throttling are the chip's and hold for each slice. Memory errors are the chip's
-too: ``shares_chip`` of 1 beside them says that they may be another slice's.
+Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly is read once a
+second. Some drivers take milliseconds of a core for a reading (driver 580 in a virtual machine: 4 ms for the energy
+counter of an H200). Such a reading is made the more seldom the longer it takes. NVML counts power, energy and traffic
+for the whole chip, so a MIG slice that shares its chip has none of them; clocks, temperature and throttling are the
+chip's and hold for each slice. Memory errors are the chip's too: ``shares_chip`` of 1 beside them says that they may be
+another slice's.
 """
 
 import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -37,6 +41,10 @@ from results.records import TelemetryRecord
 
 _GPM_EVERY, _SLOWLY = 2, 10
 """Ticks between readings: 200 ms and a second."""
+_MOST_ENERGY_TICKS = 4
+"""The counter's error at the edges of a window grows with the time between readings."""
+_TICK_SHARE_S = 0.000_5
+"""Mean time of a group's readings per tick of 100 ms: half a percent of a core."""
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
 _OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
@@ -50,12 +58,18 @@ class Group(NamedTuple):
         read: adds the values.
         every: ticks between readings.
         first: the first tick, from 0.
+        most: ticks between readings that take long.
     """
 
     names: tuple[str, ...]
     read: Callable[[Readings], None]
     every: int = 1
     first: int = 0
+    most: int = _SLOWLY
+
+    def ticks(self, cost_s: float) -> int:
+        """Ticks between readings that take so long."""
+        return max(self.every, min(self.most, math.ceil(cost_s / _TICK_SHARE_S)))
 
 
 class GpuProbe:
@@ -63,12 +77,19 @@ class GpuProbe:
 
     A value that NVML does not support is null once, in the first record, with NVML's reason.
 
+    Args:
+        gpu: to read.
+        clock: seconds, never going back.
+
     Attributes:
         groups: what is still read, by name.
     """
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter) -> None:
         self._gpu = gpu
+        self._clock = clock
+        self._cost_s: dict[str, float] = {}  # of each group's fastest reading: others hold up the slower ones
+        self._next_tick: dict[str, int] = {}
         self._nvml = gpu.nvml
         self._handle = gpu.handle
         self._ticks = 0
@@ -84,18 +105,18 @@ class GpuProbe:
             readings.mark_absent(name, reason)
         self._unread = {}
         errors = self._take_errors(t_ns, readings)
-        due = [
-            (name, group) for name, group in self.groups.items()
-            if self._ticks >= group.first and not (self._ticks - group.first) % group.every
-        ]  # fmt: skip
-        for name, group in due:
+        due = [name for name, group in self.groups.items() if self._ticks >= self._next_tick.get(name, group.first)]
+        for name in due:
+            group = self.groups[name]
             self._read_group(name, group, readings)
+            self._next_tick[name] = self._ticks + group.ticks(self._cost_s[name])
         self._ticks += 1
         return [readings.record(t_ns, self._gpu.source), *errors]
 
     def finish(self, t_ns: int) -> list[TelemetryRecord]:
-        """The last readings: what is read once a second is due now. GPM might have too little time and is left out."""
-        self.groups = {name: group._replace(every=1) for name, group in self.groups.items() if name != "gpm"}
+        """The last readings: everything is due now. GPM might have too little time and is left out."""
+        self.groups = {name: group for name, group in self.groups.items() if name != "gpm"}
+        self._next_tick = dict.fromkeys(self.groups, 0)
         return self.read(t_ns)
 
     def close(self) -> None:
@@ -127,7 +148,7 @@ class GpuProbe:
             groups |= {
                 "power": Group(("power_w",), self._power),
                 "power_average": self._fields(POWER_AVERAGE, _SLOWLY),
-                "energy": Group(("energy_j",), self._energy),
+                "energy": Group(("energy_j",), self._energy, most=_MOST_ENERGY_TICKS),
                 "links": self._fields(LINKS),
             }
         try:
@@ -162,6 +183,7 @@ class GpuProbe:
         return [TelemetryRecord(t_ns, self._gpu.source, {"xid": xid}) for xid in reported.xids]
 
     def _read_group(self, name: str, group: Group, readings: Readings) -> None:
+        start_s = self._clock()
         try:
             group.read(readings)
         except pynvml.NVMLError as error:
@@ -169,6 +191,7 @@ class GpuProbe:
                 readings.mark_absent(value, str(error))
             if code_of(error) in REFUSED:
                 del self.groups[name]
+        self._cost_s[name] = min(self._cost_s.get(name, math.inf), self._clock() - start_s)
 
     def _memory(self, into: Readings) -> None:
         into.values["memory_used_bytes"] = self._gpu.memory_used_bytes()

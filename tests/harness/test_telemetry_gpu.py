@@ -74,6 +74,25 @@ def test_what_changes_slowly_is_read_once_a_second_and_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("slow", "cost_s", "every"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", 0.000_1, 1),
+        ("nvmlDeviceGetTotalEnergyConsumption", 0.001_2, 3),
+        ("nvmlDeviceGetTotalEnergyConsumption", 0.05, 4),
+        ("nvmlDeviceGetUtilizationRates", 0.05, 10),
+    ],
+)
+def test_a_reading_that_takes_long_is_made_seldom_and_at_the_end(slow: str, cost_s: float, every: int) -> None:
+    nvml = FakeNvml()
+    (gpu,) = visible_to(None, open_gpus(nvml)[0])
+    sampler = GpuProbe(gpu, lambda: cost_s * nvml.calls[slow])
+    value = {"nvmlDeviceGetTotalEnergyConsumption": "energy_j"}.get(slow, "utilization_gpu_share")
+    read = [tick for tick, record in enumerate(reads(sampler, 21)) if value in record.values]
+    assert read == list(range(0, 21, every))
+    assert value in sampler.finish(21)[0].values
+
+
+@pytest.mark.parametrize(
     ("names", "seen"),
     [
         (None, ["gpu0", "gpu1", "gpu2"]),

@@ -267,7 +267,7 @@ def test_energy_by_phase_says_why_it_is_unknown() -> None:
     assert phase_energy(steps, [], Window(0, 10**12)) is None
     assert energy_line(None) == ""
     short = phase_energy(steps, gpu(outcome, watts), Window(0, 10**9))
-    assert "51 are needed" in str(short)
+    assert "31 are needed" in str(short)
     assert energy_line(short).startswith("energy by phase: unknown, because the energy counter has")
     starts = np.arange(0, 10**10, 100 * MS)
     even = msgspec.structs.replace(  # each interval has the same share of prefill, decode and idle

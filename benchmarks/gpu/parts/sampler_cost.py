@@ -24,7 +24,7 @@ import torch
 from harness.telemetry import sampler
 from harness.telemetry.gpu import Gpu
 from harness.telemetry.gpu_events import GpuEvents
-from harness.telemetry.gpu_probe import GpuProbe
+from harness.telemetry.gpu_probe import GpuProbe, Group
 from harness.telemetry.nvml_fields import LINKS, FieldReader, Readings
 
 TICK_S, TICKS = 0.1, 40
@@ -67,12 +67,7 @@ def costs_of_groups(gpu: Gpu) -> dict[str, Cost]:
     probe = GpuProbe(gpu)
     probe.read(0)  # what is refused is not read again
     found = {
-        name: cost(
-            lambda group=group: group.read(Readings()),
-            every_s=TICK_S * group.every,
-            paused_s=1.1 * TICK_S if name == "gpm" else 0.0,
-        )
-        for name, group in probe.groups.items()
+        name: _cost_of_group(group, paused_s=1.1 * TICK_S * (name == "gpm")) for name, group in probe.groups.items()
     }
     probe.close()
     with contextlib.suppress(pynvml.NVMLError), contextlib.closing(GpuEvents(gpu)) as events:
@@ -83,6 +78,12 @@ def costs_of_groups(gpu: Gpu) -> dict[str, Cost]:
         times=5,
     )
     return found
+
+
+def _cost_of_group(group: Group, paused_s: float) -> Cost:
+    """At the rate at which the probe reads a group that takes so long."""
+    each_tick = cost(lambda: group.read(Readings()), every_s=TICK_S, paused_s=paused_s)
+    return each_tick._replace(cpu_percent=each_tick.cpu_percent / group.ticks(each_tick.median_ms / 1e3))
 
 
 def cost_of_sample(gpu: Gpu, *, is_new: bool) -> Cost:
