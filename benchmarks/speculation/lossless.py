@@ -33,8 +33,8 @@ from reference_engine.sampling import device_sampler, sampler
 from reference_engine.sampling.uniform import uniforms
 
 EXCUSED_MARGIN = 1e-4  # natural-log units
-SHIFTS = (0.0, 1e-6, -1e-6, 1e-5, -1e-5, 1e-4, -1e-4)
-"""Of the uniform number, in [0, 1)."""
+SHIFTS = (0.0, *(sign * 1e-4 / 2**halvings for halvings in range(8) for sign in (1, -1)))
+"""Of the uniform number, which lies in [0, 1)."""
 GRAMMAR = r"[A-Za-z ,.\n]{40,}"
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0, "logprobs": 2},
