@@ -5,8 +5,8 @@
 First a short model with all its layers offloaded, in bfloat16, quantised, with and without CUDA graphs: greedy tokens
 must equal those of the same engine without offload, and the KV cache must grow by the freed memory. Then Llama-3.1-8B
 shapes with random weights in bfloat16 at several sizes: decode steps of 1, 8 and 64 sequences, whose tokens must be
-equal, too. The floor of a step is the offloaded bytes over the bandwidth of copies from pinned memory, which is measured
-first, or the step without offload if that takes longer. Takes two minutes.
+equal, too. The floor of a step is the offloaded bytes over the bandwidth of copies from pinned memory, which is
+measured first, or the step without offload if that takes longer. Takes two minutes.
 """
 
 import argparse

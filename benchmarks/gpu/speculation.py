@@ -2,8 +2,8 @@
 
 Llama-3.1-8B shapes, drafted by 135M shapes. The weights are random, so that no draft is ever right; verification is
 replaced by one that accepts each draft with probability a. At batch 1 the speed-up by drafts of k tokens is compared
-with Leviathan et al. (arXiv 2211.17192): (1 - a^(k+1)) / ((1 - a) (k c + v)), where c is the time of a step of the draft
-model and v that of a step of k + 1 rows, both relative to a step of one row and measured here. At batch 32 draft
+with Leviathan et al. (arXiv 2211.17192): (1 - a^(k+1)) / ((1 - a) (k c + v)), where c is the time of a step of the
+draft model and v that of a step of k + 1 rows, both relative to a step of one row and measured here. At batch 32 draft
 lengths adapt, and must cost nothing at a low acceptance.
 
 ``--vllm`` measures real vLLM with the same two models at batch 1; its "synthetic" rejection accepts drafts at random,
