@@ -2,11 +2,11 @@
 
 Cells are (requests, prompt tokens, output tokens): bf16, greedy, exact lengths, the same random prompts, prefix caching
 off. A cell with one output token is a prefill; its speed is in prompt tokens. Each engine has a process of its own,
-which warms every cell up by one whole run of it. The floor is what `reference_engine.models.costs` counts at the
-bandwidth and the matrix products that are measured here first.
+which warms up each cell by a full run of it. The floor is the time that `reference_engine.models.costs` computes from
+the bandwidth and the rate of matrix products, which are measured first.
 
-With ``--quantization`` the weights of both have fewer bits, but for embedding and head: int4 in groups of 128, and fp8
-with a scale for each output and token. vLLM gets them as a compressed-tensors config, so that it picks its own kernels.
+With ``--quantization`` ours and vLLM quantise all weights but embedding and head: int4 in groups of 128, and fp8 with a
+scale for each output and token. vLLM gets them as a compressed-tensors config, so that it picks its own kernels.
 
 A call ends when ``--budget-s`` is over. Its measurements are in ``--out``; the same command continues from there, and
 measures the reference engine again if its code has changed.

@@ -158,7 +158,7 @@ def measure(folder: Path, sizes: Sequence[float], bus: float, bars: Bars) -> Non
     """Time decode steps at each offloaded size; prints the table."""
     print(f"\nLlama-8B shapes, bfloat16; GiB offloaded, tokens/s and their share of the floor at {bus / 1e9:.1f} GB/s")
     titles = "".join(f"{f'batch {batch}':>20}" for batch in BATCHES)
-    print(f"{'asked':>6}{'host':>7}{'buffers':>9}{'on GPU':>8}{'floor ms':>10}{titles}{'load s':>8}", flush=True)
+    print(f"{'size':>6}{'host':>7}{'buffers':>9}{'on GPU':>8}{'floor ms':>10}{titles}{'load s':>8}", flush=True)
     baselines: dict[int, Decoded] = {}
     resident_bytes = 0
     for size in sizes:
@@ -195,13 +195,13 @@ def main() -> None:
     bars, bus = Bars(), bus_bytes_per_s()
     print(f"{torch.cuda.get_device_name()}: {bus / 1e9:.1f} GB/s from pinned memory", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        short, whole = Path(name, "short"), Path(name, "whole")
-        for folder, layers in ((short, SHORT_LAYERS), (whole, LLAMA_8B["num_hidden_layers"])):
+        short_model, full_model = Path(name, "short"), Path(name, "full")
+        for folder, layers in ((short_model, SHORT_LAYERS), (full_model, LLAMA_8B["num_hidden_layers"])):
             folder.mkdir()
             config = LLAMA_8B | {"num_hidden_layers": layers}
             (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        check_short(short, bars)
-        measure(whole, [0.0, *options.sizes], bus, bars)
+        check_short(short_model, bars)
+        measure(full_model, [0.0, *options.sizes], bus, bars)
     bars.finish()
 
 
