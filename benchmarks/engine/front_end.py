@@ -89,8 +89,8 @@ def request_bytes(plan: Plan, port: int, route: str) -> bytes:
     """The HTTP request of one stream."""
     tokens = WARM_UP_STEPS + plan.num_steps + 1
     fields = {"prompt": TEXT} if route == "completions" else {"messages": [{"role": "user", "content": TEXT}]}
-    limits = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
-    body = json.dumps(fields | limits | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
+    params = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    body = json.dumps(fields | params | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
     path = "/v1/completions" if route == "completions" else "/v1/chat/completions"
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
