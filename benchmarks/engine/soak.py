@@ -5,7 +5,7 @@ and send slowly; send incomplete requests and requests that are malformed, too l
 metrics; and reset the prefix cache. Beside them Schemathesis generates requests from the server's OpenAPI document. The
 pool of KV blocks is small, so that requests preempt each other. At the end nothing may have crashed, no request may be
 stuck, every status must be an expected one, and the server must hold no request and no block. Its memory must not have
-drifted, which compares the median of the last fifth of the time with that of the second fifth.
+drifted: the median of the last fifth of the time is compared with that of the second fifth.
 """
 
 import argparse
