@@ -17,18 +17,18 @@ async def reference_server(
     spec: EngineSpec = EngineSpec(),  # noqa: B008  (frozen)
     options: ReferenceOptions = ReferenceOptions(),  # noqa: B008
 ) -> AsyncGenerator[Server]:
-    """Start one on a free port, yield it once it serves, and stop it.
+    """Start a server on a free port, yield it once it is ready, and stop it at the end.
 
     Args:
         model: checkpoint folder.
         log: file for its output.
         spec: settings that all engines share.
-        options: its own.
+        options: of the reference engine alone.
 
     Raises:
-        EngineDied, NotReady: it does not start.
+        EngineDied, NotReady: the server does not start.
     """
     launch = ReferenceEngine(Setup(Model(MODEL_NAME, model), spec, options, Deployment())).launch(pick_port())
-    assert launch is not None  # only an engine with an address of its own is not launched
+    assert launch is not None  # None only for an engine that already runs at an address
     async with launched(launch, log) as server:
         yield server

@@ -1,8 +1,8 @@
-"""Bar 1: every system that runs on this CPU, really run, same weights and traffic. Run by ``make bench-bakeoff``.
+"""Bar 1: every system that this CPU can run, with the same weights and traffic. Run by ``make bench-bakeoff``.
 
-Runs ``cpu.toml`` (an hour on two cores), or takes a run that exists (``--run``), and checks that there is
-evidence for every engine at every load. With ``--publish FOLDER`` the run's page and data are written there, and the
-table of the repository's README is made from it.
+Runs ``cpu.toml``, which takes an hour on two cores, or reads an existing run (``--run``), and checks that every engine
+has valid trials at every load. With ``--publish FOLDER`` the run's page and data are written there, and the run updates
+the table of the repository's README.
 """
 
 import argparse
@@ -20,8 +20,8 @@ ENGINES, LOADS, REPEATS = 5, 4, 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, help="a run that exists")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where to")
+    parser.add_argument("--run", type=Path, help="an existing run")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run")
     parser.add_argument("--publish", type=Path, help="folder for the page and data, such as docs/results/cpu-bakeoff")
     options = parser.parse_args()
     run = results.load(options.run or measured(EXPERIMENT, options.out, resume=True))

@@ -1,9 +1,9 @@
-"""Bar 4: every claim has a verdict within an hour on two cores, and a second call tests nothing again.
+"""Bar 4: every claim has a verdict within an hour on two cores, and a further call tests nothing again.
 
     python -m benchmarks.claims.here [--out FOLDER]
 
-The first call ends after a minute, the second does the rest, the third finds all results. With --out, results stay, and
-an earlier part of them is not measured again.
+The first call has a budget of a minute, the second tests the rest, and the third has only to read results. With --out,
+results stay, and results of earlier calls are not measured again.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def judge(out: Path) -> None:
-    """Three calls in a row."""
+    """Make three calls in a row, and check their results."""
     bars, names, began = Bars(), [entry.name for entry in load_catalogue()], time.monotonic()
     bakeoff.claims(out=out, budget_min=_FIRST_MIN, progress=print)
     bakeoff.claims(out=out, progress=print)

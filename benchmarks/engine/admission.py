@@ -1,10 +1,10 @@
 """Admission under memory pressure: what headroom for running requests saves, in recomputed tokens and in time.
 
 A runner that computes nothing serves requests that need more KV blocks than there are. Each workload runs without
-headroom, so that waiting requests take the last free blocks, and with the engine's default. `again` is the share of
-tokens that are computed more than once. `ms` is a model of time: 4 ms a step (a decode of an 8B model on one H200),
-20 µs a token, and 80 µs for each block that is copied between device and host. Steps alone would favour preemption,
-because they count neither.
+headroom, so that waiting requests take the last free blocks, and with the engine's default headroom. `recomputed` is
+the share of tokens that are computed more than once. `ms` is a model of time: 4 ms a step (a decode of an 8B model on
+one H200), 20 µs a token, and 80 µs for each block that is copied between device and host. Counting steps alone would
+favour preemption, because it leaves out the cost of tokens and copies.
 """
 
 import argparse
@@ -31,11 +31,11 @@ VOCABULARY = 1000
 
 
 class CountingRunner:
-    """A runner whose every token is the same, and which counts tokens and block copies."""
+    """A runner that always samples the same token, and counts tokens and block copies."""
 
     def __init__(self) -> None:
         self.furthest: dict[str, int] = {}
-        self.tokens = self.again = self.copies = 0
+        self.tokens = self.recomputed = self.copies = 0
 
     def launch(self, step: Step, copies: BlockCopies) -> Collected:
         """See `Runner.launch`."""
@@ -43,13 +43,13 @@ class CountingRunner:
         for chunk in step.chunks:
             furthest = self.furthest.get(chunk.request.request_id, 0)
             self.tokens += chunk.length
-            self.again += max(0, min(furthest, chunk.end) - chunk.start)
+            self.recomputed += max(0, min(furthest, chunk.end) - chunk.start)
             self.furthest[chunk.request.request_id] = max(furthest, chunk.end)
         return Collected([(SampledToken(1),) for chunk in step.chunks if chunk.is_sampled])
 
 
 def short(rng: random.Random) -> tuple[list[int], int]:
-    """Short prompts, answers longer than they are."""
+    """Short prompts with longer answers."""
     return _tokens(rng, rng.randint(16, 64)), rng.randint(16, 256)
 
 
@@ -67,28 +67,28 @@ def mixed(rng: random.Random) -> tuple[list[int], int]:
 
 
 def shared(rng: random.Random) -> tuple[list[int], int]:
-    """One of eight prefixes of 512 tokens, and a prompt of its own."""
+    """One of eight prefixes of 512 tokens, then tokens of its own."""
     return [rng.randrange(8)] * 512 + _tokens(rng, rng.randint(16, 128)), rng.randint(16, 256)
 
 
 WORKLOADS: dict[str, tuple[Callable[[random.Random], tuple[list[int], int]], int]] = {
     "short": (short, 200), "chat": (chat, 800), "mixed": (mixed, 400), "shared prefix": (shared, 500),
 }  # fmt: skip
-"""How to draw a prompt and an output length, and the KV blocks."""
+"""By name: the function that draws a prompt and an output length, and the number of KV blocks."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Of one run; `again` as a share of the tokens that had to be computed."""
+    """Figures of one run; `recomputed` is a share of the tokens that had to be computed."""
 
     steps: int
     preemptions: int
-    again: float
+    recomputed: float
     ms: float
 
 
 def simulate(workload: str, *, caching: bool, preemption: PreemptionName, headroom_tokens: int) -> Result:
-    """Serves the workload, all of whose requests wait from the start."""
+    """Serve the workload; all its requests wait from the start."""
     rng = random.Random(3)
     draw, num_blocks = WORKLOADS[workload]
     host = BlockPool(num_blocks // 2, BLOCK) if preemption == "swap" else None
@@ -110,7 +110,7 @@ def simulate(workload: str, *, caching: bool, preemption: PreemptionName, headro
         steps += 1
     needed = sum(runner.furthest.values())
     ms = steps * STEP_MS + runner.tokens * TOKEN_MS + runner.copies * COPY_MS
-    return Result(steps, preemptions, runner.again / needed, ms)
+    return Result(steps, preemptions, runner.recomputed / needed, ms)
 
 
 def _tokens(rng: random.Random, count: int) -> list[int]:
@@ -121,26 +121,28 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     bars = Bars()
     default = Rules(max_num_seqs=SEATS, max_num_batched_tokens=STEP_TOKENS).headroom_tokens
-    columns = ("again", "preempt", "steps", "ms")
+    columns = ("recomputed", "preempt", "steps", "ms")
     print(f"{'workload':<15}{'cache':<7}{'preemption':<11}" + "".join(f"{name:>19}" for name in columns))
     times, steps, recomputed = [0.0], [0.0], [0.0]
     for workload in WORKLOADS:
         for caching in (False, True):
             for preemption in ("recompute", "swap"):
-                eager, ours = (
+                baseline, with_headroom = (
                     simulate(workload, caching=caching, preemption=preemption, headroom_tokens=tokens)
                     for tokens in (0, default)
                 )
-                pairs = (f"{eager.again:.3f} -> {ours.again:.3f}", f"{eager.preemptions} -> {ours.preemptions}",
-                         f"{eager.steps} -> {ours.steps}", f"{eager.ms:.0f} -> {ours.ms:.0f}")  # fmt: skip
+                pairs = (f"{baseline.recomputed:.3f} -> {with_headroom.recomputed:.3f}",
+                         f"{baseline.preemptions} -> {with_headroom.preemptions}",
+                         f"{baseline.steps} -> {with_headroom.steps}",
+                         f"{baseline.ms:.0f} -> {with_headroom.ms:.0f}")  # fmt: skip
                 print(
                     f"{workload:<15}{'on' if caching else 'off':<7}{preemption:<11}"
                     + "".join(f"{p:>19}" for p in pairs)
                 )
-                times.append(ours.ms / eager.ms)
-                steps.append(ours.steps / eager.steps)
+                times.append(with_headroom.ms / baseline.ms)
+                steps.append(with_headroom.steps / baseline.steps)
                 if preemption == "recompute":
-                    recomputed.append(ours.again / eager.again)
+                    recomputed.append(with_headroom.recomputed / baseline.recomputed)
     bars.add("time_ratio_worst", max(times), "<=", 1.01)
     bars.add("steps_ratio_worst", max(steps), "<=", 1.04)
     bars.add("recomputed_ratio_worst", max(recomputed), "<=", 0.7)

@@ -1,16 +1,16 @@
-"""Does a beam search find, token for token, what Transformers finds, and what does sharing blocks save? Float32.
+"""Beam search against Transformers, token for token, in float32; and the memory that sharing blocks saves.
 
     python -m benchmarks.engine.beams [--prompts 16] [--tokens 32]
 
-Transformers searches each prompt alone. The engine searches all prompts together, with room and with so few blocks that
-beams are computed again, at three widths with other length penalties and ways to stop. A difference is excused only
-where, in each place of the two lists, the log-probabilities of the two hypotheses are within 1e-4.
+Transformers searches each prompt alone. The engine searches all prompts together, with ample blocks and with so few
+that beams are preempted and recomputed, at three widths with different length penalties and stopping rules. A
+difference is excused only if the log-probabilities of the two hypotheses at each rank are within 1e-4.
 
-Saved is what PagedAttention (SOSP'23, §6.3) calls so: of the blocks that the beams would hold without sharing, how many
-are not there because they are shared. There it is 37.6 % at 2 beams to 55.2 % at 6, on Alpaca's requests. Those here
-are drawn around the same mean lengths, 19 tokens and 58 more, exponentially, which is an assumption: longer answers
-share more and weigh more, and where all have just these lengths, 2 beams save 36 to 37 %. Beside it stands the peak
-against as many separate requests without prefix caching.
+The saving is defined as in PagedAttention (SOSP'23, §6.3): the share of blocks that sharing avoids, of those that the
+beams would hold without sharing. The paper reports 37.6 % at 2 beams to 55.2 % at 6, on Alpaca's requests. Lengths here
+are drawn from exponential distributions with the same means, 19 prompt and 58 output tokens. The distribution is an
+assumption: longer answers share more and weigh more; if all requests have exactly the mean lengths, 2 beams save 36 to
+37 %. The peak is compared with that of as many separate requests without prefix caching.
 The last line of the output is one JSON object; the exit status is 0 if every goal is met.
 """
 
@@ -29,7 +29,7 @@ from reference_engine.engine.request import BeamParams, Request, SamplingParams
 from reference_engine.offline import LLM
 from tests.reference_engine.beam_truth import Found, agreement, searched, transformers_beams
 
-ENDS = (".", "\n")  # tokens that end hypotheses where a search has stop tokens
+STOP_TEXTS = (".", "\n")  # the last token of each is a stop token
 SEARCHES = {
     "2 beams": (BeamParams(2), False),
     "4 beams, until there are 4": (BeamParams(4, 0.6, early_stopping=True), True),
@@ -37,35 +37,35 @@ SEARCHES = {
 }
 PUBLISHED = {2: 0.376, 6: 0.552}
 ALPACA = (19, 58)  # mean tokens of prompt and answer
-SPREAD = (4, 320)  # fewest and most of either
-NUM_PROMPTS = 32  # from which those that are searched are taken
+MIN_TOKENS, MAX_TOKENS = 4, 320  # fewest and most tokens of a prompt or an answer
+NUM_PROMPTS = 32  # the searched prompts are chosen from these
 COMMON: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 1024, "max_num_seqs": 12}
-LONGEST = 120  # tokens of a prompt whose search is compared; Transformers computes it once for each beam
+LONGEST = 120  # tokens of a compared prompt; Transformers computes a prompt once for each beam
 
 
 def settings_of(longest: int) -> dict[str, dict[str, int]]:
-    """Room for all, and for two of the longest sequences."""
-    return {"with room": {"num_blocks": 2048}, "pushed out": {"num_blocks": 2 * longest // 16}}
+    """By case: blocks for all sequences, and blocks for two of the longest."""
+    return {"ample blocks": {"num_blocks": 2048}, "preempted": {"num_blocks": 2 * longest // 16}}
 
 
 def compare(
     llm: LLM, prompts: list[list[int]], params: SamplingParams, truths: list[list[Found]], counts: Counter[str]
 ) -> str:
-    """Counts how the hypotheses agree; the rest of a line of the table."""
-    began, before = time.perf_counter(), llm.engine.preemptions
-    found = Counter(
-        agreement(ours, theirs) for ours, theirs in zip(searched(llm, prompts, params), truths, strict=True)
+    """Add the outcomes of one search to `counts`; returns the figures of its table line."""
+    began, preemptions_before = time.perf_counter(), llm.engine.preemptions
+    outcomes = Counter(
+        agreement(hypotheses, truth) for hypotheses, truth in zip(searched(llm, prompts, params), truths, strict=True)
     )
-    preemptions = llm.engine.preemptions - before
-    counts.update(found)
+    preemptions = llm.engine.preemptions - preemptions_before
+    counts.update(outcomes)
     counts["preemptions"] += preemptions
     seconds = time.perf_counter() - began
-    columns = (found["equal"], found["excused"], found["different"], preemptions)
+    columns = (outcomes["equal"], outcomes["excused"], outcomes["different"], preemptions)
     return "".join(f"{value:>11}" for value in columns) + f"{seconds:>9.1f}"
 
 
 def parity(options: argparse.Namespace, bars: Bars) -> None:
-    """All searches against Transformers."""
+    """Compare all searches with Transformers'."""
     prompts = [prompt for prompt in read_prompts(options.model, NUM_PROMPTS) if len(prompt) <= LONGEST][
         : options.prompts
     ]
@@ -76,9 +76,9 @@ def parity(options: argparse.Namespace, bars: Bars) -> None:
     counts: Counter[str] = Counter()
     cases = settings_of(max(map(len, prompts)) + options.tokens)
     llms = {case: LLM(options.model, threads=options.threads, **COMMON, **changes) for case, changes in cases.items()}
-    ends = frozenset(llms["with room"].tokenizer.encode(text)[-1] for text in ENDS)
+    stop_ids = frozenset(llms["ample blocks"].tokenizer.encode(text)[-1] for text in STOP_TEXTS)
     for name, (beams, is_stopped) in SEARCHES.items():
-        stops = ends if is_stopped else frozenset[int]()
+        stops = stop_ids if is_stopped else frozenset[int]()
         params = SamplingParams(max_tokens=options.tokens, beams=beams, stop_token_ids=stops)
         truths = [transformers_beams(model, prompt, params) for prompt in prompts]
         for case, llm in llms.items():
@@ -89,7 +89,7 @@ def parity(options: argparse.Namespace, bars: Bars) -> None:
 
 
 def blocks_of_search(llm: LLM, prompt: list[int], params: SamplingParams, width: int) -> tuple[int, int, int]:
-    """One search alone: block-steps held, those that would be without sharing, and the most blocks at once."""
+    """Run one search alone; returns the held blocks summed over steps, the same without sharing, and the peak."""
     family = [Request(f"beam {number}", prompt, params) for number in range(width)]
     leader = family[0]
     leader.siblings = tuple(family[1:])
@@ -108,7 +108,7 @@ def blocks_of_search(llm: LLM, prompt: list[int], params: SamplingParams, width:
 
 
 def peak_of_separate(llm: LLM, prompt: list[int], length: int, count: int) -> int:
-    """The most blocks at once of as many requests that know nothing of each other."""
+    """Peak of the blocks that `count` independent requests hold."""
     params = SamplingParams(max_tokens=length, temperature=0.0)
     for number in range(count):
         llm.engine.add(Request(f"separate {number}", prompt, params))
@@ -119,25 +119,26 @@ def peak_of_separate(llm: LLM, prompt: list[int], length: int, count: int) -> in
 
 
 def saving(options: argparse.Namespace, bars: Bars) -> None:
-    """What sharing saves."""
+    """Measure what sharing blocks saves."""
     rng = random.Random(1)
-    every = read_prompts(options.model, NUM_PROMPTS)
-    lengths = [[min(max(round(rng.expovariate(1 / mean)), SPREAD[0]), SPREAD[1]) for mean in ALPACA] for _ in every]
-    asked = [(prompt[:length], more) for prompt, (length, more) in zip(every, lengths, strict=True)]
+    prompts = read_prompts(options.model, NUM_PROMPTS)
+    lengths = [[min(max(round(rng.expovariate(1 / mean)), MIN_TOKENS), MAX_TOKENS) for mean in ALPACA] for _ in prompts]
+    requests = [(prompt[:length], output) for prompt, (length, output) in zip(prompts, lengths, strict=True)]
     llm = LLM(options.model, threads=options.threads, enable_prefix_caching=False, num_blocks=2048, **COMMON)
-    means = [sum(values) / len(asked) for values in ([len(prompt) for prompt, _ in asked], [more for _, more in asked])]
-    print(f"\n{len(asked)} prompts of {means[0]:.0f} tokens on average, {means[1]:.0f} more; blocks of 16")
+    input_mean = sum(len(prompt) for prompt, _ in requests) / len(requests)
+    output_mean = sum(output for _, output in requests) / len(requests)
+    print(f"\n{len(requests)} prompts of {input_mean:.0f} tokens on average, {output_mean:.0f} more; blocks of 16")
     print(f"{'beams':<8}{'saved by sharing':>18}{'peak':>8}{'separate':>10}{'saved':>8}")
     for width in (2, 4, 6):
-        total = [0, 0, 0]
+        totals = [0, 0, 0]
         separate = 0
-        for prompt, more in asked:
-            params = SamplingParams(max_tokens=more, beams=BeamParams(width))
-            total = list(map(sum, zip(total, blocks_of_search(llm, prompt, params, width), strict=True)))
-            separate += peak_of_separate(llm, prompt, more, width)
-        held, unshared, peak = total
+        for prompt, output in requests:
+            params = SamplingParams(max_tokens=output, beams=BeamParams(width))
+            totals = list(map(sum, zip(totals, blocks_of_search(llm, prompt, params, width), strict=True)))
+            separate += peak_of_separate(llm, prompt, output, width)
+        held, unshared, peak = totals
         shared = 1 - held / unshared
-        count = len(asked)
+        count = len(requests)
         print(f"{width:<8}{shared:>18.1%}{peak / count:>8.1f}{separate / count:>10.1f}{1 - peak / separate:>8.1%}")
         if width in PUBLISHED:
             bars.add(f"beams_saved_by_sharing_{width}", shared, ">=", PUBLISHED[width])

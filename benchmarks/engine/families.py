@@ -1,12 +1,12 @@
-"""Bar 1: does every model family say, token for token, what Transformers says? Greedy, float32, random tiny models.
+"""Bar 1: every model family gives the tokens of Transformers. Greedy, float32, random tiny models.
 
     python -m benchmarks.engine.families [--prompts 20] [--tokens 64] [--only NAME] [--case NAME]
 
-Transformers runs each prompt alone. The engine runs them alone and in batches, over block sizes and chunk budgets, with
-so few blocks that requests are computed again or swapped, in two processes that share each layer (over gloo, or NCCL on
-two GPUs, and not where there is one), and everything a second time, when beginnings are known. A difference is excused
-only where Transformers' own two best log-probabilities are within 1e-4; that prompt is then compared no further. The
-last line of the output is one JSON object; the exit status is 0 if every goal is met.
+Transformers runs each prompt alone. The engine runs them alone and in batches, with several block sizes and chunk
+budgets, with so few blocks that requests are recomputed or swapped, and with tensor parallelism in two processes (over
+gloo, or over NCCL on two GPUs; skipped on one GPU). Each case runs twice, the second time with cached prefixes. A
+difference is excused only if Transformers' two best log-probabilities are within 1e-4; the prompt is not compared
+further. The last line of the output is one JSON object; the exit status is 0 if every goal is met.
 """
 
 import argparse
@@ -47,21 +47,21 @@ CASES = {
 
 
 def make_prompts(count: int) -> list[list[int]]:
-    """Of 1 to LONGEST tokens; every other one begins like the one two before it."""
+    """Prompts of 1 to LONGEST tokens; every second one shares a prefix with the one two before it."""
     rng = random.Random(1)
     prompts: list[list[int]] = []
     for number in range(count):
-        begin = prompts[number - 2] if number % 2 and number > 2 else []
-        begin = begin[: rng.randrange(LONGEST // 2)]
-        prompts.append(begin + [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(1, LONGEST - len(begin)))])
+        prefix = prompts[number - 2] if number % 2 and number > 2 else []
+        prefix = prefix[: rng.randrange(LONGEST // 2)]
+        prompts.append(prefix + [rng.randrange(3, VOCAB_SIZE) for _ in range(rng.randint(1, LONGEST - len(prefix)))])
     return prompts
 
 
 def fewest_blocks(directory: Path, block_size: int, budget: int, longest: int) -> int:
-    """So few that eight requests push each other out: one and a half sequences, or little more than one window."""
+    """So few that eight requests preempt each other: blocks for 1.5 sequences, or for little more than one window."""
     windows = read_config(directory).windows
     if windows and None not in windows:
-        return -(-(WINDOW + budget) // block_size) + 2  # blocks that have left the window come free again
+        return -(-(WINDOW + budget) // block_size) + 2  # blocks outside the window are freed
     return int(1.5 * longest / block_size)
 
 
@@ -78,8 +78,8 @@ def run(
     tally, counts = Tally(), Counter()
     began = time.perf_counter()
     for _ in range(2):
-        outputs, happened = answers(engine, prompts, length)
-        counts += happened
+        outputs, events = answers(engine, prompts, length)
+        counts += events
         for truth, tokens in zip(truths, outputs, strict=True):
             compare(truth, tokens, tally)
     tally.seconds = time.perf_counter() - began
@@ -88,7 +88,7 @@ def run(
 
 
 def check(name: str, cases: list[str], prompts: list[list[int]], length: int, device: str, bars: Bars) -> Counter:
-    """One family in some cases; prints a line for each."""
+    """Compare one family in some cases; prints a line for each."""
     total = Counter()
     with tempfile.TemporaryDirectory() as folder:
         model = make_family(name)
@@ -97,8 +97,8 @@ def check(name: str, cases: list[str], prompts: list[list[int]], length: int, de
         for case in cases:
             tally, counts = run(directory, case, prompts, truths, device)
             total += counts + Counter(different=tally.different, excused=tally.excused)
-            found = [tally.equal, tally.excused, tally.different, *(counts[key] for key in COUNTED)]
-            print(f"{name:<30}{case:<19}" + "".join(f"{value:>9}" for value in found) + f"{tally.seconds:>8.1f}")
+            columns = [tally.equal, tally.excused, tally.different, *(counts[key] for key in COUNTED)]
+            print(f"{name:<30}{case:<19}" + "".join(f"{value:>9}" for value in columns) + f"{tally.seconds:>8.1f}")
     bars.add(f"{name}: unexcused", total["different"], "==", 0)
     return total
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--only", choices=FAMILIES)
     parser.add_argument("--case", choices=CASES)
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="of the engine; Transformers is on the CPU"
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of the engine; Transformers runs on the CPU"
     )
     options = parser.parse_args()
     prompts, bars = make_prompts(options.prompts), Bars()

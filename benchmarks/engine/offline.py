@@ -1,8 +1,8 @@
 """Bar 2: the reference engine beside real vLLM and Transformers, without HTTP. Same weights, dtype, prompts, lengths.
 
-64 tokens in, exactly 128 out, greedy, at batch 1, 8 and 32. The sides are processes that live through the whole run and
-take turns; each figure is the median of the rounds. The share of the bandwidth floor is that of a step that reads every
-weight once at the speed at which this machine reads memory.
+64 prompt tokens, exactly 128 output tokens, greedy, at batch 1, 8 and 32. Each side is a process that lasts for the
+whole run; the sides take turns, and each figure is the median of the rounds. The percentage is the share of the
+bandwidth floor: steps that read every weight once at this machine's memory bandwidth.
 """
 
 import argparse
@@ -20,12 +20,12 @@ GOALS = {("vllm", 1): 1.2, ("vllm", 8): 1.3, ("vllm", 32): 1.2, ("transformers",
 
 
 def tokens_per_s(side: Side, batch: int, seed: int) -> float:
-    """Of one batch of random prompts."""
+    """Output tokens per second of one batch of random prompts."""
     return batch * OUTPUT / side.seconds(random_prompts(batch, INPUT, f"{batch} {seed}"), OUTPUT)
 
 
 def read_bytes_per_s() -> float:
-    """How fast memory is read here: the best of some sums over 512 MiB."""
+    """Bandwidth of memory reads: the best of five sums over 512 MiB."""
     memory = torch.ones(128 << 20, dtype=torch.float32)
     best = float("inf")
     for _ in range(5):
@@ -45,23 +45,23 @@ def main() -> None:
     weights = Path(options.model, "model.safetensors").stat().st_size
     floor = read_bytes_per_s() / weights
     sides = [Side(name, options.model, "bfloat16", max(options.batches)) for name in options.sides]
-    found: dict[tuple[str, int], list[float]] = {}
+    rates: dict[tuple[str, int], list[float]] = {}
     for number in range(-1, options.rounds):
         for batch in options.batches:
             for side in sides if number % 2 else sides[::-1]:
                 rate = tokens_per_s(side, batch, number)
                 if number >= 0:
-                    found.setdefault((side.name, batch), []).append(rate)
+                    rates.setdefault((side.name, batch), []).append(rate)
     for side in sides:
         side.close()
     print(f"floor: {floor:.0f} steps/s\n{'batch':>5}  " + "".join(f"{side.name:>22}" for side in sides))
     for batch in options.batches:
-        rates = {side.name: statistics.median(found[side.name, batch]) for side in sides}
-        print(f"{batch:>5}  " + "".join(f"{r:>10.0f} tok/s {r / batch / floor:4.0%}" for r in rates.values()))
+        medians = {side.name: statistics.median(rates[side.name, batch]) for side in sides}
+        print(f"{batch:>5}  " + "".join(f"{r:>10.0f} tok/s {r / batch / floor:4.0%}" for r in medians.values()))
     bars = Bars()
     for (name, batch), goal in GOALS.items():
-        if (name, batch) in found and "ours" in options.sides:
-            ratios = [a / b for a, b in zip(found["ours", batch], found[name, batch], strict=True)]
+        if (name, batch) in rates and "ours" in options.sides:
+            ratios = [a / b for a, b in zip(rates["ours", batch], rates[name, batch], strict=True)]
             bars.add(f"over_{name}_at_{batch}", statistics.median(ratios), ">=", goal)
     bars.finish()
 

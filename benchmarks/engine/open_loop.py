@@ -1,11 +1,11 @@
-"""Bar 2, its last part: requests that come when they come, answered by the reference engine and by Transformers.
+"""Bar 2, last part: open-loop traffic, answered by the reference engine and by Transformers.
 
-32 requests of 64 tokens, 128 more out of each exactly, greedy, same weights in bf16. They arrive by a Poisson process
-of 16 per second, so all within about two seconds: more than any side can answer, so that the engine decides what the
-rate is and not the schedule. The bar is against `generate` for one request after the other, which is what a server does
-that knows only `generate`; beside it stand `generate` for all that wait whenever it is free, and Transformers' own
-continuous batching. Output tokens per second from the first arrival to the last token, median of the rounds; processes
-take turns.
+32 requests of 64 prompt tokens and exactly 128 output tokens, greedy, same weights in bf16. They arrive by a Poisson
+process of 16 per second, so all within about two seconds: faster than any side can answer, so that the engine limits
+the rate and not the schedule. The bar compares with `generate` for one request after the other, as in a server that has
+only `generate`. The output also has `generate` for all waiting requests at once, and Transformers' own continuous
+batching. Figures are output tokens per second from the first arrival to the last token, medians of the rounds; the
+processes take turns.
 """
 
 import argparse
@@ -23,11 +23,11 @@ MANNERS: dict[str, tuple[str, dict[str, int]]] = {
     "waiting": ("transformers", {"at_once": 1 << 30}),
     "continuous": ("continuous", {}),
 }
-"""By name: who answers, and what it is told."""
+"""By name: the side, and its options."""
 
 
 def arrivals_s(count: int, rate_per_s: float, seed: int) -> list[float]:
-    """Seconds from the first arrival, which is at once."""
+    """Arrival times in seconds; the first is 0."""
     rng, now, times = random.Random(seed), 0.0, [0.0]
     for _ in range(count - 1):
         now += rng.expovariate(rate_per_s)
@@ -41,8 +41,8 @@ def one_round(sides: dict[str, Side], options: argparse.Namespace, number: int) 
     times = arrivals_s(options.requests, options.rate, number)
     rates: dict[str, float] = {}
     for manner in options.manners if number % 2 else options.manners[::-1]:
-        name, told = MANNERS[manner]
-        seconds = sides[name].seconds(prompts, options.tokens, arrivals_s=times, **told)
+        name, side_options = MANNERS[manner]
+        seconds = sides[name].seconds(prompts, options.tokens, arrivals_s=times, **side_options)
         rates[manner] = options.requests * options.tokens / seconds
     return rates
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--manners", nargs="+", choices=MANNERS, default=[*MANNERS])
     options = parser.parse_args()
     if "ours" not in options.manners:
-        parser.error("--manners without ours: there is nothing to compare with")
+        parser.error("--manners without ours: there is nothing to compare")
     names = dict.fromkeys(MANNERS[manner][0] for manner in options.manners)
     sides = {name: Side(name, options.model, "bfloat16", options.requests) for name in names}
     one_round(sides, argparse.Namespace(**{**vars(options), "requests": 4, "tokens": 8}), 0)  # warms up
@@ -71,8 +71,8 @@ def main() -> None:
     print(f"{options.requests} requests within {last:.1f} s; output tokens/s, median (lowest, highest)")
     bars = Bars()
     for manner in options.manners:
-        rates = [each[manner] for each in rounds]
-        ratio = statistics.median(each["ours"] / each[manner] for each in rounds)
+        rates = [round_rates[manner] for round_rates in rounds]
+        ratio = statistics.median(round_rates["ours"] / round_rates[manner] for round_rates in rounds)
         print(f"{manner:<12}{statistics.median(rates):>8.0f} ({min(rates):.0f}, {max(rates):.0f}); ours {ratio:.2f}x")
         if manner == "one-by-one":
             bars.add("over_transformers_open_loop", ratio, ">=", GOAL)

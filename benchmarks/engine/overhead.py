@@ -1,8 +1,8 @@
-"""Bar 6: what a decode step of 32 sequences costs beside the arithmetic on the model's numbers.
+"""Bar 6: overhead of a decode step of 32 sequences, beside the model's arithmetic.
 
-That is everything but `forward` and the search for each row's largest logit: scheduling, what the step's tensors are
-made from, the prepared attention, the bookkeeping of what was sampled, the report, its encoding and its way into the
-socket, behind which another process reads. The median of the rounds' medians; the profile printed is Python's own.
+The overhead is everything but `forward` and the argmax of each row: scheduling, the data of the step's tensors, the
+preparation of attention, the bookkeeping of sampled tokens, the report, its encoding, and its transfer to a socket that
+another process reads. The figure is the median of the rounds' medians; the printed profile is that of cProfile.
 """
 
 import argparse
@@ -32,28 +32,28 @@ BATCH, CONTEXT, ROUNDS, STEPS, GOAL_MS = 32, 256, 5, 200, 0.5
 
 
 def decoding(model: str) -> BeamSearchEngine:
-    """An engine in which 32 sequences of some length decode."""
+    """Load an engine and prefill 32 sequences, so that all decode."""
     engine = load_engine(EngineConfig(model=model, device="cpu", max_model_len=2048, max_num_seqs=BATCH))
     for number in range(BATCH):
-        # Each its own, as from a server; no model of so few tokens says one of them.
+        # Each request has its own stop tokens, as from a server; these are outside the vocabulary, so never sampled.
         params = SamplingParams(
             max_tokens=(ROUNDS + 2) * STEPS, temperature=0.0, stop_token_ids=frozenset({1 << 20, number + (1 << 20)})
         )
         engine.add(Request(str(number), [1 + (number * 31 + i) % 9_999 for i in range(CONTEXT)], params))
-    seen: set[str] = set()
-    while len(seen) < BATCH:
-        seen |= {output.request_id for output in engine.step().outputs}
+    started_ids: set[str] = set()
+    while len(started_ids) < BATCH:
+        started_ids |= {output.request_id for output in engine.step().outputs}
     return engine
 
 
 @contextlib.contextmanager
 def reader() -> Iterator[Channel]:
-    """The core's end of a socket that somebody empties, as the server does."""
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-c", READER, str(theirs.fileno())]
-    with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
-        theirs.close()
-        channel = Channel(ours)
+    """Yield the core's end of a socket that another process reads, as the server does."""
+    core_end, reader_end = socket.socketpair()
+    command = [sys.executable, "-c", READER, str(reader_end.fileno())]
+    with subprocess.Popen(command, pass_fds=[reader_end.fileno()]):
+        reader_end.close()
+        channel = Channel(core_end)
         try:
             yield channel
         finally:
@@ -74,7 +74,7 @@ def main() -> None:
         for _ in range(ROUNDS * STEPS):
             began = time.perf_counter()
             report = engine.step()
-            made = time.perf_counter()
+            stepped = time.perf_counter()
             channel.send(report)
             ended = time.perf_counter()
             assert len(report.outputs) == BATCH
@@ -82,7 +82,7 @@ def main() -> None:
             overhead = ended - began - model_s - argmax_s[-1]
             for part, seconds in zip(
                 parts.values(),
-                (ended - began, model_s, argmax_s[-1], ended - made, overhead),
+                (ended - began, model_s, argmax_s[-1], ended - stepped, overhead),
                 strict=True,
             ):
                 part.append(1e3 * seconds)
@@ -96,20 +96,20 @@ def main() -> None:
         print(f"{name:12} median {statistics.median(times):8.3f} ms, best {min(times):8.3f} ms")
     bars = Bars()
     rounds = [statistics.median(parts["overhead"][first : first + STEPS]) for first in range(0, ROUNDS * STEPS, STEPS)]
-    print("overhead of each round:", ", ".join(f"{one:.3f}" for one in rounds), "ms")
+    print("overhead of each round:", ", ".join(f"{median:.3f}" for median in rounds), "ms")
     bars.add("step_overhead_ms", statistics.median(rounds), "<=", GOAL_MS)
     bars.finish()
 
 
 def timed(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[float]]:
-    """The function, and the list to which each call adds its seconds."""
+    """Wrap a function; returns the wrapper and the list to which each call appends its seconds."""
     seconds: list[float] = []
 
     def call(*arguments: Any) -> Any:  # noqa: ANN401
         began = time.perf_counter()
-        answer = function(*arguments)
+        result = function(*arguments)
         seconds.append(time.perf_counter() - began)
-        return answer
+        return result
 
     return call, seconds
 

@@ -1,12 +1,12 @@
-"""Bar 1: does the reference engine say, token for token, what Transformers says? Greedy, float32, real prompts.
+"""Bar 1: the reference engine gives the tokens of Transformers. Greedy, float32, real prompts.
 
     python -m benchmarks.engine.parity [--device cuda] [--prompts 100] [--tokens 128] [--case NAME]
 
 Transformers runs each prompt alone in a greedy loop with its own cache, once. The engine runs the same prompts alone;
-in mixed batches of 8 with chunked prefill; with so few KV blocks that requests are preempted, and computed again or
-swapped to host memory; a second time, when the prefix cache has them; and in blocks of other sizes. A difference is
-excused only where Transformers' own two best log-probabilities are within 1e-4; that prompt is then compared no
-further. The prompts are those of `prompts.json` and pieces of this project's documentation, of 5 to 400 tokens.
+in mixed batches of 8 with chunked prefill; with so few KV blocks that requests are preempted, and recomputed or swapped
+to host memory; a second time, with all prompts in the prefix cache; and with other block sizes. A difference is excused
+only if Transformers' two best log-probabilities are within 1e-4; the prompt is not compared further. The prompts are
+those of `prompts.json` and passages of this project's documentation, of 5 to 400 tokens.
 """
 
 import argparse
@@ -33,12 +33,12 @@ CASES = ("alone", "mixed", "preempted", "swapped", "cached", *(f"blocks of {size
 PROMPTS = Path(__file__).with_name("prompts.json")
 EXCUSED_MARGIN = 1e-4  # natural-log units
 BATCH = 8
-SHORTEST, LONGEST = 5, 400  # tokens of a piece of the documentation
+SHORTEST, LONGEST = 5, 400  # tokens of a passage of the documentation
 
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """What Transformers chose, and by how much: the gap between its two best log-probabilities at each position."""
+    """Tokens that Transformers chose, and the gap between its two best log-probabilities at each position."""
 
     tokens: list[int]
     margins: list[float]
@@ -46,7 +46,7 @@ class Truth:
 
 @dataclasses.dataclass
 class Tally:
-    """How many prompts agree in full, and where excuses were needed."""
+    """Counts of equal, excused and different prompts, and of the engine's work on them."""
 
     equal: int = 0
     excused: int = 0
@@ -65,7 +65,7 @@ class Case:
     Attributes:
         config: of the engine.
         batch: prompts that are queued together.
-        passes: how often all prompts are run; the last time counts.
+        passes: how often all prompts are run; only the last pass counts.
     """
 
     config: EngineConfig
@@ -89,8 +89,8 @@ def transformers_greedy(model: PreTrainedModel, prompt: list[int], length: int) 
 
 def compare(truth: Truth, tokens: list[int], tally: Tally) -> None:
     tally.tokens += len(tokens)
-    for place, (ours, theirs) in enumerate(zip(tokens, truth.tokens, strict=True)):
-        if ours != theirs:
+    for place, (token, expected) in enumerate(zip(tokens, truth.tokens, strict=True)):
+        if token != expected:
             excused = truth.margins[place] <= EXCUSED_MARGIN
             tally.excused += excused
             tally.different += not excused
@@ -118,9 +118,9 @@ def run(case: Case, prompts: list[list[int]], truths: list[Truth]) -> Tally:
     engine, tally, length = load_engine(case.config), Tally(), len(truths[0].tokens)
     for _ in range(case.passes):
         tally, began = Tally(), time.perf_counter()
-        for first in range(0, len(prompts), case.batch):
-            made = answers(engine, prompts[first : first + case.batch], length, tally)
-            for truth, tokens in zip(truths[first:], made, strict=False):
+        for start in range(0, len(prompts), case.batch):
+            outputs = answers(engine, prompts[start : start + case.batch], length, tally)
+            for truth, tokens in zip(truths[start:], outputs, strict=False):
                 compare(truth, tokens, tally)
         tally.seconds = time.perf_counter() - began
     return tally
@@ -136,20 +136,20 @@ def read_prompts(model: str, count: int) -> list[list[int]]:
         else tokenizer.encode(entry["text"])
         for entry in texts
     ]
-    prompts = sorted(prompts + pieces(tokenizer, count - len(prompts)), key=len)
+    prompts = sorted(prompts + passages(tokenizer, count - len(prompts)), key=len)
     return [prompt for start in range(4) for prompt in prompts[start::4]]
 
 
-def pieces(tokenizer: Tokenizer, count: int) -> list[list[int]]:
-    """Beginnings of paragraphs all over the documentation; their lengths grow by the same factor each time."""
-    paragraphs, found = text().split("\n\n"), list[list[int]]()
+def passages(tokenizer: Tokenizer, count: int) -> list[list[int]]:
+    """Passages from all over the documentation, each from the start of a paragraph; lengths grow geometrically."""
+    paragraphs, prompts = text().split("\n\n"), list[list[int]]()
     for number in range(count):
         length = round(SHORTEST * (LONGEST / SHORTEST) ** (number / max(1, count - 1)))
         start = number * len(paragraphs) // count
         rest = "\n\n".join(paragraphs[start:] + paragraphs[:start])
-        found.append(tokenizer.encode(rest[: 8 * length])[:length])  # a token has four characters or so
-        assert len(found[-1]) == length
-    return found
+        prompts.append(tokenizer.encode(rest[: 8 * length])[:length])  # a token has about four characters
+        assert len(prompts[-1]) == length
+    return prompts
 
 
 def truths_of(model_path: str, device: str, prompts: list[list[int]], tokens: int) -> list[Truth]:
@@ -167,9 +167,9 @@ def cases_of(model: str, device: DeviceName, longest: int) -> dict[str, Case]:
         model=model, dtype="float32", device=device, max_model_len=2048, num_blocks=1024, enable_prefix_caching=False
     )
     mixed = dataclasses.replace(common, max_num_seqs=BATCH, max_num_batched_tokens=48)
-    # Room for the longest sequence and a fifth more: eight of them must push each other out.
+    # 1.2 times the blocks of the longest sequence, so that eight sequences preempt each other.
     tight = dataclasses.replace(mixed, num_blocks=int(1.2 * longest / common.block_size))
-    # All prompts with their answers stay in the cache until they come again.
+    # All prompts and answers stay in the cache until the second pass.
     roomy = dataclasses.replace(mixed, num_blocks=8192, enable_prefix_caching=True)
     sizes = {
         f"blocks of {size}": dataclasses.replace(mixed, block_size=size, num_blocks=BATCH * (longest // size + 1))

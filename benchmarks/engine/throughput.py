@@ -1,4 +1,4 @@
-"""How fast is the reference engine beside Transformers on this machine? Same weights, same dtype, same run.
+"""Speed of the reference engine beside Transformers on this machine: same weights, same dtype, same run.
 
     python -m benchmarks.engine.throughput [--device cuda]
 
@@ -25,7 +25,7 @@ CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS = 200, 64, 512
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class Speed:
     """Tokens per second."""
 
     prefill: float
@@ -37,34 +37,34 @@ def prompt(length: int, seed: int) -> list[int]:
     return torch.randint(100, 40_000, (length,), generator=generator).tolist()
 
 
-def time_engine(engine: BeamSearchEngine, batch: int, length: int, new_tokens: int) -> Pace:
+def time_engine(engine: BeamSearchEngine, batch: int, length: int, new_tokens: int) -> Speed:
     params = SamplingParams(max_tokens=new_tokens, temperature=0.0)
     began = time.perf_counter()
     for number in range(batch):
         engine.add(Request(str(number), prompt(length, number), params))
-    seen: set[str] = set()
-    while len(seen) < batch:
-        seen |= {output.request_id for output in engine.step().outputs}
+    started_ids: set[str] = set()
+    while len(started_ids) < batch:
+        started_ids |= {output.request_id for output in engine.step().outputs}
     prefilled, decoded = time.perf_counter(), 0
     while engine.has_work:
         decoded += len(engine.step().outputs)
     ended = time.perf_counter()
-    return Pace(batch * length / (prefilled - began), decoded / (ended - prefilled) if decoded else 0.0)
+    return Speed(batch * length / (prefilled - began), decoded / (ended - prefilled) if decoded else 0.0)
 
 
 @torch.inference_mode()
-def time_transformers(model: PreTrainedModel, length: int, new_tokens: int) -> Pace:
+def time_transformers(model: PreTrainedModel, length: int, new_tokens: int) -> Speed:
     ids = torch.tensor([prompt(length, 0)], device=model.device)
     options = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     began = time.perf_counter()
     model.generate(ids, max_new_tokens=1, **options)
-    first = time.perf_counter() - began
+    prefill_s = time.perf_counter() - began
     if new_tokens == 1:
-        return Pace(length / first, 0.0)
+        return Speed(length / prefill_s, 0.0)
     began = time.perf_counter()
     model.generate(ids, max_new_tokens=new_tokens, **options)
-    rest = time.perf_counter() - began - first
-    return Pace(length / first, (new_tokens - 1) / rest)
+    decode_s = time.perf_counter() - began - prefill_s
+    return Speed(length / prefill_s, (new_tokens - 1) / decode_s)
 
 
 def one_round(engine: BeamSearchEngine, model: PreTrainedModel) -> dict[str, float]:
@@ -95,7 +95,7 @@ def main() -> None:
     print(f"{options.dtype}, {torch.get_num_threads()} threads; tokens/s, median of {REPEATS} (lowest, highest)")
     median: dict[str, float] = {}
     for name in rounds[0]:
-        values = [values[name] for values in rounds]
+        values = [rates[name] for rates in rounds]
         median[name] = statistics.median(values)
         print(f"{name:<24}{median[name]:>9.1f}   ({min(values):.1f}, {max(values):.1f})")
     bars = Bars()

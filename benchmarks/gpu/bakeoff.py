@@ -28,7 +28,7 @@ from benchmarks.published import publish
 from harness.experiment.config import load_experiment
 
 REPORT_S = 60.0
-"""Of a call, kept for the report of an interrupted run and for the published page."""
+"""Part of a call's budget, for the report of an interrupted run and for the published page."""
 SPEED, QUANTISED, TOKEN_MATCH = "h200-bakeoff", "h200-quantised", "h200-token-match"
 EXPERIMENTS = (SPEED, "h200-transformers", QUANTISED, TOKEN_MATCH)
 
@@ -66,7 +66,7 @@ async def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             write_model(folder, LLAMA_8B, options.tokenizer)
         elif not (folder / "config.json").exists():
-            # In a process of its own: what a process has allocated on the GPU, its allocator keeps.
+            # In a process of its own, because torch's allocator keeps the GPU memory until its process ends.
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 pool.submit(write_checkpoint, folder, options.tokenizer).result()
     is_finished = True
@@ -75,9 +75,9 @@ async def main() -> None:
         if is_finished:
             is_finished = await run(file, out, deadline_s - asyncio.get_running_loop().time())
         if runs := sorted(out.glob("*/run.jsonl")):
-            measured = results.load(runs[-1].parent)
-            publish(measured, file, options.publish / name, "python -m benchmarks.gpu.bakeoff --tokenizer FOLDER")
-            print(f"{name}: {len(measured.finished)} of {len(measured.manifest.trials)} trials", flush=True)
+            latest = results.load(runs[-1].parent)
+            publish(latest, file, options.publish / name, "python -m benchmarks.gpu.bakeoff --tokenizer FOLDER")
+            print(f"{name}: {len(latest.finished)} of {len(latest.manifest.trials)} trials", flush=True)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

@@ -1,8 +1,8 @@
 """Exposed host time of a step: how long the GPU waits for the next launch. Run by ``make bench-gpu``.
 
 Llama-3.1-8B shapes with random weights, prompts of 128 tokens. torch's profiler records the kernels of some steps:
-decodes, alone and with a prompt beside them. Pauses of more than 5 µs between two kernels are the host's, shorter ones
-are the links of a captured graph. As many steps before these are timed by the clock, without the profiler.
+decodes, alone and with a prompt in the same step. Pauses of more than 5 µs between two kernels count as host time;
+shorter ones are gaps within a captured graph. The same number of steps is timed before them, without the profiler.
 """
 
 import itertools
@@ -28,7 +28,7 @@ PAUSE_US = 5.0
 
 
 def pauses_us(engine: BeamSearchEngine, case: int, joining: int) -> tuple[float, float, float]:
-    """Of ``STEPS`` steps: microseconds a step in which no kernel runs, and in all; and the latter without a profiler.
+    """Microseconds per step, over ``STEPS`` steps: without a running kernel, in total, and in total without profiler.
 
     Before each step a request joins with a prompt of `joining` tokens, if any, and asks for one token.
     """

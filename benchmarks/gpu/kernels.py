@@ -1,10 +1,10 @@
-"""The reference engine's kernels on a GPU: right first, then fast. Run by ``make bench-gpu`` on a machine with an H200.
+"""The reference engine's kernels on a GPU: correctness and speed. Run by ``make bench-gpu`` on a machine with an H200.
 
 Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel in bf16 against float64, over caches
 that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
 Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of 680
-TFLOP/s for chunks and prefill. Quantised weights: their products, as the engine chooses them. Sampling is checked
-against the sampler on the host and must never wait. Batch invariance: tokens of requests alone and in a batch, which
+TFLOP/s for chunks and prefill. Quantised weights: the products that the engine chooses. Sampling is checked against the
+sampler on the host and must never wait for the device. Batch invariance: tokens of requests alone and in a batch, which
 must be equal, and the speed of that mode beside the default's; this part needs the other packages of the engine, too.
 ``--sweep`` tries other tile shapes, ``--only`` runs one part.
 """
@@ -30,13 +30,13 @@ SHARE_GOALS = {"decode 64 x 1024": 0.85, "decode 64 x 8192": 0.9, "chunk 2048 be
 
 
 def show(title: str, unit: str, lines: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
-    """Prints the lines as they come and keeps them."""
+    """Print the lines as they come; returns them by name."""
     print(f"\n{title:<56}{unit:>10}  share")
-    found: dict[str, tuple[float, float]] = {}
+    results: dict[str, tuple[float, float]] = {}
     for name, duration, share in lines:
-        found[name] = duration, share
+        results[name] = duration, share
         print(f"{name:<56}{duration:>10.3f}  {share:>5.0%}" if share else f"{name:<56}{duration:>10.3f}", flush=True)
-    return found
+    return results
 
 
 @torch.inference_mode()
@@ -51,7 +51,7 @@ def check(bars: Bars, *sources: Iterable[tuple[str, float]]) -> None:
         bars.add(name, error, "<=", bound)
         over += [f"{name} {error:.4g}"] if error > bound else []
     seconds = time.perf_counter() - began
-    # A run that is cut off while it times has said this.
+    # Printed now, so that a run that is interrupted during the timing shows it.
     print(f"correctness: {seconds:.0f} s, compilation included; too large: {', '.join(over) or 'none'}", flush=True)
 
 
@@ -69,9 +69,9 @@ def check_invariance(bars: Bars, model: Path | None, *, sweep: bool) -> None:
 
 @torch.inference_mode()
 def check_coded_times(bars: Bars, *, sweep: bool) -> None:
-    found = coded.times()
-    print("", *coded.table(found), sep="\n", flush=True)
-    for name, value, bound in coded.goals(found):
+    layer_times = coded.times()
+    print("", *coded.table(layer_times), sep="\n", flush=True)
+    for name, value, bound in coded.goals(layer_times):
         bars.add(name, value, "<=", bound)
     if sweep:
         show("quantised weights with other pipelines", "us", coded.sweep())
@@ -111,9 +111,9 @@ def main() -> None:
             if options.sweep:
                 show("attention with other tiles", "us", timing.sweep())
         torch.cuda.empty_cache()
-        whole = show("Llama 3.1 8B", "ms", timing.steps())
+        step_times = show("Llama 3.1 8B", "ms", timing.steps())
         for name, goal in STEP_GOALS_MS.items():
-            bars.add(f"{name}, ms", whole[name][0], "<=", goal)
+            bars.add(f"{name}, ms", step_times[name][0], "<=", goal)
         for name, goal in SHARE_GOALS.items():
             bars.add(f"{name}, share", attention[name][1], ">=", goal)
     bars.finish()

@@ -2,14 +2,14 @@
 
 Cells are (requests, prompt tokens, output tokens): bf16, greedy, exact lengths, the same random prompts, prefix caching
 off. A cell with one output token is a prefill; its speed is in prompt tokens. Each engine has a process of its own,
-which warms every cell up by one whole run of it. The floor is what `reference_engine.models.costs` counts at the
-bandwidth and the matrix products that are measured here first.
+which warms up each cell by a full run of it. The floor is the time that `reference_engine.models.costs` computes from
+the bandwidth and the rate of matrix products, which are measured first.
 
-With ``--quantization`` the weights of both have fewer bits, but for embedding and head: int4 in groups of 128, and fp8
-with a scale for each output and token. vLLM gets them as a compressed-tensors config, so that it picks its own kernels.
+With ``--quantization`` ours and vLLM quantise all weights but embedding and head: int4 in groups of 128, and fp8 with a
+scale for each output and token. vLLM gets them as a compressed-tensors config, so that it picks its own kernels.
 
-A call ends when ``--budget-s`` is over. What it measured is in ``--out``; the same command goes on from there, and
-measures ours again when its code has changed.
+A call ends when ``--budget-s`` is over. Its measurements are in ``--out``; the same command continues from there, and
+measures the reference engine again if its code has changed.
 """
 
 import argparse
@@ -40,7 +40,7 @@ UNFINISHED = 3  # exit status
 
 
 class Cell(NamedTuple):
-    """Requests that are all there at once, and the tokens of each."""
+    """Requests that are all queued at once, and the tokens of each."""
 
     requests: int
     prompt: int
@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """What counts as speed: output tokens, or prompt tokens where there is but one output token."""
+        """Tokens that count as speed: output tokens, or prompt tokens if there is only one output token."""
         return self.requests * (self.output if self.output > 1 else self.prompt)
 
     def prompts(self, repeat: int, vocab_size: int) -> list[list[int]]:
@@ -70,8 +70,8 @@ QUANTISED_GOALS = {
 }  # fmt: skip
 
 
-def options_for(engine: str, quantization: str | None) -> dict[str, Any]:
-    """What makes an engine load random weights in fewer bits."""
+def quantization_options(engine: str, quantization: str | None) -> dict[str, Any]:
+    """Options that make an engine quantise its random weights."""
     if engine == "ours":
         return {"quantization": quantization} if quantization else {}
     if engine != "vllm" or not quantization:
@@ -86,11 +86,11 @@ def options_for(engine: str, quantization: str | None) -> dict[str, Any]:
 
 
 class Results:
-    """The lines of a file; those of another model, dtype or engine option are not looked at.
+    """Measurements in a file; those with another model, dtype or engine option are ignored.
 
     Args:
         path: JSON lines; need not exist.
-        setups: of each engine, what it was measured with.
+        setups: digest of each engine's setup.
     """
 
     def __init__(self, path: Path, setups: dict[str, str]) -> None:
@@ -102,24 +102,24 @@ class Results:
         self._records: list[dict[str, Any]] = [json.loads(line) for line in lines]
 
     def add(self, engine: str, cell: Cell | None, **values: Any) -> None:  # noqa: ANN401  (JSON)
-        """Keeps one measurement, of the machine without a cell."""
+        """Append one measurement; that of the machine has no cell."""
         record = {"engine": engine, "setup": self._setups[engine], "cell": cell and list(cell), **values}
         self._records.append(record)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def of(self, engine: str, cell: Cell | None = None) -> list[dict[str, Any]]:
-        """What was measured of a cell."""
-        wanted = (engine, self._setups[engine], cell and list(cell))
-        return [r for r in self._records if (r["engine"], r["setup"], r["cell"]) == wanted]
+        """Measurements of a cell."""
+        key = (engine, self._setups[engine], cell and list(cell))
+        return [r for r in self._records if (r["engine"], r["setup"], r["cell"]) == key]
 
     def median(self, engine: str, cell: Cell, key: str = "seconds") -> float | None:
-        """Of the repeats; None if there are none."""
+        """Median of the repeats; None if there are none."""
         values = [record[key] for record in self.of(engine, cell) if record.get(key) is not None]
         return statistics.median(values) if values else None
 
     def missing(self, engine: str, cells: Sequence[Cell], repeats: int) -> list[tuple[Cell, int]]:
-        """Cells and numbers of the repeats that are to be measured; a cell that failed is done."""
+        """Cells and repeats that are still to be measured; a cell that failed is done."""
         return [
             (cell, repeat)
             for cell in cells
@@ -129,17 +129,17 @@ class Results:
 
 
 def options_of(engine: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What the engine's process is told."""
+    """Options of the engine's process."""
     return {
         "device": options.device, "dtype": options.dtype, "memory": options.memory, "seats": options.seats,
         "max_model_len": min(8192, options.raw["max_position_embeddings"]), "seconds": 2.0,
-        "engine": options_for(engine, options.quantization)
+        "engine": quantization_options(engine, options.quantization)
         | json.loads(getattr(options, f"{engine}_options", None) or "{}"),
     }  # fmt: skip
 
 
 def setup_of(engine: str, options: argparse.Namespace) -> str:
-    """A digest of all that an engine was measured with; of ours its code, too, so that a change is measured again."""
+    """Digest of an engine's setup; the reference engine's includes its code, so that a change is measured again."""
     digest = hashlib.sha256(json.dumps([options.raw, options_of(engine, options)]).encode())
     for path in sorted(ROOT.glob("reference_engine/**/*")) if engine == "ours" else ():
         if path.suffix in {".py", ".cpp", ".h", ".cu"}:
@@ -148,15 +148,15 @@ def setup_of(engine: str, options: argparse.Namespace) -> str:
 
 
 def measure(engine: str, side: Side, missing: Sequence[tuple[Cell, int]], results: Results, vocab_size: int) -> None:
-    """Measures until all is there or a cell fails, after which the process is not to be used."""
-    warm = None
+    """Measure until nothing is missing or a cell fails, after which the process must not be used."""
+    warm_cell = None
     for cell, repeat in missing:
         answer: dict[str, Any] = {}
-        if cell != warm:
+        if cell != warm_cell:
             # Transformers compiles nothing, and takes minutes for a large cell.
             answer = side.ask(cell.prompts(-1, vocab_size), min(cell.output, 4) if engine == "hf" else cell.output)
         if "error" not in answer:
-            warm, answer = cell, side.ask(cell.prompts(repeat, vocab_size), cell.output)
+            warm_cell, answer = cell, side.ask(cell.prompts(repeat, vocab_size), cell.output)
         results.add(engine, cell, repeat=repeat, **answer)
         if "error" in answer:
             print(f"{engine} {tuple(cell)}: {answer['error']}", flush=True)
@@ -165,7 +165,7 @@ def measure(engine: str, side: Side, missing: Sequence[tuple[Cell, int]], result
 
 
 def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, folder: Path) -> bool:
-    """Measures what is missing; whether all is there now."""
+    """Measure what is missing; returns whether nothing is missing now."""
     deadline_s = time.monotonic() + options.budget_s
     log = options.out.with_suffix(".log")
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -193,21 +193,21 @@ def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, fo
 
 
 def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace) -> dict[Cell, float]:
-    """Seconds below which this machine cannot compute each cell; empty without torch or before it is measured."""
+    """Fewest seconds in which this machine can compute each cell; empty before the machine is measured."""
     if not results.of("machine"):
         return {}
     from reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
     from reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)
 
     machine = results.of("machine")[0]
-    bytes_each = 4 if options.dtype == "float32" else 2
-    costs = ModelCosts(config_from_hf(options.raw, "config"), bytes_each, bytes_each)
-    at_most = Machine(machine["bytes_per_s"], machine["flops_per_s"])
-    return {cell: costs.run_floor_s(*cell, at_most, seats=options.seats) for cell in cells}
+    value_bytes = 4 if options.dtype == "float32" else 2
+    costs = ModelCosts(config_from_hf(options.raw, "config"), value_bytes, value_bytes)
+    ceilings = Machine(machine["bytes_per_s"], machine["flops_per_s"])
+    return {cell: costs.run_floor_s(*cell, ceilings, seats=options.seats) for cell in cells}
 
 
 def table(results: Results, cells: Sequence[Cell], engines: Sequence[str], floor_s: dict[Cell, float]) -> Iterator[str]:
-    """Speed of each engine and its share of the floor's, and what a step of ours takes."""
+    """Speed of each engine and its share of the floor's, and the step times of the reference engine."""
     yield (
         f"{'cell':<18}{'floor':>10}" + "".join(f"{name:>17}" for name in engines) + "  ours/vllm  ours ms/step, decode"
     )
@@ -225,9 +225,9 @@ def table(results: Results, cells: Sequence[Cell], engines: Sequence[str], floor
 
 
 def ratio_of(results: Results, cell: Cell) -> float | None:
-    """Our speed over vLLM's."""
-    ours, theirs = results.median("ours", cell), results.median("vllm", cell)
-    return theirs / ours if ours and theirs else None
+    """Speed of the reference engine over vLLM's."""
+    ours_s, vllm_s = results.median("ours", cell), results.median("vllm", cell)
+    return vllm_s / ours_s if ours_s and vllm_s else None
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -237,7 +237,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cells", nargs="+", default=[], help="such as 1,128,256; default: the grid with the bars")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
-    parser.add_argument("--start-s", type=float, default=60.0, help="no engine is started with less time than this")
+    parser.add_argument("--start-s", type=float, default=60.0, help="least time left to start an engine")
     parser.add_argument("--config", type=Path, help="config.json of another model")
     parser.add_argument("--quantization", choices=list(QUANTISED_GOALS), help="of the weights of ours and vLLM")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -264,12 +264,12 @@ def main() -> None:
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)
-    judged = [cell for cell in cells if cell in goals and {"ours", "vllm"} <= set(options.engine)]
+    judged_cells = [cell for cell in cells if cell in goals and {"ours", "vllm"} <= set(options.engine)]
     bars = Bars()
-    for cell in judged:
+    for cell in judged_cells:
         ratio = ratio_of(results, cell) or 0.0  # one of them failed
         bars.add(f"over_vllm_at_{'_'.join(map(str, cell))}", ratio, ">=", goals[cell])
-    if judged:
+    if judged_cells:
         bars.finish()
 
 

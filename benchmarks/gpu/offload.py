@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu.offload
 
-First a short model with all its layers offloaded, in bfloat16, in codes, with and without CUDA graphs: greedy tokens
-must be those of the same engine without offload, and the KV cache must grow by what is freed. Then Llama-3.1-8B shapes
-with random weights in bfloat16 at several sizes: decode steps of 1, 8 and 64 sequences, whose tokens must be equal too.
-The floor of a step is the offloaded bytes over the bandwidth of copies from pinned memory, which is measured first, or
-the step without offload where that takes longer. Takes two minutes.
+First a short model with all its layers offloaded, in bfloat16, quantised, with and without CUDA graphs: greedy tokens
+must equal those of the same engine without offload, and the KV cache must grow by the freed memory. Then Llama-3.1-8B
+shapes with random weights in bfloat16 at several sizes: decode steps of 1, 8 and 64 sequences, whose tokens must be
+equal, too. The floor of a step is the offloaded bytes over the bandwidth of copies from pinned memory, which is
+measured first, or the step without offload if that takes longer. Takes two minutes.
 """
 
 import argparse
@@ -51,23 +51,23 @@ class Decoded(NamedTuple):
     step_s: float
 
 
-class Loaded:
-    """An engine, and what it holds.
+class LoadedEngine:
+    """A loaded engine, and the memory it holds.
 
     Args:
-        folder: with a config.json; weights are random, equal in each engine.
+        folder: with a config.json; all engines have the same random weights.
         offload_gib: of weights in host memory.
         settings: others of `EngineConfig`.
 
     Attributes:
-        load_s: until it was ready.
+        load_s: seconds until the engine was ready.
         device_bytes: allocated on the GPU.
         host_bytes: of weights in host memory.
-        buffer_bytes: of their buffers.
+        buffer_bytes: of the buffers on the GPU for these weights.
         cache_bytes: of the KV cache.
     """
 
-    def __init__(self, folder: Path, offload_gib: float, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
+    def __init__(self, folder: Path, offload_gib: float, **settings: Any) -> None:  # noqa: ANN401  (fields of EngineConfig)
         began, before = time.perf_counter(), torch.cuda.memory_allocated()
         defaults = {"num_blocks": 1024, "max_num_seqs": max(BATCHES), "max_model_len": 1024}
         self.engine = load_engine(
@@ -79,7 +79,7 @@ class Loaded:
         gc.collect()
         self.load_s = time.perf_counter() - began
         self.device_bytes = torch.cuda.memory_allocated() - before
-        executor = self.engine.core._runner._executor  # noqa: SLF001 (no setting tells)
+        executor = self.engine.core._runner._executor  # noqa: SLF001 (not part of any interface)
         assert isinstance(executor, LocalExecutor)
         model = executor._model  # noqa: SLF001
         assert isinstance(model, Decoder)
@@ -103,8 +103,8 @@ def decoded(engine: BeamSearchEngine, prompts: Sequence[list[int]], output: int)
     while engine.has_work:
         report = engine.step()
         now = time.perf_counter()
-        for made in report.outputs:
-            tokens[int(made.request_id)].append(made.token.token_id)
+        for token_output in report.outputs:
+            tokens[int(token_output.request_id)].append(token_output.token.token_id)
         if report.outputs and report.computed_tokens == len(report.outputs):  # no prompt in it
             steps_s.append(now - last)
         last = now
@@ -126,28 +126,28 @@ def bus_bytes_per_s(size: int = _GIB) -> float:
 
 
 def check_short(folder: Path, bars: Bars) -> None:
-    """Equal tokens of a short model, however it is kept; and the cache that its memory leaves."""
+    """Check that offloading changes no token of a short model, and that the freed memory goes to the KV cache."""
     for name, settings in SHORT_CASES.items():
-        plain = Loaded(folder, 0, **settings)
-        wanted = plain.decode(SHORT_BATCH).tokens
-        free(plain)
-        streamed = Loaded(folder, ALL_GIB, **settings)
-        differing = sum(a != b for a, b in zip(wanted, streamed.decode(SHORT_BATCH).tokens, strict=True))
+        resident = LoadedEngine(folder, 0, **settings)
+        expected = resident.decode(SHORT_BATCH).tokens
+        free(resident)
+        offloaded = LoadedEngine(folder, ALL_GIB, **settings)
+        differing = sum(a != b for a, b in zip(expected, offloaded.decode(SHORT_BATCH).tokens, strict=True))
         print(f"{SHORT_LAYERS} layers, {name}: {differing} of {SHORT_BATCH} answers differ", flush=True)
         bars.add(f"short_{name.replace(', ', '_').replace(' ', '_')}_answers_that_differ", differing, "==", 0)
-        free(streamed)
+        free(offloaded)
     caches: list[int] = []
     for size in (0, ALL_GIB):
-        sized = Loaded(folder, size, num_blocks=None, gpu_memory_utilization=0.25)
-        caches.append(sized.cache_bytes)
-        freed = sized.host_bytes - sized.buffer_bytes
-        free(sized)
+        loaded = LoadedEngine(folder, size, num_blocks=None, gpu_memory_utilization=0.25)
+        caches.append(loaded.cache_bytes)
+        freed = loaded.host_bytes - loaded.buffer_bytes
+        free(loaded)
     print(f"KV cache {caches[0] / _GIB:.2f} -> {caches[1] / _GIB:.2f} GiB, weights {freed / _GIB:.2f} GiB less")
     bars.add("kv_cache_growth_over_freed_weights", (caches[1] - caches[0]) / freed, ">=", 0.9)
 
 
-def free(loaded: Loaded) -> None:
-    """Gives the engine's memory back before the next one is loaded."""
+def free(loaded: LoadedEngine) -> None:
+    """Free the engine's memory before the next engine is loaded."""
     loaded.engine.close()
     del loaded.engine
     gc.collect()
@@ -155,25 +155,25 @@ def free(loaded: Loaded) -> None:
 
 
 def measure(folder: Path, sizes: Sequence[float], bus: float, bars: Bars) -> None:
-    """Decode steps with so much offloaded; prints the table."""
+    """Time decode steps at each offloaded size; prints the table."""
     print(f"\nLlama-8B shapes, bfloat16; GiB offloaded, tokens/s and their share of the floor at {bus / 1e9:.1f} GB/s")
     titles = "".join(f"{f'batch {batch}':>20}" for batch in BATCHES)
-    print(f"{'asked':>6}{'host':>7}{'buffers':>9}{'on GPU':>8}{'floor ms':>10}{titles}{'load s':>8}", flush=True)
-    first: dict[int, Decoded] = {}
+    print(f"{'size':>6}{'host':>7}{'buffers':>9}{'on GPU':>8}{'floor ms':>10}{titles}{'load s':>8}", flush=True)
+    baselines: dict[int, Decoded] = {}
     resident_bytes = 0
     for size in sizes:
-        loaded = Loaded(folder, size)
-        loaded.decode(1, 4)  # compiles what is left
+        loaded = LoadedEngine(folder, size)
+        loaded.decode(1, 4)  # compiles the remaining kernels
         floor_s, cells = loaded.host_bytes / bus, ""
         if not size:
             resident_bytes = loaded.device_bytes
         for batch in BATCHES:
             result = loaded.decode(batch)
-            plain = first.setdefault(batch, result)
-            floor = max(floor_s, plain.step_s)
+            baseline = baselines.setdefault(batch, result)
+            floor = max(floor_s, baseline.step_s)
             cells += f"{batch / result.step_s:>13,.1f} {floor / result.step_s:6.1%}"
             if size:
-                differing = sum(a != b for a, b in zip(plain.tokens, result.tokens, strict=True))
+                differing = sum(a != b for a, b in zip(baseline.tokens, result.tokens, strict=True))
                 bars.add(f"answers_that_differ_at_{size:g}_gib_batch_{batch}", differing, "==", 0)
                 bars.add(f"of_floor_at_{size:g}_gib_batch_{batch}", floor / result.step_s, ">=", MIN_SHARE_OF_FLOOR)
         parts = (loaded.host_bytes, loaded.buffer_bytes, loaded.device_bytes)
@@ -195,13 +195,13 @@ def main() -> None:
     bars, bus = Bars(), bus_bytes_per_s()
     print(f"{torch.cuda.get_device_name()}: {bus / 1e9:.1f} GB/s from pinned memory", flush=True)
     with tempfile.TemporaryDirectory() as name:
-        short, whole = Path(name, "short"), Path(name, "whole")
-        for folder, layers in ((short, SHORT_LAYERS), (whole, LLAMA_8B["num_hidden_layers"])):
+        short_model, full_model = Path(name, "short"), Path(name, "full")
+        for folder, layers in ((short_model, SHORT_LAYERS), (full_model, LLAMA_8B["num_hidden_layers"])):
             folder.mkdir()
             config = LLAMA_8B | {"num_hidden_layers": layers}
             (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        check_short(short, bars)
-        measure(whole, [0.0, *options.sizes], bus, bars)
+        check_short(short_model, bars)
+        measure(full_model, [0.0, *options.sizes], bus, bars)
     bars.finish()
 
 

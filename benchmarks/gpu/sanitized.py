@@ -1,4 +1,4 @@
-"""Two small shapes of each kernel, for NVIDIA's memory checker, under which the others would take hours.
+"""Two small shapes of each kernel, for NVIDIA's memory checker, under which all shapes would take hours.
 
     compute-sanitizer --tool memcheck python -m benchmarks.gpu.sanitized
 
@@ -15,7 +15,7 @@ from reference_engine.kernels import invariant_products, row_codes, small_produc
 from reference_engine.kernels.cuda import CudaKernels
 
 CODED = ("int4", "int4-zp", "int8", "fp8", "nf4", "Q4_K", "Q6_K")
-"""Layouts that differ to the kernels."""
+"""One layout of each kind that the kernels distinguish."""
 _ATTENTION_CASES = 6
 
 

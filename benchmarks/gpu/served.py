@@ -63,7 +63,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 DEPLOYMENTS = {
     "reference": Deployment(),
-    # vLLM runs on its own versions of packages, so not on those of this process.
+    # vLLM has its own versions of packages, so it must not import those of this process.
     "vllm": Deployment(
         args=["--load-format", "dummy"],
         env={"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"},
@@ -94,8 +94,8 @@ async def served(adapter: str, model: Model, options: argparse.Namespace) -> Asy
         dtype="bfloat16", max_model_len=8192, max_num_seqs=256, memory_fraction=options.memory,
         enable_prefix_caching=False,
     )  # fmt: skip
-    made = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=DEPLOYMENTS[adapter])
-    launch = made.launch(pick_port())
+    served_engine = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=DEPLOYMENTS[adapter])
+    launch = served_engine.launch(pick_port())
     assert launch is not None
     async with launched(launch, options.out / f"{adapter}.log") as server:
         print(f"{adapter} is ready after {server.start_s:.0f} s", flush=True)
@@ -120,7 +120,7 @@ def run_exists(name: str, out: Path) -> bool:
 
 
 async def run(file: Path, out: Path, limit_s: float) -> bool:
-    """Runs or resumes an experiment; whether it ended within the limit."""
+    """Run or resume an experiment; returns whether it ended within the limit."""
     resume = ["--resume", "latest"] if run_exists(file.stem, out) else []
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "from harness.cli import main; main()", "run", str(file), "--out", str(out), *resume
@@ -148,8 +148,8 @@ def judge(name: str, out: Path, bars: Bars) -> None:
             medians[adapter] = {metric: float(trials[metric].median()) for metric in METRICS}
             figures = ", ".join(f"{metric} {value:.4g}" for metric, value in medians[adapter].items())
             print(f"{name} {load} {adapter}: {len(trials)} valid, {figures}", flush=True)
-        ours, theirs = medians["reference"], medians["vllm"]
-        ratios = {metric: ours[metric] / theirs[metric] for metric in METRICS}
+        reference, vllm = medians["reference"], medians["vllm"]
+        ratios = {metric: reference[metric] / vllm[metric] for metric in METRICS}
         label = f"{name}_{load}".replace("=", "").replace("-", "_")
         bars.add(f"{label}_output_ratio", ratios["output_tokens_per_s"], ">=", 1.0)
         bars.add(f"{label}_ttft_p50_ratio", ratios["ttft_p50_s"], "<=", MAX_LATENCY_RATIO)
@@ -190,8 +190,8 @@ async def main() -> None:
         for name in names:
             file = options.out / f"{name}.toml"
             file.write_text(experiment(name, folder, urls, options), encoding="utf-8")
-            left_s = deadline_s - asyncio.get_running_loop().time()
-            is_finished = is_finished and await run(file, options.out, left_s)
+            remaining_s = deadline_s - asyncio.get_running_loop().time()
+            is_finished = is_finished and await run(file, options.out, remaining_s)
     bars = Bars()
     for name in names:
         if run_exists(name, options.out):

@@ -1,12 +1,13 @@
-"""What speculation is worth on a GPU where acceptance is known. Run by ``make bench-gpu`` on a machine with an H200.
+"""Speed-up by speculation on a GPU at known acceptance. Run by ``make bench-gpu`` on a machine with an H200.
 
-Llama-3.1-8B shapes drafted by 135M shapes, random weights: their drafts are never right, so acceptance is injected into
-the verification, each draft right with probability a. At batch 1 the speed-up of drafting k tokens is compared with
-Leviathan et al. (arXiv 2211.17192): (1 - a^(k+1)) / ((1 - a) (k c + v)), where c is the time of a step of the draft
-model and v that of a step of k + 1 rows, both in steps of one row, measured here. At batch 32 lengths adapt, and must
-cost nothing where drafts are not worth it.
+Llama-3.1-8B shapes, drafted by 135M shapes. The weights are random, so that no draft is ever right; verification is
+replaced by one that accepts each draft with probability a. At batch 1 the speed-up by drafts of k tokens is compared
+with Leviathan et al. (arXiv 2211.17192): (1 - a^(k+1)) / ((1 - a) (k c + v)), where c is the time of a step of the
+draft model and v that of a step of k + 1 rows, both relative to a step of one row and measured here. At batch 32 draft
+lengths adapt, and must cost nothing at a low acceptance.
 
-``--vllm`` measures real vLLM with the same two models at batch 1; its "synthetic" rejection accepts drafts by lot, too.
+``--vllm`` measures real vLLM with the same two models at batch 1; its "synthetic" rejection accepts drafts at random,
+too.
 """
 
 import argparse
@@ -41,7 +42,7 @@ VLLM_LIMIT_S = 400.0
 
 
 def inject(acceptance: float) -> None:
-    """Makes each draft right with this probability, whatever was sampled."""
+    """Accept each draft with this probability, whatever was sampled."""
     rng = random.Random(1)
 
     def accepted(tokens: list[int], drafts: list[list[int]]) -> list[tuple[SampledToken, ...]]:
@@ -57,7 +58,7 @@ def inject(acceptance: float) -> None:
 
 
 def seconds(engine: BeamSearchEngine, batch: int, num_tokens: int) -> float:
-    """The shortest of some runs, without the prompts."""
+    """The shortest of some runs, less the time of the prompts."""
     prompts = [[7 + number] * PROMPT for number in range(batch)]
     times: list[float] = []
     for length in (num_tokens, 1) * REPEATS:
@@ -69,10 +70,10 @@ def seconds(engine: BeamSearchEngine, batch: int, num_tokens: int) -> float:
 
 
 def vllm_seconds(folder: Path, num_tokens: int, acceptance: float | None) -> float:
-    """As `seconds` at batch 1, of vLLM; None: without drafts."""
+    """As `seconds` at batch 1, for vLLM; without drafts if `acceptance` is None."""
     engine: dict[str, Any] = {}
     if acceptance is not None:
-        rates = [acceptance**place for place in range(1, NUM_TOKENS + 1)]  # of all drafts up to a place
+        rates = [acceptance**place for place in range(1, NUM_TOKENS + 1)]  # that all drafts up to a place are accepted
         engine["speculative_config"] = {
             "method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": NUM_TOKENS,
             "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates,
@@ -95,23 +96,23 @@ def main() -> None:
     options = parser.parse_args()
     bars = Bars()
     with tempfile.TemporaryDirectory() as name:
-        for folder, given, default in (
+        for folder, config_file, default in (
             ("model", options.config, LLAMA_8B),
             ("draft", options.draft_config, DRAFT_135M),
         ):
             Path(name, folder).mkdir()
-            text = given.read_text(encoding="utf-8") if given else json.dumps(default)
+            text = config_file.read_text(encoding="utf-8") if config_file else json.dumps(default)
             Path(name, folder, "config.json").write_text(text, encoding="utf-8")
 
         if options.vllm is not None:
-            alone = vllm_seconds(Path(name), options.tokens, None)
-            print(f"vLLM, one sequence: {options.tokens / alone:.0f} tok/s", flush=True)
+            plain_s = vllm_seconds(Path(name), options.tokens, None)
+            print(f"vLLM, one sequence: {options.tokens / plain_s:.0f} tok/s", flush=True)
             for a in options.vllm or [0.8]:
-                with_drafts = vllm_seconds(Path(name), options.tokens, a)
-                print(f"vLLM, acceptance {a}: {alone / with_drafts:.2f}, {options.tokens / with_drafts:.0f} tok/s")
+                drafted_s = vllm_seconds(Path(name), options.tokens, a)
+                print(f"vLLM, acceptance {a}: {plain_s / drafted_s:.2f}, {options.tokens / drafted_s:.0f} tok/s")
             return
 
-        def engine(device: DeviceName = options.device, **settings: Any) -> BeamSearchEngine:  # noqa: ANN401 (EngineConfig says what)
+        def engine(device: DeviceName = options.device, **settings: Any) -> BeamSearchEngine:  # noqa: ANN401 (fields of EngineConfig)
             return load_engine(
                 EngineConfig(
                     model=f"{name}/model",
@@ -134,9 +135,9 @@ def main() -> None:
         core = fixed.core._runner  # noqa: SLF001
         costs = measure_step_costs(core._executor, NUM_TOKENS + 1)  # noqa: SLF001
         draft_costs = measure_step_costs(core._draft_model.executor, 1)  # noqa: SLF001
-        one, c = costs.seconds[0], draft_costs.seconds[0] / costs.seconds[0]
-        v = costs.seconds[-1] / one
-        print(f"a step of one row {one * 1e3:.2f} ms, c = {c:.3f}, v = {v:.3f}", flush=True)
+        one_row_s, c = costs.seconds[0], draft_costs.seconds[0] / costs.seconds[0]
+        v = costs.seconds[-1] / one_row_s
+        print(f"a step of one row {one_row_s * 1e3:.2f} ms, c = {c:.3f}, v = {v:.3f}", flush=True)
         for a in ACCEPTANCE:
             inject(a)
             speed_up = base[1] / seconds(fixed, 1, options.tokens)

@@ -3,9 +3,10 @@
 A bf16 matrix product keeps the GPU busy for 35 s while the sampler's own process writes at 10 Hz. Checked: every
 counter answers, ticks are not missed, the energy counter and the power readings step about every 100 ms (polled at
 1 kHz by a second reader), over 30 s the counter agrees with the integral of power, the counted time at the power cap
-agrees with the samples of the mask, and PCIe counts what is copied. Then the cost: duration and CPU time of each group
-of readings and of a sample with and without the newer groups, CPU time of the sampler's process, and a loop of small
-kernels with and without it. ``--xid`` lets another process write to a wrong address, and checks that its XID is seen.
+agrees with the samples of the mask, and the PCIe counter agrees with the bytes copied. Then the cost: duration and CPU
+time of each group of readings and of a sample with and without the newer groups, CPU time of the sampler's process, and
+a loop of small kernels with and without it. ``--xid`` lets another process write to a wrong address, and checks that
+its XID is seen.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from results.records import TelemetryRecord, Window
 from results.store import TrialFolder
 
 IDLE_S, BUSY_S, NS = 6.0, 35.0, 1_000_000_000
-MAY_LACK = (
+OPTIONAL = (
     "nvlink",
     "ecc",
     "memory_repair",
@@ -49,7 +50,7 @@ MAY_LACK = (
     "low_",
     "sync_",
 )
-"""Beginnings of names that some GPUs and drivers do not have."""
+"""Prefixes of counters that some GPUs and drivers do not have."""
 
 
 def step_ms(read: Callable[[], int], seconds: float = 3.0) -> float:
@@ -65,7 +66,7 @@ def step_ms(read: Callable[[], int], seconds: float = 3.0) -> float:
 
 
 async def record(folder: TrialFolder) -> tuple[Window, Window, float, float]:
-    """Idle, then busy; returns both windows and the steps of energy and power."""
+    """Record an idle and a busy window; returns both, and the milliseconds between steps of energy and of power."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     stop = threading.Event()
@@ -96,40 +97,40 @@ def mean(values: np.ndarray) -> float:
 
 
 def power_cap_difference(records: Sequence[TelemetryRecord], window: Window) -> float:
-    """Between the counted share of time at the power cap and the share of samples with its bit."""
+    """Difference between the counted share of time at the power cap and the share of samples with its bit."""
     masks = [TelemetryRecord(r.t_ns, r.source, {"throttle_reasons": r.values.get("throttle_reasons")}) for r in records]
-    counted, sampled = (held_back(found, window)[0] for found in (records, masks))
+    counted, sampled = (held_back(source, window)[0] for source in (records, masks))
     print(f"at the power cap: {counted.power_capped_share:.3f} {counted.power_basis}, {sampled.power_capped_share:.3f}")
     return abs(counted.power_capped_share - sampled.power_capped_share)
 
 
 def xids_of_a_wrong_address(gpu: Gpu) -> list[int]:
     """The XIDs that the probe sees while another process writes to a wrong address, and 3 s longer."""
-    found: list[TelemetryRecord] = []
+    records: list[TelemetryRecord] = []
     with contextlib.closing(GpuProbe(gpu)) as probe:
         subprocess.run([sys.executable, "-m", "benchmarks.gpu.parts.xid"], stderr=subprocess.DEVNULL, check=False)
         for _ in range(30):
-            found += probe.read(time.monotonic_ns())
+            records += probe.read(time.monotonic_ns())
             time.sleep(0.1)
-    print(f"XIDs: {[record.values for record in found if 'xid' in record.values]}; {found[0].reasons}")
-    return [int(xid) for record in found if isinstance(xid := record.values.get("xid"), int)]
+    print(f"XIDs: {[record.values for record in records if 'xid' in record.values]}; {records[0].reasons}")
+    return [int(xid) for record in records if isinstance(xid := record.values.get("xid"), int)]
 
 
 def add_costs(bars: Bars, gpu: Gpu) -> None:
     with sampler_cost.busy():
         sampler_cost.print_costs(gpu)
-        old, new = (sampler_cost.cost_of_sample(gpu, is_new=is_new) for is_new in (False, True))
-        print(f"one sample without the newer readings: {old}\n            with them: {new}")
-        alone, with_gpus = (asyncio.run(sampler_cost.process_cpu_percent(gpus, 10)) for gpus in ("", None))
-    print(f"the sampler's process takes {alone:.2f} % of a core without GPUs, {with_gpus:.2f} % with them")
+        older, full = (sampler_cost.cost_of_sample(gpu, is_new=is_new) for is_new in (False, True))
+        print(f"one sample without the newer readings: {older}\n            with them: {full}")
+        without_gpus, with_gpus = (asyncio.run(sampler_cost.process_cpu_percent(gpus, 10)) for gpus in ("", None))
+    print(f"the sampler's process takes {without_gpus:.2f} % of a core without GPUs, {with_gpus:.2f} % with them")
     slowdown, rounds = asyncio.run(sampler_cost.slowdown_percent())
     print(f"a loop of small kernels is slower by {slowdown:.2f} % beside it; rounds: {[round(x, 2) for x in rounds]}")
     counted = sampler_cost.pcie_counted_share(gpu)
     print(f"the PCIe counter shows {counted} of the bytes copied to the GPU")
-    bars.add("sample_median_ms", new.median_ms, "<=", 10)
-    bars.add("sample_longest_ms", new.longest_ms, "<=", 50)
-    bars.add("sample_cpu_percent_of_a_core", new.cpu_percent, "<=", 1)
-    bars.add("sampler_process_cpu_percent_added_by_gpus", with_gpus - alone, "<=", 1)
+    bars.add("sample_median_ms", full.median_ms, "<=", 10)
+    bars.add("sample_longest_ms", full.longest_ms, "<=", 50)
+    bars.add("sample_cpu_percent_of_a_core", full.cpu_percent, "<=", 1)
+    bars.add("sampler_process_cpu_percent_added_by_gpus", with_gpus - without_gpus, "<=", 1)
     bars.add("loop_slowdown_percent", slowdown, "<=", 1)
     if counted is not None:
         bars.add("pcie_counted_share_off_1", abs(counted - 1), "<=", 0.3)
@@ -147,7 +148,7 @@ def main() -> None:
         idle, busy, energy_step, power_step = asyncio.run(record(folder))
         records = folder.read_telemetry().records
     samples = [r for r in records if r.source == "gpu0"]
-    refused = {key: why for sample in samples for key, why in sample.reasons.items()}
+    refused = {key: reason for sample in samples for key, reason in sample.reasons.items()}
     print(f"{len(samples)} samples; refused counters: {refused or 'none'}")
     for key in sorted({key for sample in samples for key in sample.values}):
         before, during = (mean(series(records, window, key)) for window in (idle, busy))
@@ -159,7 +160,7 @@ def main() -> None:
     print(f"energy over {busy.length_s:.1f} s: counter {total:.0f} J, integrated power {integral:.0f} J, {joules}")
     ticks_missed = next(r.values["missed_ticks"] for r in records if r.source == "sampler")
     bars = Bars()
-    bars.add("refused_counters", len([name for name in refused if not name.startswith(MAY_LACK)]), "==", 0)
+    bars.add("refused_counters", len([name for name in refused if not name.startswith(OPTIONAL)]), "==", 0)
     bars.add("missed_tick_share", float(ticks_missed or 0) / len(samples), "<=", 0.01)
     bars.add("energy_step_ms_off_100", abs(energy_step - 100), "<=", 15)
     bars.add("power_step_ms_off_100", abs(power_step - 100), "<=", 15)

@@ -1,9 +1,10 @@
 """Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
 Measures the machine, then ``cpu.toml``: five closed loops, three minutes. Fits the step-time model to 1, 4 and 8 users,
-and predicts 2 and 6: memory, ITL, TTFT. Then searches for the highest Poisson rate that keeps an SLO, ten trials in
-five minutes, and compares it with the rate that the fit predicts. The SLO's bounds are what the simulated server shows
-at 75 % of the requests that it can do: there a rate that is 1 % higher costs 3 % of TTFT, so trials tell rates apart.
+and predicts memory, ITL and TTFT of 2 and 6. Then searches for the highest Poisson rate that meets an SLO, with ten
+trials in five minutes, and compares it with the rate that the fit predicts. The SLO's bounds are the latencies of the
+simulated server at 75 % of its highest request rate. There a rate that is 1 % higher raises TTFT by 3 %, so that trials
+can tell rates apart.
 """
 
 import argparse
@@ -32,17 +33,17 @@ EXPERIMENT = Path(__file__).with_name("cpu.toml")
 GOALS = {"memory": 3.0, "itl_p50_s": 10.0, "ttft_p50_s": 15.0}
 CAPACITY_GOAL = 15.0
 FITTED, PREDICTED = ("c=1", "c=4", "c=8"), ("c=2", "c=6")
-_SLO_LOAD = 0.75  # of the rate that the simulated server can do
+_SLO_LOAD = 0.75  # of the simulated server's highest rate
 _SEED = 1
-_TRIALS, _RANGE = 10, 2.0  # of the search; it covers the predicted rate over and times the range
+_TRIALS, _RANGE = 10, 2.0  # of the search, from the predicted rate / range to the predicted rate * range
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, help="a run of cpu.toml that exists")
-    parser.add_argument("--machine", type=Path, help="bakeoff machine --json, if it was measured before")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where to")
-    parser.add_argument("--no-search", action="store_true", help="without the capacity under an SLO")
+    parser.add_argument("--run", type=Path, help="an existing run of cpu.toml")
+    parser.add_argument("--machine", type=Path, help="output of bakeoff machine --json; default: measure now")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for runs")
+    parser.add_argument("--no-search", action="store_true", help="skip the capacity under an SLO")
     options = parser.parse_args()
     cpu = gpu_table(machine=options.machine)["cpu"] if options.machine else device(measure_machine()[0])
     print(f"{cpu.title}: {cpu.bytes_per_s / 1e9:.1f} GB/s, {cpu.flops('bf16') / 1e9:.0f} GFLOP/s in bf16")
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def device(ceilings: Ceilings) -> Gpu:
-    """What was measured now, as the planner takes it."""
+    """The measured machine as a device of the planner."""
     rates = {"fp32": ceilings.flops_per_s["float32"], "bf16": ceilings.flops_per_s["bfloat16"]}
     return Gpu(
         name="cpu",
@@ -74,7 +75,7 @@ def device(ceilings: Ceilings) -> Gpu:
 
 
 def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dict[str, float]:
-    """Largest error of each metric over the loads that were not fitted, in percent; 100 where none was measured."""
+    """Largest error of each metric over the predicted loads, in percent; 100 for a metric without a measurement."""
     fixed = [
         peak - fitter.modelled_bytes(engine, fitter.served(engine, load, fit))
         for load in engine.loads
@@ -82,14 +83,14 @@ def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dic
     ]
     worst: dict[str, float] = {}
     for load in (load for load in engine.loads if load.label in PREDICTED):
-        for each in predict(fitter, engine, load, fit, median(fixed) if fixed else None):
-            print(f"{each.load:<5} {each.metric:<20} {each.measured:>12.6g} {each.predicted:>12.6g} {each.error:+.1%}")
-            worst[each.metric] = max(worst.get(each.metric, 0.0), abs(100 * each.error))
+        for row in predict(fitter, engine, load, fit, median(fixed) if fixed else None):
+            print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
+            worst[row.metric] = max(worst.get(row.metric, 0.0), abs(100 * row.error))
     return {metric: worst.get(metric, 100.0) for metric in GOALS}
 
 
 def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path) -> float:
-    """Predicted over searched capacity, in percent."""
+    """Error of the predicted capacity against the searched one, in percent."""
     costs = load_model("smollm2-135m").costs(PRECISIONS["bf16"], CACHES["bf16"])
     times = StepTimes(StepWork(costs), cpu, PRECISIONS["bf16"], fit)
     server = Server(times, engine.limits, engine.loads[-1].requests, _SEED)
@@ -107,13 +108,13 @@ def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path)
         trials=_TRIALS,
     )
     assert run.search is not None
-    found = run.search.engines[0]
-    if not found.level:
+    capacity = run.search.engines[0]
+    if not capacity.level:
         print(f"{slo}: predicted {predicted:.3g}/s, met at no rate from {predicted / _RANGE:.3g}/s")
         return 100.0
-    error = predicted / found.level - 1
-    ends = ", ".join("–" if end is None else f"{end:.3g}" for end in (found.low, found.high))
-    print(f"{slo}: predicted {predicted:.3g}/s, measured {found.level:.3g}/s [{ends}], {100 * error:+.1f} %")
+    error = predicted / capacity.level - 1
+    ends = ", ".join("–" if end is None else f"{end:.3g}" for end in (capacity.low, capacity.high))
+    print(f"{slo}: predicted {predicted:.3g}/s, measured {capacity.level:.3g}/s [{ends}], {100 * error:+.1f} %")
     return abs(100 * error)
 
 

@@ -1,15 +1,15 @@
 """Planted bottlenecks are named, and their delay is recovered. Run by ``make bench-profile``, twelve minutes.
 
-Each case measures the real reference engine with something slow in it, around it or before it, ``--rounds`` times.
+Each case profiles the real reference engine with a bottleneck in it, around it or before it, ``--rounds`` times.
 
-- 19 of 20 planted bottlenecks are named, and no run with nothing planted names one but decoding.
-- Where the delay is known, the part that carries it is right to 10 %. Where the slow thing can be taken away, *what if*
-  foretells to 10 % the E2E of the runs without it.
-- At most 2 % of E2E are unattributed in 99 % of requests; no stamps contradict each other by more than 50 µs.
-- Where decode or prefill should meet a limit of the machine, that limit is named, and no phase exceeds a limit by more
-  than the error of its measurement.
+- At least 19 of 20 planted bottlenecks are named; runs without a planted bottleneck name only decoding.
+- Where the delay is known, the time of its part is right to 10 %. Where the bottleneck can be removed, *what if*
+  predicts the E2E of runs without it to 10 %.
+- At most 2 % of E2E are unattributed in 99 % of requests; no time stamps contradict each other by more than 50 µs.
+- Where decode or prefill should reach a limit of the machine, that limit is named, and no phase exceeds a limit by
+  more than the error of its measurement.
 
-The cost of the record itself is printed, not judged: one trial on a shared machine cannot tell so small a difference.
+The cost of recording is printed without a bar: one trial on a shared machine cannot resolve so small a difference.
 """
 
 import argparse
@@ -69,13 +69,13 @@ Expected = Callable[[Attribution], dict[Part, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is slow.
+    """One planted bottleneck.
 
     Attributes:
-        part: that should be named.
+        part: to be named.
         expected: seconds of the parts that carry a known delay.
-        is_clean: nothing is slow.
-        is_removable: it can be taken away without changing anything else: then it is the case `ALONE`.
+        is_clean: nothing is planted.
+        is_removable: without the bottleneck, the case is exactly `ALONE`.
     """
 
     part: Part
@@ -91,8 +91,8 @@ class Case:
     is_removable: bool = False
 
 
-def mean(found: Attribution, part: Part) -> float:
-    return found.means[Latency.E2E][part]
+def mean(attribution: Attribution, part: Part) -> float:
+    return attribution.means[Latency.E2E][part]
 
 
 def network(_: Attribution) -> dict[Part, float]:
@@ -104,9 +104,9 @@ def gaps(_: Attribution) -> dict[Part, float]:
     return {Part.BUBBLES: GAP_S * (CASES["slow step loop"].output_tokens - 1)}
 
 
-def backlog(found: Attribution) -> dict[Part, float]:
-    """Tokens wait for their text one behind the other, while the engine goes on with the next ones."""
-    computing = mean(found, Part.DECODE) + mean(found, Part.BUBBLES)
+def backlog(attribution: Attribution) -> dict[Part, float]:
+    """Tokens queue for detokenisation, while the engine computes the next ones."""
+    computing = mean(attribution, Part.DECODE) + mean(attribution, Part.BUBBLES)
     return {Part.DETOKENISE: DETOKENISE_S * CASES["slow detokeniser"].output_tokens - computing}
 
 
@@ -138,10 +138,10 @@ async def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             store_ceilings(Path(scratch) / "runs", environment(), [ceilings])
             run = await profiled(CASES[name], options, Path(scratch))
-        (found,) = run.attributions
+        (attribution,) = run.attributions
         overhead = overhead_line(run.finished[0].metrics, run.profiled[0].metrics)
-        print(f"{name}: {bottleneck_sentence(found)}; {overhead}", flush=True)
-        measured[name].append(found)
+        print(f"{name}: {bottleneck_sentence(attribution)}; {overhead}", flush=True)
+        measured[name].append(attribution)
     bars = Bars()
     judge_names(bars, measured)
     for name, runs in measured.items():
@@ -150,20 +150,20 @@ async def main() -> None:
 
 
 def judge_names(bars: Bars, measured: dict[str, list[Attribution]]) -> None:
-    """Add the bars of what was named."""
-    cases = [(CASES[name], found) for name, runs in measured.items() for found in runs]
-    planted = [is_named(case, found) for case, found in cases if not case.is_clean]
-    clean = [is_named(case, found) for case, found in cases if case.is_clean]
+    """Add the bars of the named bottlenecks."""
+    cases = [(CASES[name], attribution) for name, runs in measured.items() for attribution in runs]
+    planted = [is_named(case, attribution) for case, attribution in cases if not case.is_clean]
+    clean = [is_named(case, attribution) for case, attribution in cases if case.is_clean]
     if planted:
         bars.add("share_of_planted_named", sum(planted) / len(planted), ">=", NAMED)
     if clean:
         bars.add("named_although_nothing_is_planted", len(clean) - sum(clean), "==", 0)
 
 
-def is_named(case: Case, found: Attribution) -> bool:
-    """Whether the largest part is the planted one. Both ways of the network are one bottleneck."""
-    named = bottleneck(found)
-    return named is not None and named.part in parts_of(case)
+def is_named(case: Case, attribution: Attribution) -> bool:
+    """Whether the largest part is the planted one. Both directions of the network are one bottleneck."""
+    largest = bottleneck(attribution)
+    return largest is not None and largest.part in parts_of(case)
 
 
 def parts_of(case: Case) -> set[Part]:
@@ -171,7 +171,7 @@ def parts_of(case: Case) -> set[Part]:
 
 
 def one_thread() -> Ceilings:
-    """The limits of as many threads as the engine has."""
+    """Measure the machine's limits for the engine's number of threads."""
     torch.set_num_threads(THREADS)
     return measure(torch.device("cpu"), 1.0)
 
@@ -179,11 +179,11 @@ def one_thread() -> Ceilings:
 def judge(bars: Bars, name: str, runs: list[Attribution], alone: list[Attribution]) -> None:
     """Add the bars of one case, each for its worst run."""
     case, key = CASES[name], name.replace(",", "").replace(" ", "_").replace("-", "_")
-    residuals = [found.clock.residual_ns / 1e3 if found.clock else 1e9 for found in runs]
-    bars.add(f"{key}_attributed_share", min(found.attributed_share for found in runs), ">=", ATTRIBUTED)
+    residuals = [attribution.clock.residual_ns / 1e3 if attribution.clock else 1e9 for attribution in runs]
+    bars.add(f"{key}_attributed_share", min(attribution.attributed_share for attribution in runs), ">=", ATTRIBUTED)
     bars.add(f"{key}_clock_residual_us", max(residuals), "<=", RESIDUAL_US)
     if case.bound is not None:
-        limits = [phase_limit(found, case.part) for found in runs]
+        limits = [phase_limit(attribution, case.part) for attribution in runs]
         shares = [max(limit.work.mbu(limit.ceiling), limit.work.mfu(limit.ceiling)) for limit in limits if limit]
         bars.add(
             f"{key}_limit_is_named",
@@ -193,22 +193,22 @@ def judge(bars: Bars, name: str, runs: list[Attribution], alone: list[Attributio
         )
         bars.add(f"{key}_share_of_limit", max(shares, default=1e9), "<=", MAX_SHARE)
     errors: dict[Part, float] = {}
-    for found in runs:
-        for part, seconds in case.expected(found).items():
-            errors[part] = max(errors.get(part, 0.0), abs(mean(found, part) / seconds - 1))
+    for attribution in runs:
+        for part, seconds in case.expected(attribution).items():
+            errors[part] = max(errors.get(part, 0.0), abs(mean(attribution, part) / seconds - 1))
     for part, error in errors.items():
         bars.add(f"{key}_{part.value}_error", error, "<=", ERROR)
     if case.is_removable and alone:
-        foretold = statistics.median(without(found, parts_of(case)) for found in runs)
-        actual = statistics.median(found.mean_s(Latency.E2E) for found in alone)
-        print(f"{name}: E2E without it {foretold:.3f} s foretold, {actual:.3f} s measured")
-        bars.add(f"{key}_what_if_error", abs(foretold / actual - 1), "<=", ERROR)
+        predicted_s = statistics.median(without(attribution, parts_of(case)) for attribution in runs)
+        actual_s = statistics.median(attribution.mean_s(Latency.E2E) for attribution in alone)
+        print(f"{name}: E2E without it {predicted_s:.3f} s predicted, {actual_s:.3f} s measured")
+        bars.add(f"{key}_what_if_error", abs(predicted_s / actual_s - 1), "<=", ERROR)
 
 
-def without(found: Attribution, parts: set[Part]) -> float:
-    """The mean E2E that *what if* gives without these parts."""
-    whole = found.mean_s(Latency.E2E)
-    return whole - sum(whole - case.latency_s for case in what_if(found) if case.part in parts)
+def without(attribution: Attribution, parts: set[Part]) -> float:
+    """The mean E2E that *what if* predicts without these parts."""
+    total_s = attribution.mean_s(Latency.E2E)
+    return total_s - sum(total_s - case.latency_s for case in what_if(attribution) if case.part in parts)
 
 
 async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> results.Run:
@@ -229,7 +229,7 @@ async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> re
         process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
         printed, _ = await process.communicate()
         run = results.load(json.loads(printed)["run"])
-        _ = run.attributions, run.finished  # the folder goes away
+        _ = run.attributions, run.finished  # read before the folder is deleted
         return run
 
 
@@ -255,7 +255,7 @@ max_foreign_share = 1
 
 @contextlib.asynccontextmanager
 async def delayed(url: str, seconds: float) -> AsyncGenerator[str]:
-    """A proxy that delays all bytes of both ways; none for 0."""
+    """Yield the URL of a proxy that delays all bytes in both directions; for 0, the URL itself."""
     if not seconds:
         yield url
         return
@@ -268,9 +268,9 @@ async def delayed(url: str, seconds: float) -> AsyncGenerator[str]:
             loop.call_later(seconds, writer.write, data)
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection(host, int(port))
-        for way in (pipe(reader, there[1]), pipe(there[0], writer)):
-            tasks.add(asyncio.create_task(way))
+        upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
+        for direction in (pipe(reader, upstream_writer), pipe(upstream_reader, writer)):
+            tasks.add(asyncio.create_task(direction))
 
     server: Any = await asyncio.start_server(connect, "127.0.0.1", 0)
     async with server:

@@ -1,7 +1,7 @@
-"""What recording a step costs the engine process. Run by ``make bench-profile``, in a few seconds.
+"""Cost of recording a step in the engine process. Run by ``make bench-profile``, in a few seconds.
 
 A step of 64 sequences takes more than 5 ms on any machine, so that 50 µs are 1 % of it. The time in the loop delays the
-next step; the CPU time holds the thread that encodes and writes, too.
+next step; the CPU time includes the thread that encodes and writes.
 """
 
 import tempfile
@@ -22,18 +22,18 @@ def main() -> None:
     for sequences in (1, 8, 64):
         with tempfile.TemporaryDirectory() as folder:
             engine = SimpleNamespace(on_step=None)
-            log = StepLog(folder, engine)  # type: ignore[arg-type]  (of an engine it only sets on_step)
+            log = StepLog(folder, engine)  # type: ignore[arg-type]  (StepLog only sets its on_step)
             log.start()
-            rounds = [measured(engine, log, sequences) for _ in range(ROUNDS)]
+            rounds = [measure(engine, log, sequences) for _ in range(ROUNDS)]
             log.stop()
-        in_loop_us, cpu_us = (min(values) for values in zip(*rounds, strict=True))  # others use the machine, too
+        in_loop_us, cpu_us = (min(values) for values in zip(*rounds, strict=True))  # the least disturbed rounds
         bars.add(f"step_of_{sequences}_in_loop_us", in_loop_us, "<=", 50)
         bars.add(f"step_of_{sequences}_cpu_us", cpu_us, "<=", 50)
     bars.finish()
 
 
-def measured(engine: SimpleNamespace, log: StepLog, sequences: int) -> tuple[float, float]:
-    """Microseconds of a step: in the loop, and of CPU time with the writer's thread."""
+def measure(engine: SimpleNamespace, log: StepLog, sequences: int) -> tuple[float, float]:
+    """Microseconds of a step: in the loop, and of CPU time, the writer's thread included."""
     requests = [Request(f"chatcmpl-{i:032d}-0", [1] * 10, SamplingParams(max_tokens=5)) for i in range(sequences)]
     for request in requests:
         log.added(request, 1.0)
@@ -46,7 +46,7 @@ def measured(engine: SimpleNamespace, log: StepLog, sequences: int) -> tuple[flo
     for _ in range(STEPS):
         engine.on_step(step, report)
     in_loop_s = time.perf_counter() - start_s
-    time.sleep(0.2)  # the thread catches up
+    time.sleep(0.2)  # until the thread has written all steps
     return in_loop_s / STEPS * 1e6, (time.process_time() - start_cpu_s) / STEPS * 1e6
 
 

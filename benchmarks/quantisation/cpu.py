@@ -1,11 +1,11 @@
-"""Decode pace of the packaged model with weights quantised at load, beside plain weights and GGUF blocks, on a CPU.
+"""Decode speed of the packaged model with weights quantised at load, beside plain weights and GGUF blocks, on a CPU.
 
     python -m benchmarks.quantisation.cpu [--gguf FILE] [--dtype float32]
 
 All sides decode in turns in one process: 200 prompt tokens, then 64 each, as in throughput.py, at batch 1 and 8. A
 ratio is the median over rounds of the ratio to the plain weights in the same round. The blocks are the Q4_1 file that
-the model is made from, with a Q8_0 embedding and head; what is quantised at load keeps these plain. Perplexity is of
-this project's texts.
+the model is made from, with a Q8_0 embedding and head; quantisation at load leaves embedding and head plain. Perplexity
+is that of this project's documentation.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from reference_engine.tools.evaluator import PerplexityMeter
 
 METHOD_NAMES: tuple[MethodName, ...] = ("int8", "int8-zp", "int4", "int4-zp")
 GOALS = {"int8": 1.3, "int4": 1.6}
-"""Decode pace at batch 1 over that of plain weights in the same dtype, at least."""
+"""Least decode speed at batch 1 over that of plain weights in the same dtype."""
 MAX_INT8_PERPLEXITY_CHANGE = 0.01
 
 
 def sides_of(model: str, blocks: Path, dtype: DtypeName) -> Mapping[str, EngineConfig]:
-    """By name; plain weights first."""
+    """Engine configs by name; plain weights first."""
 
     def config(path: str, quantization: QuantizationName) -> EngineConfig:
         return EngineConfig(
@@ -51,34 +51,35 @@ def perplexity(config: EngineConfig, tokens: int) -> float:
 
 
 def compare(sides: Mapping[str, EngineConfig], options: argparse.Namespace) -> None:
-    paces: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
+    rates: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
     engines = {name: load_engine(config) for name, config in sides.items()}
     for number in range(options.rounds + 1):
         for name, engine in engines.items():
-            one = (
+            round_rates = (
                 time_engine(engine, 1, CONTEXT_TOKENS, NEW_TOKENS).decode,
                 time_engine(engine, 8, CONTEXT_TOKENS, NEW_TOKENS).decode,
                 time_engine(engine, 1, PREFILL_TOKENS, 1).prefill,
             )
             if number:  # the first warms up
-                paces[name].append(one)
+                rates[name].append(round_rates)
     del engines
-    texts = {name: perplexity(config, options.perplexity) for name, config in sides.items()}
+    perplexities = {name: perplexity(config, options.perplexity) for name, config in sides.items()}
     print(
         f"{options.dtype}, {torch.get_num_threads()} threads; tokens/s (over plain), medians of {options.rounds} rounds"
     )
     print(f"{'weights':<14}" + "".join(f"{title:>18}" for title in ("decode 1", "decode 8", "prefill", "perplexity")))
     ratios: dict[str, list[float]] = {}
-    for name, rounds in paces.items():
-        pairs = list(zip(rounds, paces["plain"], strict=True))
-        ratios[name] = [statistics.median(mine[i] / plain[i] for mine, plain in pairs) for i in range(3)]
+    for name, rounds in rates.items():
+        pairs = list(zip(rounds, rates["plain"], strict=True))
+        ratios[name] = [statistics.median(quantised[i] / plain[i] for quantised, plain in pairs) for i in range(3)]
         medians = (statistics.median(column) for column in zip(*rounds, strict=True))
-        cells = "".join(f"{pace:>10.1f} ({ratio:4.2f})" for pace, ratio in zip(medians, ratios[name], strict=True))
-        print(f"{name:<14}{cells}{texts[name]:>18.4f}")
+        cells = "".join(f"{rate:>10.1f} ({ratio:4.2f})" for rate, ratio in zip(medians, ratios[name], strict=True))
+        print(f"{name:<14}{cells}{perplexities[name]:>18.4f}")
     bars = Bars()
     for name, goal in GOALS.items():
         bars.add(f"{name}_decode_1_over_plain", ratios[name][0], ">=", goal)
-    bars.add("int8_perplexity_change", texts["int8"] / texts["plain"] - 1, "<=", MAX_INT8_PERPLEXITY_CHANGE)
+    change = perplexities["int8"] / perplexities["plain"] - 1
+    bars.add("int8_perplexity_change", change, "<=", MAX_INT8_PERPLEXITY_CHANGE)
     bars.finish()
 
 

@@ -1,7 +1,7 @@
 """The reference engine beside llama.cpp on the same GGUF files, both served, on a CPU.
 
-Run by ``make bench-quantisation``. Before it: ``bakeoff engines install llama-cpp``. Writes the model as Q4_0, Q4_1 and
-Q8_0 and runs an experiment with each: 1 and 8 streams, prompts and answers of 64 tokens. The figures are output
+Run by ``make bench-quantisation``; needs ``bakeoff engines install llama-cpp`` before. Writes the model as Q4_0, Q4_1
+and Q8_0 and runs an experiment with each: 1 and 8 streams, prompts and answers of 64 tokens. The figures are output
 tokens/s, the centres of intervals over the repeats.
 """
 
@@ -18,8 +18,8 @@ from reference_engine.tools.gguf_export import write_gguf
 
 TYPES: tuple[GgufName, ...] = ("gguf-q4_0", "gguf-q4_1", "gguf-q8_0")
 GOALS = {1: 1.0, 8: 1.5}
-"""By streams: output tokens/s over llama.cpp's, at least."""
-OURS, THEIRS = "reference", "llama.cpp"
+"""By streams: least ratio of output tokens/s to llama.cpp's."""
+REFERENCE, LLAMA_CPP = "reference", "llama.cpp"
 EXPERIMENT = """
 name = "llama-cpp-{kind}"
 repeats = {repeats}
@@ -37,12 +37,12 @@ enable_prefix_caching = false
 
 [[engines]]
 adapter = "reference"
-label = "{ours}"
+label = "{reference}"
 spec = {{ dtype = "bfloat16" }}
 
 [[engines]]
 adapter = "llama_cpp"
-label = "{theirs}"
+label = "{llama_cpp}"
 
 [workload]
 name = "random"
@@ -72,24 +72,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs"))
     options = parser.parse_args()
     bars = Bars()
-    print(f"{'weights':<10}{'streams':>8}{OURS:>12}{THEIRS:>12}{'ratio':>8}")
+    print(f"{'weights':<10}{'streams':>8}{REFERENCE:>12}{LLAMA_CPP:>12}{'ratio':>8}")
     for kind in options.types:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "model.gguf")
             write_gguf(Path(options.model), file, kind, say=lambda _: None)
             experiment = Path(folder, "experiment.toml")
             text = EXPERIMENT.format(
-                kind=kind, repeats=options.repeats, file=file, tokenizer=options.model, ours=OURS, theirs=THEIRS
+                kind=kind,
+                repeats=options.repeats,
+                file=file,
+                tokenizer=options.model,
+                reference=REFERENCE,
+                llama_cpp=LLAMA_CPP,
             )
             experiment.write_text(text, encoding="utf-8")
             run = results.load(measured(experiment, options.out))
         intervals = {(cell.engine, cell.load): cell.intervals.get("output_tokens_per_s") for cell in run.cells}
         for streams, goal in GOALS.items():
-            ours, theirs = (intervals[engine, f"c={streams}"] for engine in (OURS, THEIRS))
-            if ours is None or theirs is None:
+            reference, llama_cpp = (intervals[engine, f"c={streams}"] for engine in (REFERENCE, LLAMA_CPP))
+            if reference is None or llama_cpp is None:
                 sys.exit(f"{kind}, {streams} streams: an engine has no valid trial; run it again")
-            ratio = ours.centre / theirs.centre
-            print(f"{kind:<10}{streams:>8}{ours.centre:>12.1f}{theirs.centre:>12.1f}{ratio:>8.2f}", flush=True)
+            ratio = reference.centre / llama_cpp.centre
+            centres = f"{reference.centre:>12.1f}{llama_cpp.centre:>12.1f}"
+            print(f"{kind:<10}{streams:>8}{centres}{ratio:>8.2f}", flush=True)
             bars.add(f"{kind}_{streams}_streams_over_llama_cpp", ratio, ">=", goal)
     bars.finish()
 

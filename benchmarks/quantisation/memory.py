@@ -2,10 +2,10 @@
 
     python -m benchmarks.quantisation.memory [--model FOLDER] [--only int4 ...]
 
-`estimate_memory` counts weights, KV cache and the peak of the largest step; then they are built and measured. On a CPU
-with the packaged model: the tensors that it keeps, and what torch's profiler sees allocated in a step. On a GPU with
-Llama-3.1-8B shapes and random weights made there: `torch.cuda.memory_allocated`, and its peak; CUDA graphs come on top.
-Fails where the sum is off by more than 3 %.
+`estimate_memory` counts weights, KV cache and the peak of the largest step; then these are built and measured. On a CPU
+the packaged model is used: measured are the tensors that it keeps, and the allocations of a step that torch's profiler
+records. On a GPU Llama-3.1-8B shapes with random weights are used: measured are `torch.cuda.memory_allocated` and its
+peak, which leave out CUDA graphs. Fails if the sum is off by more than 3 %.
 """
 
 import argparse
@@ -42,11 +42,11 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": True},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
 }
-"""Checkpoints of these formats are random: `quantization_config` by name."""
+"""`quantization_config` by name of the format; checkpoints of these formats are random."""
 
 
 def peak_bytes(step: Callable[[], None]) -> int:
-    """Bytes that torch allocates on the CPU during a step, at their peak; what its operations use inside is seen."""
+    """Peak of the bytes that torch allocates on the CPU during a step, those within its operations included."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
     events = profile.profiler.kineto_results.events()
@@ -55,13 +55,13 @@ def peak_bytes(step: Callable[[], None]) -> int:
 
 
 class Measured:
-    """Builds a model, a cache and a step one after the other, and measures each.
+    """Measured memory of a model, a KV cache and a step, which are built one after the other.
 
     Args:
-        config: as `resolve_config` returned it.
+        config: resolved by `resolve_config`.
         checkpoint: of the model.
-        device: that computes.
-        libraries_bytes: what libraries took on it before.
+        device: to build them on.
+        libraries_bytes: allocated on it for libraries before.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Measured:
 
     def _peak(self, step: Callable[[], None]) -> int:
         if self._device.type != "cuda":
-            step()  # compiles what is compiled at first use
+            step()  # the first use compiles
             return peak_bytes(step)
         torch.cuda.reset_peak_memory_stats(self._device)
         before = self._allocated()
@@ -103,7 +103,7 @@ class Measured:
 
 
 def held_bytes(model: Model) -> int:
-    """Bytes of the tensors that a model keeps, those that share memory counted once."""
+    """Bytes of the tensors that a model keeps; tensors that share memory count once."""
     sizes: dict[int, int] = {}
     for tensor in tensors_of(model):
         if tensor.layout is torch.strided:
@@ -134,7 +134,7 @@ def libraries_of(device: torch.device) -> int:
 
 
 def folder_of(root: Path, model: Path | None, form: str | None) -> Path:
-    """A folder with the config.json of a case whose weights are random; the model's own where they are not."""
+    """The model's own folder, or a new one with the config.json of a case with random weights."""
     if model is not None and form is None:
         return model
     raw = LLAMA_8B if model is None else json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def folder_of(root: Path, model: Path | None, form: str | None) -> Path:
 
 
 def _fitting(form: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Groups that divide the widths of the model."""
+    """A group size that divides the widths of the model."""
     return {} if raw["hidden_size"] % FORMATS[form]["group_size"] == 0 else {"group_size": 64}
 
 
@@ -155,7 +155,7 @@ def row(name: str, estimate: MemoryEstimate, measured: Measured, seconds: float)
     parts = ("weights", "kv_cache", "workspace", "total")
     pairs = [(getattr(estimate, part), getattr(measured, part)) for part in parts]
     error = estimate.total / measured.total - 1
-    cells = "".join(f"{counted / _MIB:>11,.1f}{found / _MIB:>11,.1f}" for counted, found in pairs)
+    cells = "".join(f"{estimated / _MIB:>11,.1f}{actual / _MIB:>11,.1f}" for estimated, actual in pairs)
     return f"{name:<20}{cells}{error:>+9.2%}{seconds:>6.1f}", error
 
 
@@ -173,8 +173,8 @@ def main() -> None:
     device = torch.device(kind)
     model = options.model or (None if has_cuda or default is None else Path(default))
     if model is None and not has_cuda:
-        parser.error("--model: a CPU wants a checkpoint folder (make model)")
-    torch.set_num_threads(1)  # several wait for each other on a busy machine
+        parser.error("--model: a CPU needs a checkpoint folder (make model)")
+    torch.set_num_threads(1)  # several threads wait for each other on a busy machine
     libraries, bars = libraries_of(device), Bars()
     titles = "".join(f"{title:>22}" for title in ("weights", "KV cache", "workspace", "total"))
     print(f"MiB, estimated and measured, on {torch.cuda.get_device_name() if has_cuda else 'a CPU'}, {options.dtype}")

@@ -1,10 +1,10 @@
-"""What each method of quantisation costs in quality: perplexity, KL divergence and token match beside the plain model.
+"""Quality cost of each method of quantisation: perplexity, KL divergence and token match against the plain model.
 
     python -m benchmarks.quantisation.quality [--tokens 20480] [--methods int4 gptq] [--keep FOLDER] [--trained FOLDER]
 
-The text is Python's own reference (the topics of ``help()``), present wherever Python is: methods are calibrated on
-every second topic, and all are measured on the others. With --keep, checkpoints and evaluations stay, and the next call
-goes on with what is missing. --trained is the model after ``bakeoff models distil MODEL MODEL --rounded-to int4``.
+The text is Python's own reference (the topics of ``help()``), which every Python has: methods are calibrated on every
+second topic, and all are measured on the others. With --keep, checkpoints and evaluations stay, and the next call adds
+what is missing. --trained is the model after ``bakeoff models distil MODEL MODEL --rounded-to int4``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _BUDGET, _TRAINED = list(_METHODS)[-2:]
 _BUDGET_OVER_INT4 = 1.15
 """Bytes of `_BUDGET`, relative to those of int4."""
 _SMALL_COST = 0.005
-"""Of perplexity, relative to the plain model."""
+"""Increase of perplexity, relative to the plain model."""
 
 
 def main() -> None:
@@ -46,14 +46,14 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--tokens", type=int, default=20_480, help="of the text to measure on")
     parser.add_argument("--calibration-tokens", type=int, default=32_768)
-    parser.add_argument("--methods", nargs="+", choices=_METHODS, help="default: all, the last one with --trained only")
+    parser.add_argument("--methods", nargs="+", choices=_METHODS, help="default: all, int4 trained with --trained only")
     parser.add_argument("--trained", type=Path, help="checkpoint that was trained to be rounded to int4")
     parser.add_argument("--keep", type=Path, help="folder for checkpoints and evaluations")
     options = parser.parse_args()
     options.methods = options.methods or [name for name in _METHODS if name != _TRAINED or options.trained]
     with kept_folder(options.keep) as folder:
         texts = _write_texts(folder)
-        rows = {name: _measured(name, options, folder, *texts) for name in options.methods}
+        rows = {name: _evaluate(name, options, folder, *texts) for name in options.methods}
     perplexity = rows[options.methods[0]]["reference_perplexity"]["centre"]
     print(f"\nplain: {_megabytes(Path(options.model)):.1f} MB, perplexity {perplexity:.2f}")
     print(f"{'method':<15}{'MB':>8}{'perplexity':>28}{'KL, nats':>12}{'token match':>13}")
@@ -69,7 +69,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def kept_folder(keep: Path | None) -> Iterator[Path]:
-    """That folder, made if need be; a temporary one for None."""
+    """Make and yield this folder; a temporary one for None."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
@@ -79,7 +79,7 @@ def kept_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _write_texts(folder: Path) -> tuple[Path, Path]:
-    """To calibrate on, and to measure on."""
+    """Write the texts to calibrate on and to measure on; returns their files."""
     names = sorted(topics)
     files = folder / "calibration.txt", folder / "held.txt"
     for first, file in enumerate(files):
@@ -87,23 +87,23 @@ def _write_texts(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def _measured(name: str, options: argparse.Namespace, folder: Path, calibration: Path, held: Path) -> dict[str, Any]:
+def _evaluate(name: str, options: argparse.Namespace, folder: Path, calibration: Path, held: Path) -> dict[str, Any]:
     target, result = folder / name.replace(" ", "-"), folder / f"{name.replace(' ', '-')}.json"
     if not (target / "config.json").exists():
-        words = [*_METHODS[name].split(), "--text", calibration, "--calibration-tokens", options.calibration_tokens]
+        arguments = [*_METHODS[name].split(), "--text", calibration, "--calibration-tokens", options.calibration_tokens]
         if name == _BUDGET:
-            words += ["--budget-mb", _BUDGET_OVER_INT4 * _megabytes(folder / "int4")]
+            arguments += ["--budget-mb", _BUDGET_OVER_INT4 * _megabytes(folder / "int4")]
         source = options.trained if name == _TRAINED else options.model
-        bakeoff_models(["quantize", source, *words, "--out", target])
+        bakeoff_models(["quantize", source, *arguments, "--out", target])
     if not result.exists():
-        words = ["eval", target, "--reference", options.model, "--text", held, "--max-tokens", options.tokens]
-        result.write_bytes(bakeoff_models([*words, "--dtype", "float32", "--json"]))
+        arguments = ["eval", target, "--reference", options.model, "--text", held, "--max-tokens", options.tokens]
+        result.write_bytes(bakeoff_models([*arguments, "--dtype", "float32", "--json"]))
     return {**json.loads(result.read_bytes()), "megabytes": _megabytes(target)}
 
 
-def bakeoff_models(words: Sequence[object]) -> bytes:
-    """What ``bakeoff models`` with these words prints on stdout."""
-    argv = [sys.executable, "-m", "bakeoff", "models", *map(str, words)]
+def bakeoff_models(arguments: Sequence[object]) -> bytes:
+    """Run ``bakeoff models`` with these arguments; returns its stdout."""
+    argv = [sys.executable, "-m", "bakeoff", "models", *map(str, arguments)]
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout
 
 
@@ -116,7 +116,7 @@ def _percent(ratio: float) -> str:
 
 
 def _judge(costs: dict[str, float]) -> None:
-    """Of perplexity, by method."""
+    """Add the bars; `costs` are increases of perplexity by method."""
     bars = Bars()
     for name in ("int8", "int8-zp", "fp8", "w8a8"):
         if name in costs:

@@ -1,9 +1,9 @@
-"""What speculation is worth on this machine's CPU, by task family. Run by ``make bench-speculation``.
+"""Speed-up by speculation on this machine's CPU, by task family. Run by ``make bench-speculation``.
 
 One stream, greedy. Engines with and without drafts take turns at each prompt; the speed-up is the ratio of the sums of
-their medians. The oracle knows the answer, and copies from the best of all earlier places behind the same last token:
-no drafter that copies by context can do better. ``--draft`` adds a draft model and ``--head`` an EAGLE head, such as
-``benchmarks.drafts`` makes; behind their speed-ups stands the share of their drafts that was right.
+their medians. The oracle has the answer, and copies from the best of all earlier places that follow the same last
+token: no drafter that copies by context can be better. ``--draft`` adds a draft model and ``--head`` an EAGLE head,
+such as ``benchmarks.drafts`` makes; the table shows the accepted share of their drafts after the speed-ups.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LEARNED = (DRAFT, HEAD)
 
 
 class Oracle(NgramDrafter):
-    """Copies what is right; arguments and results as of `NgramDrafter`."""
+    """Copies only tokens of the answer; arguments and results are those of `NgramDrafter`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class Oracle(NgramDrafter):
         answer = self.answers[tuple(tokens[: request.prompt_len])]
         rest = answer[request.num_output :][:num_tokens]
         places = (place for place, token in enumerate(tokens[:-1], start=1) if token == tokens[-1])
-        known = tokens + rest  # a copy may go on into itself
-        return max((_right(known[place:], rest) for place in places), key=len, default=[]), 0
+        sequence = tokens + rest  # a copy may continue into itself
+        return max((_common_prefix(sequence[place:], rest) for place in places), key=len, default=[]), 0
 
     def free(self, request_ids: Iterable[str]) -> None:
-        """Keeps the answers."""
+        """Keep the answers."""
 
 
 class Counts:
-    """Drafts that an engine verified, and those of them that were right."""
+    """Counts the drafts that an engine verifies and accepts."""
 
     def __init__(self, llm: LLM) -> None:
         self._drafted = self._accepted = 0
@@ -58,14 +58,13 @@ class Counts:
         return report
 
     def take(self) -> float:
-        """Share that was right since the last call."""
+        """Share that was accepted since the last call."""
         share = self._accepted / max(1, self._drafted)
         self._drafted = self._accepted = 0
         return share
 
 
-def _right(tokens: Sequence[int], answer: Sequence[int]) -> Sequence[int]:
-    """What two sequences begin with in common."""
+def _common_prefix(tokens: Sequence[int], answer: Sequence[int]) -> Sequence[int]:
     pairs = enumerate(zip(tokens, answer, strict=False))
     return tokens[: next((place for place, (a, b) in pairs if a != b), min(len(tokens), len(answer)))]
 
@@ -114,13 +113,13 @@ def main() -> None:
                     began = time.perf_counter()
                     generate(llm.engine, [prompt], [params])
                     times[name][number].append(time.perf_counter() - began)
-        medians = {name: sum(map(statistics.median, several)) for name, several in times.items()}
+        medians = {name: sum(map(statistics.median, prompt_times)) for name, prompt_times in times.items()}
         speed_ups = {name: medians[PLAIN] / median for name, median in medians.items() if name != PLAIN}
         print(
             f"{family:<14}{medians[PLAIN] / len(prompts):>11.2f}"
             + "".join(f"{ratio:>9.2f}" for ratio in speed_ups.values())
             + " " * 12
-            + "".join(f"{several.take():>9.0%}" for several in counts.values()),
+            + "".join(f"{count.take():>9.0%}" for count in counts.values()),
             flush=True,
         )
         label = family.replace("-", "_")

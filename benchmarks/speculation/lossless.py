@@ -1,15 +1,14 @@
-"""Bar: answers with drafts are those without, token for token. Real prompts, all kinds of sampling, float32.
+"""Bar: answers with drafts equal those without, token for token. Real prompts, all kinds of sampling, float32.
 
     python -m benchmarks.speculation.lossless [--device cuda [--batch-invariant]] [--prompts 200] [--tokens 128]
 
-Each case runs the same requests with another way of drafting or under other pressure: room for all; few blocks, so that
-requests are preempted, and computed again or swapped; small steps, which cut prompts; a second time, when the prefix
-cache has them; a window. The draft model is the model itself unless ``--draft`` names another.
+Each case runs the same requests with another drafter or under other pressure: room for all; few blocks, so that
+requests are preempted, and recomputed or swapped; small steps, which split prompts; a second time, with all prompts in
+the prefix cache; a window. The draft model is the model itself unless ``--draft`` names another.
 
-On a GPU float32 sums depend on the size of the batch. So a difference is excused where its token was nearly tied with
-the one expected, and that request is compared no further: in greedy decoding if the two best log-probabilities are
-within 1e-4; in sampling if the engine without drafts says the same token, too, once the uniform number behind it moves
-by at most 1e-4.
+On a GPU float32 sums depend on the size of the batch. So a difference is excused if its token was nearly tied with the
+expected one, and the request is not compared further: in greedy decoding if the two best log-probabilities are within
+1e-4; in sampling if the engine without drafts samples the same token when its uniform number moves by at most 1e-4.
 """
 
 import argparse
@@ -56,7 +55,7 @@ PRESSURES: dict[str, dict[str, Any]] = {
 }
 WINDOW = {"attention_window": 128, "enable_prefix_caching": False}
 OWN_BASELINE = ("window", "cut prompts")
-"""Cases that change sums without any draft: a shorter piece of a prompt is multiplied in another order."""
+"""Cases that change sums even without drafts, because shorter parts of a prompt are summed in another order."""
 
 
 Answers = dict[int, list[tuple[int, float]]]
@@ -64,13 +63,13 @@ Answers = dict[int, list[tuple[int, float]]]
 
 
 def answer(
-    llm: LLM, prompts: Mapping[int, list[int]], num_tokens: int, times: int = 1
+    llm: LLM, prompts: Mapping[int, list[int]], num_tokens: int, passes: int = 1
 ) -> tuple[Answers, Counter[str]]:  # fmt: skip
-    """The answers to prompts by number, the last time; and what happened."""
+    """Answers of the last pass to prompts by number; and counts of the engine's events in all passes."""
     counts = Counter[str]()
     answers: Answers = {}
     eos = frozenset(llm._eos_token_ids)  # noqa: SLF001
-    for _ in range(times):
+    for _ in range(passes):
         answers = {}
         for number, prompt in prompts.items():
             params = SamplingParams(
@@ -91,13 +90,13 @@ def answer(
     return answers, counts
 
 
-def differences(expected: Answers, said: Answers) -> dict[int, int]:
-    """Place of the first difference, by number of the request."""
+def differences(expected: Answers, answers: Answers) -> dict[int, int]:
+    """Place of the first difference by number of the request."""
     places: dict[int, int] = {}
-    for number, ours in expected.items():
-        pairs = list(zip(ours, said[number], strict=False))
+    for number, tokens in expected.items():
+        pairs = list(zip(tokens, answers[number], strict=False))
         place = next((place for place, (a, b) in enumerate(pairs) if a[0] != b[0]), len(pairs))
-        if place < max(len(ours), len(said[number])):
+        if place < max(len(tokens), len(answers[number])):
             places[number] = place
     return places
 
@@ -106,7 +105,7 @@ def nearly_tied(
     settings: Mapping[str, Any],
     prompts: Mapping[int, list[int]],
     expected: Answers,
-    said: Answers,
+    answers: Answers,
     places: dict[int, int],
 ) -> list[int]:
     """Numbers of the requests whose first difference is excused.
@@ -115,7 +114,7 @@ def nearly_tied(
         settings: of the engine without drafts.
         prompts: of the requests, by number.
         expected: its answers.
-        said: those with drafts.
+        answers: those with drafts.
         places: of the differences.
     """
     excused = [number for number, place in places.items() if _margin(expected[number], place) < EXCUSED_MARGIN]
@@ -123,11 +122,11 @@ def nearly_tied(
     if sampled:
         with LLM(**settings) as llm:
             for number in sampled:
-                wanted = [token for token, _ in said[number][: places[number] + 1]]
+                sampled_ids = [token for token, _ in answers[number][: places[number] + 1]]
                 for shift in SHIFTS:
                     with shifted(number, places[number], shift):
-                        alone, _ = answer(llm, {number: prompts[number]}, len(wanted))
-                    if [token for token, _ in alone[number]] == wanted:
+                        shifted_answers, _ = answer(llm, {number: prompts[number]}, len(sampled_ids))
+                    if [token for token, _ in shifted_answers[number]] == sampled_ids:
                         excused.append(number)
                         break
     return excused
@@ -139,13 +138,16 @@ def _margin(tokens: Sequence[tuple[int, float]], place: int) -> float:
 
 @contextlib.contextmanager
 def shifted(number: int, place: int, shift: float) -> Generator[None]:
-    """Moves the uniform number behind one token of one request."""
+    """Shift the uniform number that samples one token of one request."""
 
-    def moved(seeds: Sequence[int], places: Sequence[int], stream: int = 0) -> np.ndarray:
-        is_moved = (np.asarray(seeds) == number) & (np.asarray(places) == place)
-        return np.clip(uniforms(seeds, places, stream) + shift * is_moved, 0.0, np.nextafter(1.0, 0.0))
+    def shifted_uniforms(seeds: Sequence[int], places: Sequence[int], stream: int = 0) -> np.ndarray:
+        is_shifted = (np.asarray(seeds) == number) & (np.asarray(places) == place)
+        return np.clip(uniforms(seeds, places, stream) + shift * is_shifted, 0.0, np.nextafter(1.0, 0.0))
 
-    with mock.patch.object(sampler, "uniforms", moved), mock.patch.object(device_sampler, "uniforms", moved):
+    with (
+        mock.patch.object(sampler, "uniforms", shifted_uniforms),
+        mock.patch.object(device_sampler, "uniforms", shifted_uniforms),
+    ):
         yield
 
 
@@ -182,11 +184,11 @@ def main() -> None:
     lengths = options.lengths
     cases = [(f"{method}:{length}{sources[method]}", "room for all") for method in methods for length in lengths]
     middle = [f"{method}:{lengths[len(lengths) // 2]}{sources[method]}" for method in methods]
-    cases += [(each, pressure) for each in middle for pressure in (*PRESSURES, "second time")]
-    cases += [(each, "window") for each in middle if each.startswith("ngram")]
+    cases += [(method, pressure) for method in middle for pressure in (*PRESSURES, "second time")]
+    cases += [(method, "window") for method in middle if method.startswith("ngram")]
     baselines: dict[str, Answers] = {}
-    asked: dict[int, list[int]] = {}
-    print(f"{'drafts':<14}{'case':<14}{'differ':>7}{'excused':>9}{'accepted':>10}{'drafted':>9}  what happened")
+    requests: dict[int, list[int]] = {}
+    print(f"{'drafts':<14}{'case':<14}{'differ':>7}{'excused':>9}{'accepted':>10}{'drafted':>9}  events")
     for method, case in dict.fromkeys(cases):
         changes = settings | (WINDOW if case == "window" else PRESSURES.get(case, {}))
         key = case if case in OWN_BASELINE else ""
@@ -195,18 +197,18 @@ def main() -> None:
             with LLM(**plain) as llm:
                 count = -(-options.prompts // len(FAMILIES))
                 prompts = [p for family in FAMILIES for p in prompts_of(llm.tokenizer, family, count)]
-                asked = dict(enumerate(prompts[: options.prompts]))
-                baselines[key], _ = answer(llm, asked, options.tokens)
+                requests = dict(enumerate(prompts[: options.prompts]))
+                baselines[key], _ = answer(llm, requests, options.tokens)
         with LLM(**changes, speculation=method, adaptive_speculation=False) as llm:
-            said, counts = answer(llm, asked, options.tokens, times=2 if case == "second time" else 1)
-        places = differences(baselines[key], said)
-        excused = [] if options.batch_invariant else nearly_tied(plain, asked, baselines[key], said, places)
+            answers, counts = answer(llm, requests, options.tokens, passes=2 if case == "second time" else 1)
+        places = differences(baselines[key], answers)
+        excused = [] if options.batch_invariant else nearly_tied(plain, requests, baselines[key], answers, places)
         numbers = [number for number in places if number not in excused]
         name = ":".join(method.split(":")[:2])
-        happened = ", ".join(f"{what} {counts[what]}" for what in ("preempted", "swapped", "cached") if counts[what])
-        happened += "".join(f"; {SAMPLING[number % len(SAMPLING)]}" for number in numbers)
+        events = ", ".join(f"{event} {counts[event]}" for event in ("preempted", "swapped", "cached") if counts[event])
+        events += "".join(f"; {SAMPLING[number % len(SAMPLING)]}" for number in numbers)
         row = f"{name:<14}{case:<14}{len(numbers):>7}{len(excused):>9}{counts['accepted']:>10}{counts['drafted']:>9}"
-        print(f"{row}  {happened}", flush=True)
+        print(f"{row}  {events}", flush=True)
         bars.add(f"{name} {case}: requests that differ".replace(" ", "_"), len(numbers), "==", 0)
     bars.finish()
 

@@ -1,11 +1,11 @@
-"""Seconds for each token that a draft model proposes, with its whole head and with one trimmed to some rows.
+"""Time per draft of a draft model, with its whole head and with one trimmed to some rows.
 
     python -m benchmarks.speculation.trimmed_head [--draft FOLDER] [--text FILE] [--rows 8192] [--dtype bfloat16]
 
-Without ``--draft`` the draft model is the model itself, pruned to four layers. One stream, greedy, always as many
-drafts as there may be. Two engines, one for each head, take turns on the same prompts; what counts is the time of
-drafting alone, the draft model's reading of prompts and accepted drafts included. The folder is copied, its weights are
-not. With ``--model FOLDER`` the draft model verifies itself, which is quickest.
+Without ``--draft`` the draft model is the model itself, pruned to four layers. One stream, greedy, always with the
+largest number of drafts. Two engines, one for each head, take turns on the same prompts. Only the time of drafting
+counts, which includes the draft model's prefill of prompts and accepted drafts. The draft model's folder is copied,
+with links to its files. If ``--model`` is the draft model, it verifies itself, which is fastest.
 """
 
 import argparse
@@ -51,8 +51,8 @@ class Stopwatch:
 
     def take(self) -> float:
         """Seconds for each draft since the last call."""
-        each, self.seconds, self.drafts = self.seconds / self.drafts, 0.0, 0
-        return each
+        draft_s, self.seconds, self.drafts = self.seconds / self.drafts, 0.0, 0
+        return draft_s
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--threads", type=int, default=1, help="more wait for each other on a busy machine")
+    parser.add_argument("--threads", type=int, default=1, help="several wait for each other on a busy machine")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text = options.text or Path(folder, "text")
@@ -79,7 +79,7 @@ def main() -> None:
             shutil.copytree(
                 draft,
                 copy,
-                copy_function=lambda source, to: Path(to).symlink_to(Path(source).resolve()),
+                copy_function=lambda source, target: Path(target).symlink_to(Path(source).resolve()),
                 ignore=shutil.ignore_patterns(FILE),
             )
         trim(drafts[TRIMMED], options.rows, text=text, say=print)
@@ -103,10 +103,10 @@ def main() -> None:
             for prompt in prompts:
                 generate(llm.engine, [prompt], [params])
             times[name].append(watches[name].take())
-    medians = {name: statistics.median(several[1:]) for name, several in times.items()}
-    for name, several in times.items():
-        least, most = min(several[1:]), max(several[1:])
-        print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({1e6 * least:.0f} to {1e6 * most:.0f})", flush=True)
+    medians = {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+    for name, seconds in times.items():
+        lowest, highest = 1e6 * min(seconds[1:]), 1e6 * max(seconds[1:])
+        print(f"{name:<9}{1e6 * medians[name]:>8.0f} µs a draft ({lowest:.0f} to {highest:.0f})", flush=True)
     bars = Bars()
     bars.add("whole_over_trimmed", medians[WHOLE] / medians[TRIMMED], ">=", 1.5)
     bars.finish()

@@ -1,7 +1,7 @@
 """An engine process without a model: one token for each request in every step, at a fixed pace.
 
-It waits until `max_num_seqs` requests have arrived. Their steps come in three parts with pauses, in which the server
-falls silent: warm-up, the measured steps, and the step that ends all requests. The output repeats the prompt.
+It waits until `max_num_seqs` requests have arrived. Their steps come in three parts, between which the server sends
+nothing: warm-up, the measured steps, and the step that ends all requests. The output repeats the prompt.
 """
 
 import os
@@ -32,7 +32,7 @@ def report(outputs: list[TokenOutput], arrived: int) -> StepReport:
 
 
 def batches(channel: Channel, size: int) -> Iterator[list[Request]]:
-    """Groups of `size` requests, as they have arrived."""
+    """Groups of `size` requests in order of arrival."""
     requests: list[Request] = []
     while True:
         for command in channel.receive(wait=True):
@@ -44,7 +44,7 @@ def batches(channel: Channel, size: int) -> Iterator[list[Request]]:
 
 
 def steps(requests: Sequence[Request], num_steps: int, interval_s: float) -> Iterator[list[TokenOutput]]:
-    """The tokens of each step, when they are due."""
+    """Yield the tokens of each step when they are due."""
     texts = [[token for token in request.token_ids if token >= _NUM_SPECIAL] for request in requests]
     num_all = WARM_UP_STEPS + num_steps + 1
     due_s = time.perf_counter()

@@ -41,10 +41,10 @@ class FakeCore(CoreProcess):
 
 
 class _Bare(asyncio.Protocol):
-    """A client that waits for constant bytes."""
+    """A connection whose client waits for constant bytes."""
 
-    def __init__(self, asking: "asyncio.Queue[asyncio.Transport]") -> None:
-        self._asking = asking
+    def __init__(self, waiting: "asyncio.Queue[asyncio.Transport]") -> None:
+        self._waiting = waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Part of `asyncio.Protocol`."""
@@ -53,16 +53,16 @@ class _Bare(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:  # noqa: ARG002 (the base class's signature)
         """Part of `asyncio.Protocol`."""
         self._transport.write(HEAD)
-        self._asking.put_nowait(self._transport)
+        self._waiting.put_nowait(self._transport)
 
 
 async def write_bare(plan: Plan, port: int) -> None:
-    """Writes a constant event to every stream in every step, and nothing else: what no front end can do without."""
-    asking: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
-    server = await asyncio.get_running_loop().create_server(lambda: _Bare(asking), "127.0.0.1", port)
+    """Write a constant event to every stream in every step, and nothing else: the least work of any front end."""
+    waiting: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
+    server = await asyncio.get_running_loop().create_server(lambda: _Bare(waiting), "127.0.0.1", port)
     async with server:
         while True:
-            transports = [await asking.get() for _ in range(plan.num_streams)]
+            transports = [await waiting.get() for _ in range(plan.num_streams)]
             for number, count in enumerate((WARM_UP_STEPS, plan.num_steps, 1)):
                 due_s = time.perf_counter() + (PAUSE_S if number else 0.0)
                 for _ in range(count):

@@ -1,4 +1,4 @@
-"""Transformers' own continuous batching as one side of `open_loop.py`, as requests come."""
+"""Transformers' own continuous batching as one side of `open_loop.py`, for requests as they arrive."""
 
 import json
 import sys
@@ -10,36 +10,38 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 PAGE = 256  # tokens; Transformers' own default
 
-model, dtype, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
+model, dtype, max_requests = sys.argv[1], sys.argv[2], int(sys.argv[3])
 llm: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
 manager = llm.init_continuous_batching(
     generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
-    # Left to itself it takes most of the machine's memory.
-    continuous_batching_config=ContinuousBatchingConfig(page_size=PAGE, num_blocks=4 * most, max_batch_tokens=512),
+    # Without a limit it takes most of the machine's memory.
+    continuous_batching_config=ContinuousBatchingConfig(
+        page_size=PAGE, num_blocks=4 * max_requests, max_batch_tokens=512
+    ),
 )
-manager.start()  # its thread sleeps while nobody asks
+manager.start()  # its thread sleeps while there is no request
 
 
-def as_they_come(job: dict[str, Any]) -> int:
-    """Answer requests after their arrival; returns how many tokens."""
-    began, made = time.perf_counter(), 0
-    for at, prompt in zip(job["arrivals_s"], job["prompts"], strict=True):
-        time.sleep(max(0.0, at + began - time.perf_counter()))
+def answer_arrivals(job: dict[str, Any]) -> int:
+    """Answer requests as they arrive; returns the number of output tokens."""
+    began, num_tokens = time.perf_counter(), 0
+    for arrival_s, prompt in zip(job["arrivals_s"], job["prompts"], strict=True):
+        time.sleep(max(0.0, arrival_s + began - time.perf_counter()))
         manager.add_request(prompt, max_new_tokens=job["output"])
     for _ in job["prompts"]:
         answer = manager.get_result()
         assert answer is not None
         assert answer.error is None, answer.error
-        made += len(answer.generated_tokens)
-    return made
+        num_tokens += len(answer.generated_tokens)
+    return num_tokens
 
 
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
     began = time.perf_counter()
-    made = as_they_come(job)
+    num_tokens = answer_arrivals(job)
     seconds = time.perf_counter() - began
-    assert made == len(job["prompts"]) * job["output"]
+    assert num_tokens == len(job["prompts"]) * job["output"]
     print(json.dumps({"seconds": seconds}), flush=True)
 manager.stop()

@@ -1,4 +1,4 @@
-"""The reference engine as one side: a line with requests in, a line with seconds out."""
+"""The reference engine as one side: reads a line with requests, writes a line with seconds."""
 
 import json
 import sys
@@ -20,25 +20,25 @@ engine = load_engine(
 )  # fmt: skip
 
 
-def together(job: dict[str, Any], params: SamplingParams) -> int:
-    """Answer requests that are all there; returns how many tokens."""
+def answer_batch(job: dict[str, Any], params: SamplingParams) -> int:
+    """Answer requests that are all queued at once; returns the number of output tokens."""
     tokens = generate(engine, job["prompts"], [params] * len(job["prompts"]))
     return sum(map(len, tokens))
 
 
-def as_they_come(job: dict[str, Any], params: SamplingParams) -> int:
-    """Answer requests that come one after the other: each joins the batch at the next step."""
-    coming, made = deque(enumerate(zip(job["arrivals_s"], job["prompts"], strict=True))), 0
+def answer_arrivals(job: dict[str, Any], params: SamplingParams) -> int:
+    """Answer requests as they arrive: each joins the batch at the next step."""
+    pending, num_tokens = deque(enumerate(zip(job["arrivals_s"], job["prompts"], strict=True))), 0
     began = time.perf_counter()
-    while coming or engine.has_work:
-        while coming and coming[0][1][0] <= time.perf_counter() - began:
-            number, (_, prompt) = coming.popleft()
+    while pending or engine.has_work:
+        while pending and pending[0][1][0] <= time.perf_counter() - began:
+            number, (_, prompt) = pending.popleft()
             engine.add(Request(str(number), prompt, params))
         if engine.has_work:
-            made += len(engine.step().outputs)
+            num_tokens += len(engine.step().outputs)
         else:
-            time.sleep(max(0.0, coming[0][1][0] + began - time.perf_counter()))
-    return made
+            time.sleep(max(0.0, pending[0][1][0] + began - time.perf_counter()))
+    return num_tokens
 
 
 print("ready", flush=True)
@@ -46,7 +46,7 @@ for line in sys.stdin:
     job = json.loads(line)
     params = SamplingParams(max_tokens=job["output"], temperature=0.0)
     began = time.perf_counter()
-    made = (as_they_come if "arrivals_s" in job else together)(job, params)
+    num_tokens = (answer_arrivals if "arrivals_s" in job else answer_batch)(job, params)
     seconds = time.perf_counter() - began
-    assert made == len(job["prompts"]) * job["output"]
+    assert num_tokens == len(job["prompts"]) * job["output"]
     print(json.dumps({"seconds": seconds}), flush=True)

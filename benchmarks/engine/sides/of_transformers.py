@@ -1,7 +1,7 @@
-"""Transformers' `generate` as one side: a line with requests of one prompt length in, a line with seconds out.
+"""Transformers' `generate` as one side: reads a line with requests of one prompt length, writes a line with seconds.
 
-Requests that are all there are one batch. Those that come one after the other are answered in turn, as many at once as
-wait then, but never more than the job's `at_once`.
+Requests without arrival times are one batch. Requests with arrival times are answered in order: a batch is all waiting
+requests, but at most the job's `at_once`.
 """
 
 import json
@@ -18,31 +18,31 @@ llm: Any = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtyp
 
 
 @torch.inference_mode()
-def together(prompts: list[list[int]], output: int) -> int:
-    """Answer one batch; returns how many tokens."""
+def answer_batch(prompts: list[list[int]], output: int) -> int:
+    """Answer one batch; returns the number of output tokens."""
     ids = torch.tensor(prompts)
     length = {"min_new_tokens": output, "max_new_tokens": output}
     tokens = llm.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0, **length)
     return tokens[:, ids.shape[1] :].numel()
 
 
-def as_they_come(job: dict[str, Any]) -> int:
-    """Answer requests after their arrival; returns how many tokens."""
-    coming, made = deque(zip(job["arrivals_s"], job["prompts"], strict=True)), 0
+def answer_arrivals(job: dict[str, Any]) -> int:
+    """Answer requests as they arrive; returns the number of output tokens."""
+    pending, num_tokens = deque(zip(job["arrivals_s"], job["prompts"], strict=True)), 0
     began = time.perf_counter()
-    while coming:
-        time.sleep(max(0.0, coming[0][0] + began - time.perf_counter()))
-        here = sum(at <= time.perf_counter() - began for at, _ in coming)
-        batch = [coming.popleft()[1] for _ in range(max(1, min(here, job["at_once"])))]
-        made += together(batch, job["output"])
-    return made
+    while pending:
+        time.sleep(max(0.0, pending[0][0] + began - time.perf_counter()))
+        num_waiting = sum(arrival_s <= time.perf_counter() - began for arrival_s, _ in pending)
+        batch = [pending.popleft()[1] for _ in range(max(1, min(num_waiting, job["at_once"])))]
+        num_tokens += answer_batch(batch, job["output"])
+    return num_tokens
 
 
 print("ready", flush=True)
 for line in sys.stdin:
     job = json.loads(line)
     began = time.perf_counter()
-    made = as_they_come(job) if "arrivals_s" in job else together(job["prompts"], job["output"])
+    num_tokens = answer_arrivals(job) if "arrivals_s" in job else answer_batch(job["prompts"], job["output"])
     seconds = time.perf_counter() - began
-    assert made == len(job["prompts"]) * job["output"]
+    assert num_tokens == len(job["prompts"]) * job["output"]
     print(json.dumps({"seconds": seconds}), flush=True)

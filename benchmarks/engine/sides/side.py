@@ -1,4 +1,4 @@
-"""One engine in a process of its own, which lives through a whole comparison and is idle while others work."""
+"""An engine in a process of its own, which lasts for a whole comparison and is idle while others work."""
 
 import json
 import os
@@ -11,40 +11,40 @@ from typing import Any
 
 from engines.environments import find
 
-VLLM = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-"""Without a server beside it vLLM is faster on all cores than with one kept free, which is its default."""
+VLLM_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+"""By default vLLM keeps one core free; without a server beside it, it is faster on all cores."""
 
 
 class Side:
-    """Starts ``of_NAME.py`` and talks to it by lines of JSON.
+    """Starts ``of_NAME.py`` and exchanges lines of JSON with it.
 
     Args:
         name: ``ours``, ``transformers`` or ``vllm``.
         model: checkpoint folder.
         dtype: of the weights.
-        most: requests at the same time.
+        max_requests: concurrent requests, at most.
     """
 
-    def __init__(self, name: str, model: str, dtype: str, most: int) -> None:
+    def __init__(self, name: str, model: str, dtype: str, max_requests: int) -> None:
         self.name = name
         python = str(find(None, ("vllm-cpu",)).python) if name == "vllm" else sys.executable
         self._log = Path(tempfile.gettempdir(), f"bakeoff-side-{name}.log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [python, Path(__file__).with_name(f"of_{name}.py"), model, dtype, str(most)],
+                [python, Path(__file__).with_name(f"of_{name}.py"), model, dtype, str(max_requests)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, **VLLM},
+                env={**os.environ, **VLLM_ENV},
             )  # fmt: skip
         if self._line() != "ready\n":
             raise SystemExit(f"{name} does not start; see {self._log}")
 
-    def seconds(self, prompts: list[list[int]], output: int, **more: Any) -> float:  # noqa: ANN401  (its side knows)
-        """How long it takes to answer all prompts with so many tokens each.
+    def seconds(self, prompts: list[list[int]], output: int, **more: Any) -> float:  # noqa: ANN401  (JSON)
+        """Seconds to answer all prompts with `output` tokens each.
 
         Args:
             prompts: token ids.
-            output: tokens, exactly.
-            more: ``arrivals_s``, when each prompt comes; whatever else the side understands.
+            output: exact number of tokens.
+            more: ``arrivals_s``, the arrival time of each prompt; other options of the side.
         """
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"prompts": prompts, "output": output, **more}) + "\n")
@@ -55,7 +55,7 @@ class Side:
         return json.loads(answer)["seconds"]
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(30)
@@ -66,6 +66,6 @@ class Side:
 
 
 def random_prompts(count: int, length: int, seed: str) -> list[list[int]]:
-    """Token ids that no cache has seen."""
+    """Random token ids, which no prefix cache holds."""
     rng = random.Random(seed)
     return [[rng.randrange(100, 40_000) for _ in range(length)] for _ in range(count)]

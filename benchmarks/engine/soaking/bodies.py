@@ -1,4 +1,4 @@
-"""What the soak asks for: random bodies that must be served, and bodies that must be refused."""
+"""Request bodies of the soak: random ones that the server must answer, and ones that it must refuse."""
 
 import random
 from typing import Any
@@ -8,28 +8,28 @@ from benchmarks.engine.soaking.client import CHAT, TEXT
 Body = dict[str, Any]
 
 WORDS = ("the", "engine", "keeps", "every", "block", "and", "gives", "it", "back", "when", "hello", "world", "ends")
-SHARED = [" ".join(WORDS[i:] + WORDS[:i]) * 2 for i in range(6)]  # beginnings that prompts have in common
+PREFIXES = [" ".join(WORDS[i:] + WORDS[:i]) * 2 for i in range(6)]  # shared by prompts
 HELLO = [{"role": "user", "content": "hello"}]
-UNKNOWN = (("GET", "/nope", 404), ("POST", "/v1/embeddings", 404), ("GET", TEXT, 405), ("PUT", CHAT, 405))
+UNKNOWN_ROUTES = (("GET", "/nope", 404), ("POST", "/v1/embeddings", 404), ("GET", TEXT, 405), ("PUT", CHAT, 405))
 PAGES = ("/metrics", "/health", "/version", "/v1/models", "/openapi.json")
-DEEP = 100_000  # brackets
+NESTING = 100_000  # brackets
 
 
-def words(rng: random.Random, most: int) -> str:
-    """A text of 1 to `most` words."""
-    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, most)))
+def words(rng: random.Random, max_count: int) -> str:
+    """A text of 1 to `max_count` words."""
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, max_count)))
 
 
 def prompt(rng: random.Random) -> str | list[int]:
-    """Text, often with a beginning that others have too, or token ids."""
+    """Text, often with a shared prefix, or token ids."""
     if rng.random() < 0.2:
         return [rng.randrange(3, 250) for _ in range(rng.randint(1, 120))]
-    return rng.choice(SHARED) * (rng.random() < 0.6) + words(rng, 12)
+    return rng.choice(PREFIXES) * (rng.random() < 0.6) + words(rng, 12)
 
 
 def _settings(rng: random.Random) -> Body:
-    """Sampling fields, each of which is there half of the time."""
-    every: Body = {
+    """Sampling fields, each included with probability 0.3."""
+    fields: Body = {
         "temperature": rng.choice([0, 0.7, 1.5]),
         "top_p": rng.choice([0.1, 0.9, 1]),
         "top_k": rng.choice([-1, 1, 40]),
@@ -47,7 +47,7 @@ def _settings(rng: random.Random) -> Body:
         "return_token_ids": True,
         "n": rng.choice([1, 2, 3]),
     }
-    return {name: value for name, value in every.items() if rng.random() < 0.3}
+    return {name: value for name, value in fields.items() if rng.random() < 0.3}
 
 
 def generation(rng: random.Random, *, max_tokens: int = 32) -> tuple[str, Body]:
@@ -56,15 +56,15 @@ def generation(rng: random.Random, *, max_tokens: int = 32) -> tuple[str, Body]:
     if rng.random() < 0.5:
         if rng.random() < 0.2:
             body |= {"logprobs": True, "top_logprobs": 2}
-        said = [{"role": "user", "content": words(rng, 30)}, {"role": "assistant", "content": "yes"}]
-        return CHAT, body | {"messages": said * rng.randint(0, 2) + HELLO}
+        turns = [{"role": "user", "content": words(rng, 30)}, {"role": "assistant", "content": "yes"}]
+        return CHAT, body | {"messages": turns * rng.randint(0, 2) + HELLO}
     if rng.random() < 0.2:
         body |= {"logprobs": rng.randint(0, 5)}
     return TEXT, body | {"prompt": prompt(rng)}
 
 
-def answers(body: Body) -> int:
-    """How many choices a request for one prompt gets."""
+def num_choices(body: Body) -> int:
+    """Number of choices in the answer to a request with one prompt."""
     return body.get("n", 1)
 
 
@@ -74,7 +74,7 @@ def mistake(rng: random.Random) -> tuple[str, Body | bytes]:
         [
             (TEXT, b"{"),
             (TEXT, b'{"prompt": "\xff"}'),
-            (TEXT, b'{"prompt": ' + b"[" * DEEP),
+            (TEXT, b'{"prompt": ' + b"[" * NESTING),
             (TEXT, b"".join([b'{"prompt": "', rng.randbytes(30).hex().encode(), b'", "max_tokens": 1']) + b"}}"),
             (CHAT, b""),
             (CHAT, {}),
@@ -96,13 +96,13 @@ def mistake(rng: random.Random) -> tuple[str, Body | bytes]:
             (TEXT, {"prompt": "x", "guided_regex": "("}),
             (TEXT, {"prompt": "x", "guided_regex": "a", "guided_json": {}}),
             (TEXT, {"prompt": "x", "guided_json": {"type": "nonsense"}}),
-            (TEXT, {"prompt": "x", "guided_json": "[" * DEEP}),
+            (TEXT, {"prompt": "x", "guided_json": "[" * NESTING}),
         ]
     )
 
 
 def too_long(rng: random.Random) -> tuple[str, Body]:
-    """Path and body of a prompt that no server of this size takes: also a 400."""
+    """Path and body of a request whose prompt is too long, which must be refused with a 400, too."""
     if rng.random() < 0.5:
         return TEXT, {"prompt": [5] * rng.randint(2_500, 20_000)}
     return CHAT, {"messages": [{"role": "user", "content": "far too long " * rng.randint(2_500, 10_000)}]}

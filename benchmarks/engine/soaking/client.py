@@ -1,4 +1,4 @@
-"""One user of the soak: exchanges with the server, as a library does them and as a broken program does."""
+"""The HTTP client of the soak: sends requests as a client library does, and as a broken program does."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,12 @@ class WrongAnswer(Exception):
 
 
 class Client:
-    """Speaks to one server.
+    """HTTP client of one server.
 
     Args:
-        session: of the whole soak, without limits of its own.
-        host: of the server.
-        port: of the server.
+        session: shared by the whole soak; without limits of its own.
+        host: the server's host name.
+        port: the server's port.
     """
 
     def __init__(self, session: aiohttp.ClientSession, host: str, port: int) -> None:
@@ -36,26 +36,26 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Of the server, without a slash at its end."""
+        """The server's URL, without a trailing slash."""
         return f"http://{self._host}:{self._port}"
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:  # noqa: ANN401  (any JSON)
-        """Status and body; `body` is sent as it is where it is bytes or pieces of them, else as JSON."""
-        as_it_is = body is None or isinstance(body, bytes | AsyncIterable)
-        data = body if as_it_is else json.dumps(body).encode()
+        """Send a request and return status and body; bytes and iterables are sent unchanged, all else as JSON."""
+        is_raw = body is None or isinstance(body, bytes | AsyncIterable)
+        data = body if is_raw else json.dumps(body).encode()
         async with self._session.request(method, self.url + path, data=data, headers=JSON) as answer:
             return answer.status, await answer.read()
 
     @contextlib.asynccontextmanager
     async def open(self, path: str, body: dict[str, Any]) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """An answer that is read by the caller, who may leave before its end."""
+        """Send a POST and yield its answer, whose body the caller reads, perhaps not to its end."""
         async with self._session.post(self.url + path, data=json.dumps(body).encode(), headers=JSON) as answer:
             yield answer
-            answer.close()  # the connection too, where there is more to come
+            answer.close()  # and the connection, unless the body has ended
 
     @contextlib.asynccontextmanager
-    async def wire(self) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A bare connection whose receiving side holds little, so that who reads slowly is felt; ended by a reset."""
+    async def connection(self) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Yield a TCP connection whose small receive buffer lets slow reading stall the server; end it by a reset."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -72,7 +72,7 @@ class Client:
             writer.transport.abort()
 
     def head(self, path: str, length: int) -> bytes:
-        """The head of a POST, for a bare connection."""
+        """Request line and headers of a POST."""
         return (
             f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
@@ -80,16 +80,16 @@ class Client:
 
 
 async def status_of(reader: asyncio.StreamReader) -> int | None:
-    """Of an answer on a bare connection; None where the server closes without one."""
+    """Read the status of an answer from a connection; None if the server closes it without one."""
     line = await reader.readline()
     return int(line.split()[1]) if line else None
 
 
 def check_whole(body: bytes, choices: int) -> list[dict[str, Any]]:
-    """The choices of an answer that is not streamed.
+    """Check an answer that is not streamed, and return its choices.
 
     Raises:
-        WrongAnswer: their number is wrong, or one has not ended.
+        WrongAnswer: the number of choices is wrong, a choice has not ended, or the usage counts too few tokens.
     """
     answer = json.loads(body)
     _check_ends(answer["choices"], choices)
@@ -99,7 +99,7 @@ def check_whole(body: bytes, choices: int) -> list[dict[str, Any]]:
 
 
 def check_stream(body: bytes, choices: int) -> None:
-    """Looks at the events of a stream that was read to its end.
+    """Check the events of a stream that was read to its end.
 
     Raises:
         WrongAnswer: it is cut, reports an error, or a choice has not ended or has ended twice.

@@ -1,4 +1,4 @@
-"""Schemathesis beside the users: requests made from the server's own description, right and wrong ones."""
+"""Runs Schemathesis beside the users: valid and invalid requests generated from the server's OpenAPI document."""
 
 import asyncio
 import re
@@ -12,24 +12,24 @@ CHECKS = (
 )  # fmt: skip
 
 
-async def fuzz(url: str, seconds: float, seed: int, patience_s: float, folder: Path) -> tuple[int, str]:
-    """Run it; returns its exit status, 0 where it found nothing, and the last part of what it says.
+async def fuzz(url: str, seconds: float, seed: int, timeout_s: float, folder: Path) -> tuple[int, str]:
+    """Run Schemathesis; returns its exit status, which is 0 if all checks pass, and the end of its output.
 
     Args:
         url: of the server.
-        seconds: for how long it sends.
-        seed: of what it sends.
-        patience_s: for one answer.
-        folder: to run in; it leaves files there.
+        seconds: how long it sends requests.
+        seed: of the generated requests.
+        timeout_s: of one request.
+        folder: its working directory, in which it leaves files.
     """
     await asyncio.to_thread(install, "schemathesis")
     process = await asyncio.create_subprocess_exec(
         executable("schemathesis", "schemathesis"), "run", f"{url}/openapi.json", "--checks", ",".join(CHECKS),
         "--phases", "examples,coverage,fuzzing", "--max-time", f"{max(1, round(seconds))}", "--seed", f"{seed}",
-        "--request-timeout", f"{patience_s}", "--generation-database", "none", "--continue-on-failure", "--no-color",
+        "--request-timeout", f"{timeout_s}", "--generation-database", "none", "--continue-on-failure", "--no-color",
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    told, _ = await process.communicate()
-    text = told.decode(errors="replace")
-    found = re.search(r"^=+ (FAILURES|ERRORS) =+$", text, re.MULTILINE)
-    return process.returncode or 0, text[found.start() if found else text.rfind("= SUMMARY ") :]
+    output, _ = await process.communicate()
+    text = output.decode(errors="replace")
+    failures = re.search(r"^=+ (FAILURES|ERRORS) =+$", text, re.MULTILINE)
+    return process.returncode or 0, text[failures.start() if failures else text.rfind("= SUMMARY ") :]

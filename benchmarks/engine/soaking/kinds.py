@@ -1,4 +1,4 @@
-"""What the users of the soak do, good and bad; each act says with which status it was answered."""
+"""The actions of the soak's users, valid and invalid; each returns the status of its answer."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import aiohttp
 from benchmarks.engine.soaking import bodies
 from benchmarks.engine.soaking.client import CHAT, TEXT, Client, WrongAnswer, check_stream, check_whole, status_of
 
-BIG_MEBIBYTES = 65  # more than the 64 that a body may have
+BIG_MEBIBYTES = 65  # the server accepts bodies of up to 64
 READ_BYTES = 256
 
 
@@ -20,7 +20,7 @@ async def whole(client: Client, rng: random.Random) -> int:
     path, body = bodies.generation(rng)
     status, answer = await client.ask("POST", path, body)
     if status == 200:
-        check_whole(answer, bodies.answers(body))
+        check_whole(answer, bodies.num_choices(body))
     return status
 
 
@@ -28,41 +28,41 @@ async def stream(client: Client, rng: random.Random) -> int:
     path, body = bodies.generation(rng)
     status, answer = await client.ask("POST", path, body | {"stream": True})
     if status == 200:
-        check_stream(answer, bodies.answers(body))
+        check_stream(answer, bodies.num_choices(body))
     return status
 
 
 async def several(client: Client, rng: random.Random) -> int:
-    """Prompts, answers to each and candidates for those."""
-    asked = {"prompt": [bodies.prompt(rng), bodies.words(rng, 40)], "n": 2, "best_of": 3, "max_tokens": 12}
-    status, answer = await client.ask("POST", TEXT, asked)
+    """Send several prompts, for two answers each out of three candidates."""
+    body = {"prompt": [bodies.prompt(rng), bodies.words(rng, 40)], "n": 2, "best_of": 3, "max_tokens": 12}
+    status, answer = await client.ask("POST", TEXT, body)
     if status == 200:
         check_whole(answer, 4)
     return status
 
 
 async def guided(client: Client, rng: random.Random) -> int:
-    """A pattern, a choice, or a schema that nobody asked for before."""
+    """Guide the answer by a pattern, a choice, or a JSON schema that the server has not seen before."""
     name = f"field_{rng.getrandbits(32):08x}"
     schema = {"type": "object", "properties": {name: {"type": "boolean"}}, "required": [name]}
-    wish, pattern = rng.choice(
+    guide, pattern = rng.choice(
         [
             ({"guided_regex": "[0-9]{3}-[a-z]{2}"}, "[0-9]{3}-[a-z]{2}"),
             ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
             ({"guided_json": schema | {"additionalProperties": False}}, rf'\{{\s*"{name}"\s*:\s*(true|false)\s*\}}'),
         ]
     )
-    asked = {"messages": bodies.HELLO, "max_tokens": 64, "temperature": rng.choice([0, 1])}
-    status, answer = await client.ask("POST", CHAT, asked | wish)
+    body = {"messages": bodies.HELLO, "max_tokens": 64, "temperature": rng.choice([0, 1])}
+    status, answer = await client.ask("POST", CHAT, body | guide)
     if status == 200:
         (choice,) = check_whole(answer, 1)
         if choice["finish_reason"] == "stop" and not re.fullmatch(pattern, choice["message"]["content"]):
-            raise WrongAnswer(f"{wish} gave {choice['message']['content']!r}")
+            raise WrongAnswer(f"{guide} gave {choice['message']['content']!r}")
     return status
 
 
 async def leave_stream(client: Client, rng: random.Random) -> int:
-    """Reads for a while, then goes."""
+    """Read a stream for a while, then disconnect."""
     path, body = bodies.generation(rng, max_tokens=150)
     async with client.open(path, body | {"stream": True}) as answer:
         try:
@@ -74,7 +74,7 @@ async def leave_stream(client: Client, rng: random.Random) -> int:
 
 
 async def leave_whole(client: Client, rng: random.Random) -> int | None:
-    """Goes before there is an answer, mostly."""
+    """Disconnect, mostly before there is an answer."""
     path, body = bodies.generation(rng, max_tokens=150)
     try:
         async with asyncio.timeout(rng.expovariate(2.0)):
@@ -84,11 +84,11 @@ async def leave_whole(client: Client, rng: random.Random) -> int | None:
 
 
 async def read_slowly(client: Client, rng: random.Random) -> int | None:
-    """A stream that is read some bytes at a time; then at once to its end, or not at all."""
+    """Read a stream a few bytes at a time, then as fast as it comes, sometimes not to its end."""
     path, body = bodies.generation(rng, max_tokens=100)
-    sent = json.dumps(body | {"stream": True, "ignore_eos": True}).encode()
-    async with client.wire() as (reader, writer):
-        writer.write(client.head(path, len(sent)) + sent)
+    data = json.dumps(body | {"stream": True, "ignore_eos": True}).encode()
+    async with client.connection() as (reader, writer):
+        writer.write(client.head(path, len(data)) + data)
         status = await status_of(reader)
         for _ in range(rng.randint(1, 40)):
             if not await reader.read(READ_BYTES):
@@ -100,29 +100,29 @@ async def read_slowly(client: Client, rng: random.Random) -> int | None:
 
 
 async def send_slowly(client: Client, rng: random.Random) -> int | None:
-    """A body that comes in pieces."""
+    """Send a body in pieces."""
     path, body = bodies.generation(rng, max_tokens=4)
-    sent = json.dumps(body).encode()
-    async with client.wire() as (reader, writer):
-        writer.write(client.head(path, len(sent)))
-        for first in range(0, len(sent), 100):
+    data = json.dumps(body).encode()
+    async with client.connection() as (reader, writer):
+        writer.write(client.head(path, len(data)))
+        for start in range(0, len(data), 100):
             await asyncio.sleep(rng.uniform(0, 0.1))
-            writer.write(sent[first : first + 100])
+            writer.write(data[start : start + 100])
         return await status_of(reader)
 
 
 async def break_off(client: Client, rng: random.Random) -> None:
-    """Half a head or half a body, then a reset."""
+    """Send a part of a head or of a body, then reset the connection."""
     head = client.head(TEXT, 1000)
-    sent = head[: rng.randint(1, len(head))] if rng.random() < 0.3 else head + b'{"prompt": "' + b"x" * 500
-    async with client.wire() as (_, writer):
-        writer.write(sent)
+    data = head[: rng.randint(1, len(head))] if rng.random() < 0.3 else head + b'{"prompt": "' + b"x" * 500
+    async with client.connection() as (_, writer):
+        writer.write(data)
         await asyncio.sleep(rng.uniform(0, 0.3))
 
 
 async def talk_nonsense(client: Client, rng: random.Random) -> int | None:
-    """Bytes that are no HTTP."""
-    async with client.wire() as (reader, writer):
+    """Send bytes that are not HTTP."""
+    async with client.connection() as (reader, writer):
         writer.write(b"\x16\x03" + rng.randbytes(40) + b"\r\n\r\n")
         return await status_of(reader)
 
@@ -138,7 +138,7 @@ async def too_long(client: Client, rng: random.Random) -> int:
 
 
 async def too_big(client: Client, rng: random.Random) -> int | None:  # noqa: ARG001
-    """The server may answer, or hang up while there is still more to come."""
+    """Send too large a body; the server may answer, or close the connection before the body ends."""
 
     async def pieces() -> AsyncGenerator[bytes]:
         for _ in range(BIG_MEBIBYTES):
@@ -151,8 +151,8 @@ async def too_big(client: Client, rng: random.Random) -> int | None:  # noqa: AR
 
 
 async def unknown(client: Client, rng: random.Random) -> int:
-    """A 404 or a 405; any other status is told apart by being none of the two that are expected."""
-    method, path, expected = rng.choice(bodies.UNKNOWN)
+    """Request an unknown route; a 404 instead of a 405, or the reverse, is a wrong answer."""
+    method, path, expected = rng.choice(bodies.UNKNOWN_ROUTES)
     status, _ = await client.ask(method, path)
     if status in {404, 405} and status != expected:
         raise WrongAnswer(f"{method} {path} is answered {status}")
@@ -169,12 +169,12 @@ async def reset(client: Client, rng: random.Random) -> int:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of behaviour.
+    """One kind of action.
 
     Attributes:
-        act: does it once; None where it left, or was left, without an answer.
-        weight: how often it is chosen, beside the others.
-        expected: every outcome that is in order.
+        act: performs it once and returns the status; None if the connection ended without an answer.
+        weight: relative frequency.
+        expected: outcomes that are no failure.
     """
 
     act: Callable[[Client, random.Random], Awaitable[int | None]]

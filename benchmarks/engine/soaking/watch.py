@@ -1,4 +1,4 @@
-"""What the soak sees of the server from outside: its memory over time, and what it still holds at the end."""
+"""Observes the server from outside: its memory over time, and the requests and blocks that it holds at the end."""
 
 import asyncio
 import statistics
@@ -14,12 +14,12 @@ SAMPLE_S = 1.0
 
 
 async def memory_bytes(pid: int) -> list[tuple[int, int]]:
-    """Resident bytes of a process, and of its children, each second until cancelled or until it is gone."""
+    """Resident bytes of a process and of its children, sampled every second until cancelled or until it ends."""
     samples: list[tuple[int, int]] = []
     try:
         process = psutil.Process(pid)
         while True:
-            children = sum(one.memory_info().rss for one in process.children(recursive=True))
+            children = sum(child.memory_info().rss for child in process.children(recursive=True))
             samples.append((process.memory_info().rss, children))
             await asyncio.sleep(SAMPLE_S)
     except (asyncio.CancelledError, psutil.NoSuchProcess):
@@ -27,7 +27,7 @@ async def memory_bytes(pid: int) -> list[tuple[int, int]]:
 
 
 def drift(samples: Sequence[int]) -> float:
-    """Share by which the median of the last fifth is above that of the second fifth; NaN for fewer than ten samples."""
+    """Relative increase from the median of the second fifth to that of the last; NaN for fewer than ten samples."""
     fifth = len(samples) // 5
     if fifth < 2:
         return float("nan")
@@ -35,7 +35,7 @@ def drift(samples: Sequence[int]) -> float:
 
 
 async def left_over(client: Client, limit_s: float) -> dict[str, float]:
-    """What the server says that it still holds, when that is nothing or the limit has passed."""
+    """The `HELD` metrics of the server, once all are 0 or after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while True:
         _, page = await client.ask("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""The kernels against float64, and captured steps against computed ones."""
+"""Errors of the kernels against float64, and of captured steps against eager ones."""
 
 import random
 from collections.abc import Iterator
@@ -42,15 +42,15 @@ ATTENTION = [
 ]  # fmt: skip
 
 
-def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+def error(result: torch.Tensor, exact: torch.Tensor) -> float:
     """The largest deviation, relative to the element and to a typical one of its row.
 
-    Of its row, since attention over few keys gives larger elements than over many.
+    The row matters, because attention over few keys gives larger elements than over many.
     """
-    if not ours.isfinite().all():
+    if not result.isfinite().all():
         return float("inf")
     exact = exact.double()
-    return float(((ours.double() - exact).abs() / (exact.abs() + exact.square().mean(-1, keepdim=True).sqrt())).max())
+    return float(((result.double() - exact).abs() / (exact.abs() + exact.square().mean(-1, keepdim=True).sqrt())).max())
 
 
 def random_rows(*shape: int) -> torch.Tensor:
@@ -58,7 +58,7 @@ def random_rows(*shape: int) -> torch.Tensor:
 
 
 def rows_errors() -> Iterator[tuple[str, float]]:
-    """Operations on rows, of odd and of real sizes."""
+    """Errors of operations on rows, of odd and of real sizes."""
     kernels = CudaKernels()
     for rows, dim in ((1, 4096), (3, 45), (64, 5120), (257, 576), (8192, 4096)):
         residual, x, weight = random_rows(rows, dim), random_rows(rows, dim), random_rows(dim)
@@ -99,7 +99,7 @@ def rows_errors() -> Iterator[tuple[str, float]]:
 
 
 def attention_errors() -> Iterator[tuple[str, float]]:
-    """Decodes, chunks and both, over a cache that holds NaN wherever nothing visible was written."""
+    """Errors for decodes, chunks and both, over a cache that holds NaN wherever nothing visible was written."""
     rng = random.Random(0)
     plain = [("auto", *case) for case in ATTENTION]
     for number, (kind, group, kv_heads, dim, size, visible, dtype) in enumerate(plain + QUANTISED):
@@ -148,7 +148,7 @@ def attention_error(
 
 
 def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, visible: Visible) -> torch.Tensor:
-    """Float64 attention of a sequence's last tokens: [tokens, heads · dim]."""
+    """Attention of a sequence's last tokens in float64: [tokens, heads · dim]."""
     tokens, heads, dim = query.shape
     place = torch.arange(len(keys), device=CUDA)
     now = place[len(keys) - tokens :, None]
@@ -164,7 +164,7 @@ def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tenso
 def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, float]]:
     """Greedy decoding with graphs, in batches that shrink, grow and change order, against stock torch attention.
 
-    Every third step has a part of a prompt, too.
+    Every third step also has a part of a prompt.
 
     Yields:
         The deviation of the logits of each step, and how many tokens differ; every second step's tokens reach the
@@ -172,9 +172,9 @@ def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, flo
     """
     model, lengths = random_model(TINY, dtype), [1, 9, 64, 17, 130, 33, 5, 400, 12]
     (prompt, *tables), blocks = tables_for(len(lengths) + 1, max(lengths) + steps), (len(lengths) + 1) * 40
-    ours, theirs = storage_for(TINY, blocks, dtype), storage_for(TINY, blocks, dtype)
-    graphs = GraphExecutor(model, TritonAttention(ours), max_rows=16, max_tokens=TINY.max_position_embeddings)
-    plain = LocalExecutor(model, TorchAttention(theirs), theirs)
+    graph_storage, eager_storage = storage_for(TINY, blocks, dtype), storage_for(TINY, blocks, dtype)
+    graphs = GraphExecutor(model, TritonAttention(graph_storage), max_rows=16, max_tokens=TINY.max_position_embeddings)
+    eager = LocalExecutor(model, TorchAttention(eager_storage), eager_storage)
     rng = random.Random(1)
     rows = list(range(len(lengths)))
     prompts = [rng.randrange(TINY.vocab_size) for length in lengths for _ in range(length)]
@@ -183,20 +183,20 @@ def graph_errors(dtype: torch.dtype, steps: int = 24) -> Iterator[tuple[str, flo
     tokens: dict[int, int] = {}
     computed = 0  # of the prompt
     for step in range(steps):
-        logits, expected = graphs.execute(batch), plain.execute(batch)
+        logits, expected = graphs.execute(batch), eager.execute(batch)
         assert logits is not None
         assert expected is not None
         yield f"graph logits {dtype}", error(logits, expected)
         logits, expected = logits[: len(rows)], expected[: len(rows)]
         chosen, pending = expected.argmax(dim=-1), CudaKernels().argmax(logits)
-        # In 16 bits rounding may tip a choice, so that tokens are compared in float32 only.
+        # In 16 bits rounding may change a choice, so that tokens are compared in float32 only.
         yield "graph tokens", float((chosen != pending).sum()) if dtype == torch.float32 else 0.0
         tokens |= dict(zip(rows, chosen.tolist(), strict=True))
         for row in rows:
             lengths[row] += step > 0
-        before, rows = rows, rng.sample(range(len(lengths)), rng.randint(1, len(lengths)))
+        previous_rows, rows = rows, rng.sample(range(len(lengths)), rng.randint(1, len(lengths)))
         is_late = step % 2 and dtype == torch.float32
-        ids = [-1 - before.index(row) if is_late and row in before else tokens[row] for row in rows]
+        ids = [-1 - previous_rows.index(row) if is_late and row in previous_rows else tokens[row] for row in rows]
         shape, of_step = [(lengths[row], 1) for row in rows], [tables[row] for row in rows]
         if step % 3 == 0:
             length = rng.randint(2, 40)

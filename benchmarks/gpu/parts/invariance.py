@@ -1,4 +1,4 @@
-"""What `--batch-invariant` promises, and what it costs, on the device.
+"""Guarantees and cost of `--batch-invariant` on the device.
 
 The models are random and small, one for each kind of layer: biases, norms of queries and keys, windows, experts.
 """
@@ -49,7 +49,7 @@ TILES = [  # rows, outputs, inputs, stages, warps
 
 
 def product_differences() -> Iterator[tuple[str, float]]:
-    """Rows whose bits change with the number of rows, and the error of all."""
+    """Number of rows whose bits depend on the number of rows, and the error of all rows."""
     for outputs, inputs in ((6144, 4096), (4096, 14_336), (128_256, 512), (70, 300), (576, 1536)):
         weight, rows, bias = random_rows(outputs, inputs), random_rows(2000, inputs), random_rows(outputs)
         whole = multiply_invariantly(rows, weight, bias, torch.float32)
@@ -63,9 +63,9 @@ def product_differences() -> Iterator[tuple[str, float]]:
 
 
 @contextlib.contextmanager
-def engine(model: Path | dict[str, Any], **settings: Any) -> Iterator[LLM]:  # noqa: ANN401  (EngineConfig says what)
+def engine(model: Path | dict[str, Any], **settings: Any) -> Iterator[LLM]:  # noqa: ANN401  (fields of EngineConfig)
     """An engine of a checkpoint, or of a config.json with random weights."""
-    gc.collect()  # the engine before has caught its graphs in a cycle
+    gc.collect()  # the graphs of the previous engine are in a reference cycle
     torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as name:
         if isinstance(model, dict):
@@ -76,7 +76,7 @@ def engine(model: Path | dict[str, Any], **settings: Any) -> Iterator[LLM]:  # n
 
 
 def token_differences(model: Path | None = None, count: int = 32) -> Iterator[tuple[str, float]]:
-    """Requests whose tokens change with the batch, of each small model or of a checkpoint.
+    """Number of requests whose tokens depend on the batch, for each small model or for a checkpoint.
 
     Every second request is greedy, the others are seeded. They are computed one after the other, then all at once with
     prompts cut into chunks of at most 256 tokens, then once more where prompts are cached.
@@ -90,15 +90,15 @@ def token_differences(model: Path | None = None, count: int = 32) -> Iterator[tu
         common = {"max_model_len": 1024, "num_blocks": 4096}
         batched = common | {"max_num_batched_tokens": 256, "max_num_seqs": 24}
         with engine(checkpoint, batch_invariant=True, enable_prefix_caching=False, **common) as llm:
-            alone = [generate(llm.engine, [prompt], [one])[0] for prompt, one in zip(prompts, params, strict=True)]
+            alone = [generate(llm.engine, [prompt], [param])[0] for prompt, param in zip(prompts, params, strict=True)]
         with engine(checkpoint, batch_invariant=True, **batched) as llm:
-            for what in ("in a batch", "with cached prompts"):
+            for case in ("in a batch", "with cached prompts"):
                 together = generate(llm.engine, prompts, params)
-                yield f"{name}: requests with other tokens {what}", unequal(alone, together)
+                yield f"{name}: requests with other tokens {case}", unequal(alone, together)
 
 
-def unequal(ours: Sequence[object], theirs: Sequence[object]) -> int:
-    return sum(one != other for one, other in zip(ours, theirs, strict=True))
+def unequal(left: Sequence[object], right: Sequence[object]) -> int:
+    return sum(a != b for a, b in zip(left, right, strict=True))
 
 
 def costs() -> Iterator[tuple[str, float, float]]:
@@ -112,8 +112,8 @@ def costs() -> Iterator[tuple[str, float, float]]:
 
 
 def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], *, batch_invariant: bool) -> list[float]:
-    """What each cell takes, (requests, prompt tokens, output tokens), after a warm-up."""
-    took: list[float] = []
+    """Seconds of each cell, (requests, prompt tokens, output tokens), after a warm-up."""
+    seconds: list[float] = []
     settings = {"max_model_len": 8192, "max_num_seqs": 64, "enable_prefix_caching": False}
     with engine(raw, batch_invariant=batch_invariant, **settings) as llm:
         for number, (requests, prompt, output) in enumerate(cells):
@@ -123,8 +123,8 @@ def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], *, ba
             generate(llm.engine, prompts, params)
             began = time.perf_counter()
             generate(llm.engine, prompts, params)
-            took.append(time.perf_counter() - began)
-    return took
+            seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def sweep() -> Iterator[tuple[str, float, float]]:

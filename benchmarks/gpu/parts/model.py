@@ -27,7 +27,7 @@ TINY = ModelConfig(
 
 
 def random_model(config: ModelConfig, dtype: torch.dtype = torch.bfloat16) -> Model:
-    """The same one at each call."""
+    """A random model; all calls with one config return the same weights."""
     length, device = config.max_position_embeddings, torch.device("cuda")
     return build_model(config, DummyWeights(config), max_positions=length, dtype=dtype, device=device)
 
@@ -40,10 +40,10 @@ def storage_for(config: ModelConfig, num_blocks: int, dtype: torch.dtype = torch
 
 
 def tables_for(count: int, tokens: int) -> list[Sequence[int]]:
-    """Scattered blocks for sequences of so many tokens."""
-    each = -(-tokens // BLOCK_SIZE)
-    blocks = torch.randperm(count * each).tolist()
-    return [block_list(blocks[i * each : (i + 1) * each]) for i in range(count)]
+    """Tables of scattered blocks for `count` sequences of `tokens` tokens."""
+    length = -(-tokens // BLOCK_SIZE)
+    blocks = torch.randperm(count * length).tolist()
+    return [block_list(blocks[i * length : (i + 1) * length]) for i in range(count)]
 
 
 def batch_of(

@@ -1,7 +1,6 @@
-"""What reading GPUs costs: each group of readings, a whole sample, the sampler's process, and a load beside it.
+"""Cost of reading GPUs: of each group of readings, of a whole sample, of the sampler's process, and to a GPU load.
 
-As a program it is a load on the GPU, in a process of its own so that its calls do not delay the readings, until stdin
-closes.
+Run as a program, it loads the GPU until stdin closes; a process of its own keeps its calls from delaying the readings.
 """
 
 import asyncio
@@ -28,8 +27,8 @@ from harness.telemetry.gpu_probe import GpuProbe, Group
 from harness.telemetry.nvml_fields import LINKS, FieldReader, Readings
 
 TICK_S, TICKS = 0.1, 40
-BEFORE = {"memory", "utilization", "clocks", "state", "held_back", "power", "power_average", "energy", "gpm"}
-"""Groups that were read before limits, links and errors were."""
+OLDER_GROUPS = {"memory", "utilization", "clocks", "state", "held_back", "power", "power_average", "energy", "gpm"}
+"""Groups that were read before limits, links and errors were added."""
 COPIED_BYTES = 2 << 30
 """Below the 4 GiB at which a counter of 32 bits wraps."""
 
@@ -49,7 +48,7 @@ class Cost(NamedTuple):
 
 
 def cost(read: Callable[[], Any], *, every_s: float, times: int = TICKS, paused_s: float = 0.0) -> Cost:
-    """Cost of a reading that happens every ``every_s`` seconds, with that pause between two."""
+    """Cost of a reading that happens every ``every_s`` seconds; here readings are ``paused_s`` apart."""
     walls: list[float] = []
     cpu_s = 0.0
     for _ in range(times):
@@ -65,19 +64,19 @@ def cost(read: Callable[[], Any], *, every_s: float, times: int = TICKS, paused_
 def costs_of_groups(gpu: Gpu) -> dict[str, Cost]:
     """Cost of each group of readings, and of a call that is not used."""
     probe = GpuProbe(gpu)
-    probe.read(0)  # what is refused is not read again
-    found = {
+    probe.read(0)  # later reads skip readings that are refused now
+    costs = {
         name: _cost_of_group(group, paused_s=1.1 * TICK_S * (name == "gpm")) for name, group in probe.groups.items()
     }
     probe.close()
     with contextlib.suppress(pynvml.NVMLError), contextlib.closing(GpuEvents(gpu)) as events:
-        found["events"] = cost(events.take, every_s=TICK_S)
-    found["(nvmlDeviceGetPcieThroughput, not used)"] = cost(
+        costs["events"] = cost(events.take, every_s=TICK_S)
+    costs["(nvmlDeviceGetPcieThroughput, not used)"] = cost(
         lambda: gpu.nvml.nvmlDeviceGetPcieThroughput(gpu.handle, pynvml.NVML_PCIE_UTIL_TX_BYTES),
         every_s=TICK_S,
         times=5,
     )
-    return found
+    return costs
 
 
 def _cost_of_group(group: Group, paused_s: float) -> Cost:
@@ -90,15 +89,15 @@ def cost_of_sample(gpu: Gpu, *, is_new: bool) -> Cost:
     """Cost of a whole tick, without or with the newer groups."""
     with contextlib.closing(GpuProbe(gpu)) as probe:
         if not is_new:
-            probe.groups = {name: group for name, group in probe.groups.items() if name in BEFORE}
+            probe.groups = {name: group for name, group in probe.groups.items() if name in OLDER_GROUPS}
         return cost(lambda: probe.read(0), every_s=TICK_S, paused_s=TICK_S)
 
 
 def print_costs(gpu: Gpu) -> None:
     """Print the cost of each group."""
     print(f"{'group':<40} {'median':>9} {'longest':>9} {'of a core':>10}")
-    for name, found in costs_of_groups(gpu).items():
-        print(f"{name:<40} {found.median_ms:6.3f} ms {found.longest_ms:6.3f} ms {found.cpu_percent:8.3f} %")
+    for name, reading in costs_of_groups(gpu).items():
+        print(f"{name:<40} {reading.median_ms:6.3f} ms {reading.longest_ms:6.3f} ms {reading.cpu_percent:8.3f} %")
 
 
 async def process_cpu_percent(gpus: str | None, seconds: float) -> float:
@@ -128,7 +127,7 @@ def loop_rate(seconds: float) -> float:
 async def slowdown_percent(rounds: int = 6, seconds: float = 1.5) -> tuple[float, list[float]]:
     """How much slower the loop is beside the sampler: the median over rounds in alternating order, and each round."""
     loop_rate(seconds)  # warms up
-    found: list[float] = []
+    slowdowns: list[float] = []
     for number in range(rounds):
         rates: dict[bool, float] = {}
         for is_sampled in (number % 2 == 0, number % 2 == 1):
@@ -139,8 +138,8 @@ async def slowdown_percent(rounds: int = 6, seconds: float = 1.5) -> tuple[float
                         await stack.enter_async_context(running.into(Path(folder, "t.jsonl"), os.getpid(), []))
                         await asyncio.sleep(0.5)  # the sampler's start is not part of its cost
                     rates[is_sampled] = loop_rate(seconds)
-        found.append((rates[False] / rates[True] - 1) * 100)
-    return statistics.median(found), found
+        slowdowns.append((rates[False] / rates[True] - 1) * 100)
+    return statistics.median(slowdowns), slowdowns
 
 
 def pcie_counted_share(gpu: Gpu) -> float | None:

@@ -1,4 +1,4 @@
-"""Sampling on the device: the tokens are those of the sampler on the host, nothing waits, and what a call costs."""
+"""Sampling on the device: tokens against those of the sampler on the host, calls that wait, and the cost of a call."""
 
 import functools
 import itertools
@@ -53,12 +53,12 @@ def mixed_logits(rows: int, vocab_size: int) -> torch.Tensor:
 
 
 def is_near(scores: torch.Tensor, request: Request, token: int) -> bool:
-    """Whether the sampler on the host draws this token with a uniform number next to the request's."""
+    """Whether the sampler on the host draws this token with a uniform number close to the request's."""
     sampling = request.sampling
     number = uniforms([sampling.seed], [request.num_sampled])[0]
     choose = draw_truncated if sampling.is_truncated else draw
     blocked = BlockedScores(scores[None])
-    return any(choose(blocked, [sampling], np.array([number * way]))[0] == token for way in (1 - NEAR, 1 + NEAR))
+    return any(choose(blocked, [sampling], np.array([number * factor]))[0] == token for factor in (1 - NEAR, 1 + NEAR))
 
 
 def errors() -> Iterator[tuple[str, float]]:
@@ -93,7 +93,7 @@ def waits(call: Callable[[], object]) -> bool:
 
 
 def times() -> Iterator[tuple[str, float, float]]:
-    """Name, µs and share of the time that reading the logits once takes; then the same of the host."""
+    """Name, µs, and bandwidth share if the logits are read once; then name and µs of the host part."""
     for (name, params), rows in itertools.product(TIMED.items(), (ROWS, 1)):
         logits = torch.randn(rows, VOCAB, device="cuda") * 3
         requests = requests_for(itertools.repeat(params), rows)
@@ -103,7 +103,7 @@ def times() -> Iterator[tuple[str, float, float]]:
 
 
 def call_us(call: Callable[[], object], calls: int = 3, repeats: int = 5) -> tuple[float, float]:
-    """Median microseconds of one call on the device, which waits for no launch, and on the host."""
+    """Median microseconds of one call: on the device, which waits for no launch, and on the host."""
     call()
     device_us: list[float] = []
     host_us: list[float] = []

@@ -23,7 +23,7 @@ from reference_engine.kv_cache.quantised import store_maker
 from reference_engine.kv_cache.storage import allocate_storage
 from reference_engine.models import linear
 
-PEAK_GBS, PEAK_TFLOPS = 4300, 680  # copies; matrix products at the power limit (shared/research/h200_kernels.md)
+PEAK_GBS, PEAK_TFLOPS = 4300, 680  # of an H200: copies; matrix products at the power limit
 CACHE_BYTES = 200 << 20  # more than the L2 cache: calls in turn read different data
 HEADS, KV_HEADS, DIM = LLAMA_8B.num_attention_heads, LLAMA_8B.num_key_value_heads, LLAMA_8B.head_dim
 HIDDEN, INNER, VOCAB = LLAMA_8B.hidden_size, LLAMA_8B.intermediate_size, LLAMA_8B.vocab_size
@@ -43,7 +43,7 @@ def graph_us(calls: Sequence[Callable[[], object]], repeats: int = 5) -> float:
         call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = [call() for call in calls]
+        outputs = [call() for call in calls]  # kept, so that each call has memory of its own
     times: list[float] = []
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -52,12 +52,12 @@ def graph_us(calls: Sequence[Callable[[], object]], repeats: int = 5) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e3 / len(calls))
-    del kept
+    del outputs
     return statistics.median(times)
 
 
 def rotated(make: Callable[[], Callable[[], object]], call_bytes: float) -> list[Callable[[], object]]:
-    """Calls on different data; of few rows it stays in the L2 cache, as it does in a step."""
+    """Calls on different data, which with few rows stays in the L2 cache, as it does in a step."""
     return [make() for _ in range(max(10, min(200, int(CACHE_BYTES / call_bytes) + 1)))]
 
 
@@ -112,21 +112,21 @@ def products() -> Iterator[tuple[str, float, float]]:
             x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
             dtype = torch.float32 if name == "head" else torch.bfloat16
             library = linear.FloatLinear if name == "head" else lambda weight: linear.PlainLinear(weight, None)
-            theirs = graph_us([functools.partial(library(weight), x) for weight in weights] * 4)
-            ours = graph_us([functools.partial(multiply, x, weight, None, dtype) for weight in weights] * 4)
-            yield f"{name} {rows}, cuBLAS", theirs, weight_bytes / theirs / 1e3 / PEAK_GBS
-            yield f"{name} {rows}, Triton", ours, weight_bytes / ours / 1e3 / PEAK_GBS
+            library_us = graph_us([functools.partial(library(weight), x) for weight in weights] * 4)
+            kernel_us = graph_us([functools.partial(multiply, x, weight, None, dtype) for weight in weights] * 4)
+            yield f"{name} {rows}, cuBLAS", library_us, weight_bytes / library_us / 1e3 / PEAK_GBS
+            yield f"{name} {rows}, Triton", kernel_us, weight_bytes / kernel_us / 1e3 / PEAK_GBS
 
 
 def decode_us(batch: int, context: int, kind: KvCacheDtypeName = "auto") -> float:
-    """One layer's attention for one new token of each sequence."""
+    """Microseconds of one layer's attention for one new token of each sequence."""
     layers = max(1, min(256, int(CACHE_BYTES / (batch * context * KV_BYTES)) + 1))
     step, query = attention_step([(context - 1, 1)] * batch, layers, kind)
     return graph_us([lambda layer=layer: step.attend(layer, query, None, None) for layer in range(layers)] * 2)
 
 
 def chunk_us(shape: list[tuple[int, int]], *, is_fresh: bool = False) -> float:
-    """One layer's attention for chunks; with fresh keys and values where `is_fresh`."""
+    """Microseconds of one layer's attention for chunks; with fresh keys and values if `is_fresh`."""
     step, query = attention_step(shape, 4)
     cached = torch.randn(len(query), 2, KV_HEADS, DIM, device="cuda", dtype=torch.bfloat16)
     key, value = (cached[:, 0], cached[:, 1]) if is_fresh else (None, None)
@@ -153,7 +153,7 @@ def attention_step(
     tokens = sum(length for _, length in shape)
     query = torch.randn(tokens, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
     step = TritonAttention(storage).begin_step(spans)
-    step.attend(0, query, None, None)  # stages the tiles, which a capture may not
+    step.attend(0, query, None, None)  # stages the tiles, which is not allowed during a capture
     return step, query
 
 
@@ -210,7 +210,7 @@ def if_it_fits(measure: Callable[[], float]) -> float:
 
 
 def decode_step(executor: GraphExecutor, count: int, context: int) -> list[tuple[str, float, float]]:
-    """A step for so many sequences, and its host part."""
+    """Times of a decode step for `count` sequences, and of its host part."""
     device_ms, host_ms = step_ms(
         executor, batch_of(tables_for(count, context), [(context - 1, 1)] * count, [7] * count)
     )
@@ -245,7 +245,7 @@ def steps() -> Iterator[tuple[str, float, float]]:
 
 
 def step_ms(executor: GraphExecutor, batch: Batch, repeats: int = 20) -> tuple[float, float]:
-    """Milliseconds between two steps that follow each other at once, and of the call alone."""
+    """Milliseconds of a step in a row of steps, and of the call on the host alone."""
     argmax = CudaKernels().argmax
 
     def run() -> float:

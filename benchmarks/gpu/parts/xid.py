@@ -1,4 +1,4 @@
-"""A process that provokes an XID error: its kernel writes to an address that nobody allocated. Only it is ended."""
+"""A process that provokes an XID error: its kernel writes to an unallocated address. Only this process ends."""
 
 import torch
 import triton

@@ -26,9 +26,9 @@ def load(folder: str, options: dict[str, Any]) -> Run:
         ids = torch.tensor(prompts, device=device)
         length = {"min_new_tokens": output, "max_new_tokens": output}
         tokens = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0, **length)
-        made = tokens[:, ids.shape[1] :].cpu().numel()
+        num_tokens = tokens[:, ids.shape[1] :].cpu().numel()
         seconds = time.perf_counter() - began
-        assert made == len(prompts) * output
+        assert num_tokens == len(prompts) * output
         return {"seconds": seconds}
 
     return run

@@ -31,19 +31,19 @@ def load(folder: str, options: dict[str, Any]) -> Run:
     def run(prompts: list[list[int]], output: int) -> dict[str, Any]:
         params = SamplingParams(max_tokens=output, temperature=0.0)
         requests = [Request(str(number), prompt, params) for number, prompt in enumerate(prompts)]
-        made, decodes_s, steps, last = 0, list[float](), 0, time.perf_counter()
-        began = last
+        num_tokens, decodes_s, steps, began = 0, list[float](), 0, time.perf_counter()
+        last = began
         for request in requests:
             engine.add(request)
         while engine.has_work:
             report = engine.step()
             now, steps = time.perf_counter(), steps + 1
-            made += len(report.outputs)
+            num_tokens += len(report.outputs)
             if report.computed_tokens == len(report.outputs):  # no prompt in it
                 decodes_s.append(now - last)
             last = now
         seconds = time.perf_counter() - began
-        assert made == len(prompts) * output, f"{made} tokens instead of {len(prompts) * output}"
+        assert num_tokens == len(prompts) * output, f"{num_tokens} tokens instead of {len(prompts) * output}"
         decode_ms = statistics.median(decodes_s) * 1e3 if decodes_s else None
         return {"seconds": seconds, "steps": steps, "step_ms": seconds / steps * 1e3, "decode_step_ms": decode_ms}
 

@@ -24,9 +24,9 @@ def load(folder: str, options: dict[str, Any]) -> Run:
         params = SamplingParams(
             max_tokens=output, min_tokens=output, ignore_eos=True, temperature=0.0, detokenize=False
         )
-        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         began = time.perf_counter()
-        answers = llm.generate(asked, params, use_tqdm=False)
+        answers = llm.generate(requests, params, use_tqdm=False)
         seconds = time.perf_counter() - began
         assert all(len(answer.outputs[0].token_ids) == output for answer in answers)
         return {"seconds": seconds}

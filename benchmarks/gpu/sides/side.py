@@ -1,4 +1,4 @@
-"""One engine in a process of its own, which answers jobs by lines of JSON until its deadline."""
+"""An engine in a process of its own, which answers jobs by lines of JSON until its deadline."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 Run = Callable[[list[list[int]], int], dict[str, Any]]
-"""Answers prompts with exactly so many tokens each; returns ``seconds`` and whatever else is worth keeping."""
+"""Answers each prompt with an exact number of tokens; returns ``seconds`` and other figures."""
 
 
 class OutOfTimeError(Exception):
@@ -25,13 +25,13 @@ class SideEndedError(Exception):
 
 
 class Side:
-    """Starts ``of_NAME.py``; a context manager, which ends it.
+    """Starts ``of_NAME.py``; as a context manager it also ends the process.
 
     Args:
         name: ``ours``, ``vllm``, ``hf`` or ``machine``.
         folder: with the model's config.json.
         options: for the engine.
-        log: its output.
+        log: file for its output.
         deadline_s: on time.monotonic's clock.
     """
 
@@ -61,10 +61,10 @@ class Side:
         self._process.wait()
 
     def ask(self, prompts: list[list[int]], output: int) -> dict[str, Any]:
-        """What `Run` returned, or ``error`` where it raised or the process ended.
+        """The result of `Run`, or ``error`` if it raised or the process ended.
 
         Raises:
-            OutOfTimeError: there is no answer yet.
+            OutOfTimeError: there is no answer before the deadline.
         """
         assert self._process.stdin
         try:
@@ -77,8 +77,8 @@ class Side:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout
         while b"\n" not in self._unread:
-            left_s = self._deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([self._process.stdout], [], [], left_s)[0]:
+            remaining_s = self._deadline_s - time.monotonic()
+            if remaining_s <= 0 or not select.select([self._process.stdout], [], [], remaining_s)[0]:
                 self._kill()
                 raise OutOfTimeError
             data = os.read(self._process.stdout.fileno(), 1 << 16)
@@ -90,7 +90,7 @@ class Side:
 
 
 def serve(load: Callable[[str, dict[str, Any]], Run]) -> None:
-    """The other end: loads an engine as the arguments say, then answers jobs until the input ends."""
+    """The process's part: load the engine of the command line, then answer jobs until stdin closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print to standard output
 
@@ -104,6 +104,6 @@ def serve(load: Callable[[str, dict[str, Any]], Run]) -> None:
         job = json.loads(line)
         try:
             answer(run(job["prompts"], job["output"]))
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is the cell's result)
+        except Exception as error:  # noqa: BLE001  (any error is the cell's result)
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             answer({"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]})
