@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.bars import Bars
-from benchmarks.known_answers import Outcome, Scenario, played, run_scenario, scenarios
+from benchmarks.known_answers import Outcome, Scenario, run_and_check, run_scenario, scenarios
 from harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
 from results.findings import FindingCode
 from results.statistics.distributions import t_quantile
@@ -69,7 +69,7 @@ def replicated(job: tuple[str, float, int, int]) -> tuple[float, float, bool]:
 
 def part_one(bars: Bars, pool: ProcessPoolExecutor, only: str) -> None:
     chosen = [scenario for scenario in scenarios() if only in scenario.name]
-    outcomes = list(pool.map(played, chosen, chunksize=4))
+    outcomes = list(pool.map(run_and_check, chosen, chunksize=4))
     wrong_and_valid = 0
     for scenario, outcome in zip(chosen, outcomes, strict=True):
         lines = judged(scenario, outcome)
