@@ -29,8 +29,8 @@ _LOADED = ("numpy", "scipy.special", "scipy.stats", "pandas", "psutil", "engines
 _MAX_MEMORY_BYTES = 8 << 30
 """Address space of a fork: a mutant may make a loop allocate without end."""
 _SLOWDOWN_LIMIT, _GRACE_S = 10, 2.0
-"""A test is killed after this many times its normal duration plus these seconds, both of CPU time, so that the machine's
-load does not matter."""
+"""Factor on a test's normal duration, and seconds on top, after which it is killed. The timer counts CPU time, so that
+the machine's load does not matter."""
 
 
 class LineCoverage(msgspec.Struct):
