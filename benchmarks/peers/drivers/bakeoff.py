@@ -1,6 +1,6 @@
-"""Our own client from the outside: one load, then the figures that the other clients report too, as JSON.
+"""Sends one load with our own client, and writes the figures that the other clients report too as JSON.
 
-The worker process measures; this one makes the traffic before and decodes after, and sleeps in between.
+The worker process measures; this process generates the traffic before the load, sleeps during it, and decodes after it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def _as_chat(turn: Turn) -> Turn:
 
 
 async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> list[RequestRecord]:
-    """Put the load on from a worker on the one core that this process may use; decode when it is over."""
+    """Send the load from a worker on the core of this process, and decode the answers after it."""
     dialect = ReferenceDialect()
     folder = TrialFolder(options.folder / "trial")
     folder.create()
