@@ -75,7 +75,7 @@ class Bench:
     ) -> Trial:
         """Run one trial of the harness without warm-up."""
         data = {
-            "name": f"ours-{seed}",
+            "name": f"harness-{seed}",
             "repeats": 1,
             "seed": seed,
             "model": {"name": _NAME, "path": str(self.model)},
@@ -95,7 +95,7 @@ class Bench:
         """Run ``vllm bench serve`` in vLLM's own environment on an empty cache; returns its figures by bar."""
         await self.engine.reset_cache(self.server)
         load = Load(self.server.base_url, self.model, requests, WORDS.output_tokens, CONCURRENCY)
-        folder = self.folder / f"theirs-{number}"
+        folder = self.folder / f"bench-{number}"
         folder.mkdir()
         tool = VllmBench()
         _, *arguments = tool.command(load, folder)

@@ -67,8 +67,9 @@ class Client(Protocol):
     """One load generator.
 
     Attributes:
-        name: name in tables. alone: whether it is a single process, which may have real-time priority; several on one
-        core would starve each other. slow: whether it gets fewer requests in scenarios that only measure a rate.
+        name: name in tables.
+        alone: whether it is a single process, which may have real-time priority; several would starve each other.
+        slow: whether it gets fewer requests in scenarios that only measure a rate.
     """
 
     name: str

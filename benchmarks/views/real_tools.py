@@ -94,11 +94,11 @@ def figures_of(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
 
 def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
     """Figure → the tool's value, our view's value from the server's record, and their difference in per cent."""
-    ours = figures_of(outcome.tool, outcome.true)
+    view = figures_of(outcome.tool, outcome.true)
     compared = {
-        name: ours[name].value.value or 0.0
+        name: view[name].value.value or 0.0
         for name in outcome.printed
-        if ours[name].stat not in _NOISE and ours[name].family is not MetricFamily.OTHER
+        if view[name].stat not in _NOISE and view[name].family is not MetricFamily.OTHER
     }
     return {
         name: (printed := outcome.printed[name], value, _apart_pct(printed, value)) for name, value in compared.items()
@@ -107,25 +107,25 @@ def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
 
 def own_stamps(outcome: Outcome) -> dict[str, float]:
     """Figure → difference in per cent between the tool's value and our view's value from its own timestamps."""
-    ours = figures_of(outcome.tool, outcome.stamped)
+    view = figures_of(outcome.tool, outcome.stamped)
     unstamped = _UNSTAMPED.get(outcome.tool, ())
     return {
-        name: _apart_pct(printed, ours[name].value.value or 0.0)
+        name: _apart_pct(printed, view[name].value.value or 0.0)
         for name, printed in outcome.printed.items()
-        if ours[name].family not in unstamped
+        if view[name].family not in unstamped
     }
 
 
-def _apart_pct(printed: float, ours: float) -> float:
-    return 100 * abs(printed - ours) / abs(ours) if ours else 100 * abs(printed)
+def _apart_pct(printed: float, viewed: float) -> float:
+    return 100 * abs(printed - viewed) / abs(viewed) if viewed else 100 * abs(printed)
 
 
 def _table(outcome: Outcome, apart: dict[str, tuple[float, float, float]]) -> None:
     print(f"\n{VIEWS[outcome.tool].title}, {outcome.case}: {len(outcome.true)} requests")
     width = max(map(len, apart))
     print(f"  {'figure':<{width}} {'the tool':>12} {'our view':>12} {'apart':>9}")
-    for name, (printed, ours, pct) in apart.items():
-        print(f"  {name:<{width}} {printed:>12.4f} {ours:>12.4f} {pct:>7.3f} %")
+    for name, (printed, viewed, pct) in apart.items():
+        print(f"  {name:<{width}} {printed:>12.4f} {viewed:>12.4f} {pct:>7.3f} %")
 
 
 def _options() -> argparse.Namespace:
@@ -134,7 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tools", nargs="+", choices=[*TOOLS], default=[*TOOLS])
     parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     parser.add_argument("--rounds", type=int, default=3, help="the median difference of each figure counts")
-    parser.add_argument("--fixtures", type=Path, help="write what was seen here, for the suite")
+    parser.add_argument("--fixtures", type=Path, help="folder to write fixtures of the tests to")
     parser.add_argument("--keep", type=Path, help="keep the tools' own files here")
     return parser.parse_args()
 
@@ -163,8 +163,8 @@ def main() -> None:
                 write_keys(options.fixtures, tool, case_folder / "0")
         bars.add(f"{tool}_apart_pct", worst, "<=", MAX_APART_PCT)
         bars.add(f"{tool}_own_stamps_apart_pct", exact, "<=", 0.001)
-    for name, held in read_back(folder, options.tools).items():
-        bars.add(name, held, "==", 1)
+    for name, passed in read_back(folder, options.tools).items():
+        bars.add(name, passed, "==", 1)
     bars.finish()
 
 
