@@ -42,7 +42,7 @@ _MISTRAL_TEMPLATE = (
     "{% elif m.role == 'user' %}{{ '[INST] ' + ns.system + m.content + '[/INST]' }}{% set ns.system = '' %}"
     "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
 )
-"""As published, but without tools. Mistral's puts the system prompt before the first user message."""
+"""The published templates, but without tools. Mistral's puts the system prompt before the first user message."""
 _CONTROL = 3
 """SentencePiece's type of a control piece."""
 

@@ -47,7 +47,7 @@ class Constant:
         return (Session(f"s{i}", (Turn(64, 4, prompt=f"{i} {'word ' * 64}"),)) for i in itertools.count())
 
     def notes(self) -> list[str]:
-        """None."""
+        """No notes."""
         return []
 
 

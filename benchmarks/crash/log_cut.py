@@ -31,7 +31,7 @@ ENGINES = {"a": VirtualEngine(), "b": VirtualEngine(slowdown=1.3)}
 
 
 def figures(run: Run) -> dict[str, object]:
-    """What a report shows of each finished trial."""
+    """Verdict and figures of each finished trial, as a report shows them."""
     return {trial.record.id: (trial.record.verdict, trial.metrics, trial.server) for trial in run.finished}
 
 

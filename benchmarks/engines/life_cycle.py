@@ -45,7 +45,7 @@ EVERY_REFERENCE = 10
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """What happens in one start and stop.
+    """One start and stop of an engine.
 
     Attributes:
         victim: what is killed.

@@ -205,4 +205,4 @@ TOOLS: dict[str, Tool] = {
     "aiperf": Tool(AiPerf(), ("--warmup-request-count", str(WARMUP)), _SUMMARY, _aiperf_printed, _aiperf_stamped),
     "guidellm": Tool(GuideLlm(), (), _RESULT, _guidellm_printed, _guidellm_stamped),
 }
-"""By the name of their view."""
+"""The tools by the name of their view."""

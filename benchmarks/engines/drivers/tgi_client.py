@@ -7,7 +7,7 @@ import sys
 from text_generation import AsyncClient
 
 TIMEOUT_S = 120
-"""Of a whole stream; the client's default of 10 s is too short for long ones."""
+"""Limit on a whole stream; the client's default of 10 s is too short for long streams."""
 
 
 async def read(client: AsyncClient, body: dict) -> dict:

@@ -53,7 +53,7 @@ async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> 
 
 
 def figures(requests: list[RequestRecord], sessions: list[PlannedSession]) -> dict[str, float | int | None]:
-    """As :class:`benchmarks.peers.protocol.Figures`; latencies of requests that ended ok, timed from their plan."""
+    """Fields of :class:`benchmarks.peers.protocol.Figures`; latencies count from the plan, of successful requests."""
     good = [request for request in requests if request.outcome is Outcome.OK]
     ttft_ms = [value * 1e3 for request in good if (value := latency.ttft_s(request)) is not None]
     tpot_ms = [value * 1e3 for request in good if (value := latency.tpot_s(request)) is not None]
