@@ -1,14 +1,14 @@
-# Bakeoff. `make` alone explains itself.
+# Bakeoff. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_PACKAGES := harness engines workloads reference_engine results
-# Files stay with one of the two workers, so that what a file sets up is set up once; an idle worker takes over half of
-# what the other has left.
+# Each test file runs on one of two workers, so that its fixtures are set up once; an idle worker takes over half of the
+# other's remaining files.
 PARALLEL := -n 2 --dist worksteal
-# Percent of lines and branches: of all packages, and of each module that computes or stores figures.
+# Percentage of lines and branches: of all packages, and of each module that computes or stores figures.
 MIN_COVERAGE := 90
 MIN_COVERAGE_OF_FIGURES := 95
 MODEL := smollm2-135m-instruct
@@ -23,19 +23,19 @@ demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report
 
 test: install model browser lint types layers unit ## Set up, then everything that CI runs
 
-install: $(VENV)/.test ## The environment with all extras, versions pinned by constraints.txt
+install: $(VENV)/.test ## Make the environment with all extras, versions pinned by constraints.txt
 
 model: $(VENV)/.demo ## Fetch and convert the small model (cached)
 	@$(BIN)/bakeoff models pull $(MODEL) > $(VENV)/model-path
 	@echo "model: $$(cat $(VENV)/model-path)"
 
-browser: ## Chromium from Debian's packages, for the tests that look at the HTML report
+browser: ## Install Chromium from Debian's packages, for the tests that open the HTML report
 	@command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium > /dev/null)
 
-peers: $(VENV)/.test ## Other tools that send requests, for make bench-client: five environments of their own, about 6 GB, cached
+peers: $(VENV)/.test ## Install other load generators for make bench-client: five environments, about 6 GB, cached
 	$(BIN)/python -m benchmarks.peers.install
 
-check: lint types layers ## Lint, types and layers, without tests
+check: lint types layers ## Check lint, types and layers, without tests
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -47,22 +47,22 @@ types: $(VENV)/.test
 layers: $(VENV)/.test
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.test model ## All tests
+unit: $(VENV)/.test model ## Run all tests
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL)
 
-nightly: $(VENV)/.test model ## What make test leaves out: 500 examples of each property, the coverage gate, processes killed at many instants
+nightly: $(VENV)/.test model ## Run what make test leaves out: 500 examples of each property, the coverage gate, processes killed at many instants
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=nightly \
 	  --timeout=3600 -o faulthandler_timeout=3600
 	$(MAKE) coverage bench-crash bench-cli site
 
-coverage: $(VENV)/.test model ## All tests with branch coverage; below a minimum it fails
+coverage: $(VENV)/.test model ## Run all tests with branch coverage; fails below a minimum
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 \
 	  -o faulthandler_timeout=3600 --cov --cov-report=term:skip-covered --cov-fail-under=$(MIN_COVERAGE)
 	@set -e; for files in 'results/metrics/*' results/store.py; do \
 	  echo "coverage of $$files, at least $(MIN_COVERAGE_OF_FIGURES) %:"; \
 	  $(BIN)/coverage report --format=total --include="$$files" --fail-under=$(MIN_COVERAGE_OF_FIGURES); done
 
-site: .venv-site/.done ## Build the documentation site into .site/, in an environment of its own; a broken link fails
+site: .venv-site/.done ## Build the documentation site into .site/, in its own environment; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet
 
 .venv-site/.done: Makefile

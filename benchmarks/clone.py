@@ -1,4 +1,4 @@
-"""A clone of this checkout's HEAD with no environment and no cache, as a newcomer has it."""
+"""Clones this checkout's HEAD without an environment or caches, as a new user has it."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def fresh_clone() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Yields the clone and an environment whose caches (pip's, models') are empty."""
+    """Yield the clone, and environment variables that give pip and the models empty caches."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-clone-") as name:
         folder = Path(name, "bakeoff")
         subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
@@ -22,7 +22,7 @@ def fresh_clone() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def timed_make(target: str, folder: Path, environment: dict[str, str]) -> tuple[int, float]:
-    """Run ``make target`` in a clone, print the end of its output; returns exit status and minutes."""
+    """Run ``make target`` in a clone and print the end of its output; returns exit status and minutes."""
     started = time.monotonic()
     done = subprocess.run(["make", target], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     minutes = (time.monotonic() - started) / 60

@@ -2,9 +2,9 @@
 
     python -m benchmarks.drafts --model FOLDER --out FOLDER
 
-The model writes the prompts itself: it goes on behind the words that begin a user's turn (Magpie, Xu et al., arXiv
-2406.08464). ``--out`` gets ``prompts.txt``, ``pruned``, ``draft`` and ``head``. The same command goes on after an
-interruption.
+The model generates the prompts itself: it continues the text that begins a user's turn (Magpie, Xu et al., arXiv
+2406.08464). The script writes ``prompts.txt``, ``pruned``, ``draft`` and ``head`` to ``--out``. After an interruption,
+the same command continues.
 """
 
 import argparse
@@ -18,32 +18,32 @@ from reference_engine.tools.head_training import HeadTraining, train_head
 from reference_engine.tools.pruning import Pruning, prune
 
 PROMPT_TOKENS = 128
-AT_ONCE = 256
+BATCH_SIZE = 256
 
 
 def beginning_of_turn(tokenizer: Tokenizer) -> list[int]:
-    """Tokens of a chat up to the first word of its user."""
+    """Tokens of a chat before the text of the user's message."""
     marker = "marker"
     chat = tokenizer.render_chat([{"role": "user", "content": marker}])
     return tokenizer.encode(chat[: chat.rindex(marker)], add_special_tokens=False)
 
 
 def write_prompts(model: Path, count: int, file: Path) -> None:
-    """Writes a file of different prompts of one line, sampled from the model."""
+    """Write a file of distinct one-line prompts, sampled from the model."""
     lines: dict[str, None] = {}
-    blocks = AT_ONCE * PROMPT_TOKENS // 8  # for twice as many tokens: a prefix and a prompt
-    with LLM(model, max_model_len=2 * PROMPT_TOKENS, max_num_seqs=AT_ONCE, num_blocks=blocks) as llm:
+    blocks = BATCH_SIZE * PROMPT_TOKENS // 8  # twice PROMPT_TOKENS each: a prefix and a prompt
+    with LLM(model, max_model_len=2 * PROMPT_TOKENS, max_num_seqs=BATCH_SIZE, num_blocks=blocks) as llm:
         prefix = beginning_of_turn(llm.tokenizer)
         seed = 0
         while len(lines) < count:
             params = [
-                SamplingParams(max_tokens=PROMPT_TOKENS, temperature=1.0, top_p=0.95, seed=seed + place)
-                for place in range(AT_ONCE)
+                SamplingParams(max_tokens=PROMPT_TOKENS, temperature=1.0, top_p=0.95, seed=seed + index)
+                for index in range(BATCH_SIZE)
             ]
-            for answer in llm.generate([prefix] * AT_ONCE, params):
+            for answer in llm.generate([prefix] * BATCH_SIZE, params):
                 if line := " ".join(answer.completions[0].text.split()):
                     lines[line] = None
-            seed += AT_ONCE
+            seed += BATCH_SIZE
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

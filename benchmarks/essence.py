@@ -1,4 +1,4 @@
-"""What of a load's records must be the same whoever sent it."""
+"""The fields of a load's records that must not depend on which process sent it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from results.records import StreamRecord
 
 
 def essence(result: LoadResult, records: Sequence[StreamRecord], *, is_open: bool) -> list[tuple[Any, ...]]:
-    """All but the times, in the order of ``records``; in an open loop also where the plan put each first turn."""
+    """All fields but the times, in the order of ``records``; of an open loop also the planned offset of first turns."""
     return [
         (
             record.index, record.phase, record.session, record.turn, record.end, record.status,

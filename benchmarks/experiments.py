@@ -11,15 +11,15 @@ def measured(experiment: Path, out: Path, *, resume: bool = False) -> Path:
 
     Args:
         experiment: the TOML file.
-        out: folder in which the run's folder is made.
-        resume: go on with the latest run of its name, where there is one.
+        out: parent folder of the run's folder.
+        resume: continue the latest run of the same name, if there is one.
     """
     bakeoff = Path(sys.executable).with_name("bakeoff")
     runs = f"*-{tomllib.loads(experiment.read_text(encoding='utf-8'))['name']}-*"
     flags = ["--resume", "latest"] if resume and any(out.glob(f"{runs}/run.jsonl")) else []
     before = set(out.glob(runs))
     subprocess.run([bakeoff, "run", experiment, "--out", out, *flags], check=False)
-    made = set(out.glob(runs)) - before
-    if not made:
+    created = set(out.glob(runs)) - before
+    if not created:
         sys.exit(f"bakeoff run {experiment} left no run in {out}")
-    return max(made)
+    return max(created)

@@ -1,4 +1,4 @@
-"""Scenarios whose every number is known, as data: a load, a virtual engine, and what must come of it."""
+"""Scenarios with known results, as data: a load, a virtual engine, and the expected findings."""
 
 import itertools
 import tempfile
@@ -26,14 +26,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """One trial.
 
     Attributes:
-        name: says what is special.
+        name: what is special about it.
         load: as in an experiment file.
-        engine: what serves it.
+        engine: virtual engine that serves the load.
         trial: limits that differ from the defaults.
-        turns: of each session; 0 for the random workload's single ones.
+        turns: of each session; 0 for the random workload, whose sessions have one turn.
         think_s: pause before each later turn.
         tokens: of each answer.
-        codes: findings that void the trial; empty: it must be VALID.
+        codes: findings that must make the trial INVALID; if empty, it must be VALID.
         seed: of traffic and engine.
     """
 
@@ -49,14 +49,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a scenario.
+    """The result of a scenario.
 
     Attributes:
         valid: whether the trial was VALID.
-        codes: what voided it.
+        codes: findings that made it INVALID.
         exit_code: of ``bakeoff run``.
-        worst: largest relative error of any metric, and which.
-        wrong: metrics that are off by more than 1e-6, or absent where they should not be, or the other way round.
+        worst: largest relative error of any metric, and that metric.
+        wrong: metrics with a relative error above 1e-6, and metrics that are missing or present against expectation.
     """
 
     valid: bool
@@ -66,8 +66,8 @@ class Outcome(msgspec.Struct, frozen=True):
     wrong: list[str]
 
 
-def played(scenario: Scenario) -> Outcome:
-    """Run a scenario in virtual time and hold every metric to the oracle."""
+def run_and_check(scenario: Scenario) -> Outcome:
+    """Run a scenario in virtual time and compare every metric with the oracle's value."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-known-", dir="/dev/shm") as scratch:
         run, world = run_scenario(scenario, Path(scratch))
         (trial,) = run.finished
@@ -79,20 +79,20 @@ def played(scenario: Scenario) -> Outcome:
             window = (trial.window.start_ns / S, trial.window.end_ns / S)
             values = expected(truth, *window, Slo(**SLO), saturated=FindingCode.SATURATED in codes)
             for name, value in values.items():
-                shown = trial.metrics[name].value
-                if (shown is None) != (value is None):
-                    wrong.append(f"{name}: {shown} instead of {value}")
-                elif shown is not None and value is not None:
-                    error = abs(shown - value) / max(abs(value), 1e-9)
+                measured = trial.metrics[name].value
+                if (measured is None) != (value is None):
+                    wrong.append(f"{name}: {measured} instead of {value}")
+                elif measured is not None and value is not None:
+                    error = abs(measured - value) / max(abs(value), 1e-9)
                     worst = max(worst, (error, name))
                     if error > 1e-6:
-                        wrong.append(f"{name}: {shown} instead of {value}")
+                        wrong.append(f"{name}: {measured} instead of {value}")
         exit_code = 3 if why_invalid(run) else 0
         return Outcome(trial.record.verdict is Verdict.VALID, codes, exit_code, worst, wrong)
 
 
 def run_scenario(scenario: Scenario, scratch: Path) -> tuple[Run, VirtualWorld]:
-    """Run it; the world then holds the truth."""
+    """Run a scenario; the returned world holds the servers' records."""
     experiment = virtual_experiment(
         ["engine"], [scenario.load], repeats=1, seed=scenario.seed, slo=SLO,
         workload=_workload(scenario, scratch), trial={"warm_up_s": 0.0, **scenario.trial},
@@ -102,28 +102,31 @@ def run_scenario(scenario: Scenario, scratch: Path) -> tuple[Run, VirtualWorld]:
 
 
 def truths(trial: Trial, world: VirtualWorld) -> list[Truth]:
-    """The requests of a trial as the server saw them, each with the time at which the client planned it.
+    """The requests of a trial as the server recorded them, each with the client's planned time.
 
-    Both sides count requests in the order in which they were sent; those that never reached the server have no tokens.
+    The two records are matched by the order of sending; requests that never reached the server have no tokens.
     """
     (site,) = world.sites.values()
     served = iter(site.served)
-    found: list[Truth] = []
+    requests: list[Truth] = []
     for request in sorted(trial.requests, key=lambda r: (r.sent_ns or r.planned_ns, r.planned_ns)):
         planned, given_up = request.planned_ns / S, request.outcome is RequestOutcome.CANCELLED
         if request.sent_ns is None:
-            found.append(Truth(planned, None, request.ended_ns / S, (), ok=False, given_up=given_up, prompt_tokens=0))
+            requests.append(
+                Truth(planned, None, request.ended_ns / S, (), ok=False, given_up=given_up, prompt_tokens=0)
+            )
             continue
-        seen = next(served)
-        assert seen.arrived_ns == request.sent_ns, "the order of sends is the order of arrivals"
-        chunks = tuple((t_ns / S, tokens) for t_ns, tokens in zip(seen.chunk_ns, seen.chunk_tokens, strict=True))
-        found.append(
+        record = next(served)
+        assert record.arrived_ns == request.sent_ns, "the order of sends is the order of arrivals"
+        chunks = tuple((t_ns / S, tokens) for t_ns, tokens in zip(record.chunk_ns, record.chunk_tokens, strict=True))
+        requests.append(
             Truth(
-                planned, seen.arrived_ns / S, (seen.ended_ns or 0) / S, chunks,
-                ok=seen.ending is Ending.COMPLETE and bool(chunks), given_up=given_up, prompt_tokens=seen.prompt_tokens,
+                planned, record.arrived_ns / S, (record.ended_ns or 0) / S, chunks,
+                ok=record.ending is Ending.COMPLETE and bool(chunks), given_up=given_up,
+                prompt_tokens=record.prompt_tokens,
             )
         )  # fmt: skip
-    return found
+    return requests
 
 
 def _workload(scenario: Scenario, scratch: Path) -> dict[str, Any]:
@@ -141,7 +144,6 @@ def _workload(scenario: Scenario, scratch: Path) -> dict[str, Any]:
 
 
 def scenarios() -> Iterator[Scenario]:
-    """All of them."""
     yield from _open_loops()
     yield from _closed_loops()
     yield from _failures()
@@ -150,7 +152,7 @@ def scenarios() -> Iterator[Scenario]:
 
 
 def _answers(e2e_s: float, tokens: int = 5) -> Service:
-    """An answer of that length: a fifth of it until the first token."""
+    """Answers that take ``e2e_s``, a fifth of it until the first token."""
     return PerToken(Fixed(e2e_s / 5), Fixed(e2e_s * 4 / 5 / (tokens - 1)))
 
 

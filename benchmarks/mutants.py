@@ -1,10 +1,10 @@
-"""Every small change of a module that mutmut knows, each as the whole text of the changed module.
+"""All mutants of a module that mutmut generates, each as the whole source of the changed module.
 
-mutmut's own runner puts all changes of a function side by side and switches between them. So it leaves out what it
-cannot switch: all that stands outside of functions, and functions with a decorator (caches, properties). Here each
-change is a text of its own, and both are in. We leave out ``__all__`` alone, which nothing but ``import *`` reads;
-mutmut leaves out annotations, decorators, docstrings, the text of f-strings, and the arguments of ``len`` and
-``isinstance``. Other strings, messages too, count.
+mutmut's own runner puts all mutants of a function into one module and switches between them. So it leaves out what it
+cannot switch: code outside of functions, and functions with a decorator (caches, properties). Here each mutant is a
+source of its own, so both are included. Only ``__all__`` is left out, which nothing but ``import *`` reads. mutmut
+itself leaves out annotations, decorators, docstrings, the text of f-strings, and the arguments of ``len`` and
+``isinstance``, but not other strings, such as messages.
 """
 
 import difflib
@@ -23,12 +23,12 @@ _ALL = m.Assign(targets=[m.AssignTarget(m.Name("__all__"))])
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """One change.
+    """One change of a module.
 
     Attributes:
         path: of the module.
-        line: where it is changed.
-        lines: first and last line inside the function or method around it; None outside of one.
+        line: line of the change.
+        lines: first and last line of the body of the function that is changed; None outside of functions.
         source: the whole changed module.
         change: the lines that differ, ``-`` before and ``+`` after.
     """
@@ -41,7 +41,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 class _Visitor(MutationVisitor):
-    """mutmut's, which enters decorated functions too."""
+    """mutmut's visitor, which here enters decorated functions too."""
 
     def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.FunctionDef):
@@ -50,23 +50,23 @@ class _Visitor(MutationVisitor):
 
 
 def mutants(path: Path) -> list[Mutant]:
-    """All of a module, in the order of its lines; changes that give the same text count once."""
+    """All mutants of a module, by line; mutants with the same source count once."""
     original = path.read_text(encoding="utf-8")
     wrapper = MetadataWrapper(cst.parse_module(original))
     visitor = _Visitor(mutation_operators, IgnoredCode(set(), set(), set()))
     wrapper.visit(visitor)
     positions = wrapper.resolve(PositionProvider)
-    found: dict[str, Mutant] = {}
+    by_source: dict[str, Mutant] = {}
     for mutation in visitor.mutations:
         changed = deep_replace(wrapper.module, mutation.original_node, mutation.mutated_node)
         assert isinstance(changed, cst.Module)
         if changed.code != original:
-            line, lines = _place(mutation, positions)
-            found.setdefault(changed.code, Mutant(path, line, lines, changed.code, _change(original, changed.code)))
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+            line, lines = _position(mutation, positions)
+            by_source.setdefault(changed.code, Mutant(path, line, lines, changed.code, _change(original, changed.code)))
+    return sorted(by_source.values(), key=lambda mutant: mutant.line)
 
 
-def _place(mutation: Mutation, positions: Mapping[cst.CSTNode, CodeRange]) -> tuple[int, tuple[int, int] | None]:
+def _position(mutation: Mutation, positions: Mapping[cst.CSTNode, CodeRange]) -> tuple[int, tuple[int, int] | None]:
     function = mutation.contained_by_top_level_function
     lines = None
     if isinstance(function, cst.FunctionDef):

@@ -1,7 +1,6 @@
-"""Every metric once more, straight from the definitions and from what the server did: nothing of ``results.metrics``.
+"""Computes every metric from the definitions and the server's record, without ``results.metrics``.
 
-The client's planned times are the only thing taken from the raw log; arrivals of tokens and ends of requests are the
-virtual server's own.
+Only the client's planned times come from the raw log; token arrivals and ends of requests are the virtual server's own.
 """
 
 import math
@@ -12,19 +11,19 @@ import msgspec
 from results.records import Slo
 
 QUANTILES = {"p50": (0.5, 3), "p90": (0.9, 64), "p95": (0.95, 130), "p99": (0.99, 662)}
-"""Each percentile with the observations that it needs."""
+"""Each percentile: its quantile, and the number of observations that it needs."""
 
 
 class Truth(msgspec.Struct, frozen=True):
     """One request as it happened, in seconds.
 
     Attributes:
-        planned: when the client wanted it sent.
-        sent: when the server had it; None where it never came.
-        ended: when its exchange was over.
-        chunks: time and tokens of each read that brought any.
-        ok: whether it ended well with a token.
-        given_up: whether the client ended it without a failure.
+        planned: when the client planned to send it.
+        sent: when it reached the server; None if it never did.
+        ended: when its exchange ended.
+        chunks: time and tokens of each read that held tokens.
+        ok: whether it succeeded with at least one token.
+        given_up: whether the client cancelled it, which is no failure.
         prompt_tokens: as the server counted them.
     """
 
@@ -40,19 +39,19 @@ class Truth(msgspec.Struct, frozen=True):
 def expected(
     requests: Sequence[Truth], start: float, end: float, slo: Slo, *, saturated: bool
 ) -> dict[str, float | None]:
-    """What each metric must be; None where it must be absent."""
+    """The expected value of each metric; None if it must be absent."""
     length = end - start
     inside = [r for r in requests if start <= r.planned < end]
     failed = sum(not r.ok and not r.given_up for r in inside)
-    done = [r for r in inside if r.ok]
+    succeeded = [r for r in inside if r.ok]
     values: dict[str, float | None] = {}
     per_request = {
-        "ttft": [r.chunks[0][0] - r.planned for r in done],
-        "ttft_from_send": [r.chunks[0][0] - (r.sent or 0) for r in done],
-        "e2e": [r.chunks[-1][0] - r.planned for r in done],
-        "normalized_latency": [(r.chunks[-1][0] - r.planned) / sum(n for _, n in r.chunks) for r in done],
+        "ttft": [r.chunks[0][0] - r.planned for r in succeeded],
+        "ttft_from_send": [r.chunks[0][0] - (r.sent or 0) for r in succeeded],
+        "e2e": [r.chunks[-1][0] - r.planned for r in succeeded],
+        "normalized_latency": [(r.chunks[-1][0] - r.planned) / sum(n for _, n in r.chunks) for r in succeeded],
         "tpot": [
-            (r.chunks[-1][0] - r.chunks[0][0]) / sum(n for _, n in r.chunks[1:]) for r in done if len(r.chunks) > 1
+            (r.chunks[-1][0] - r.chunks[0][0]) / sum(n for _, n in r.chunks[1:]) for r in succeeded if len(r.chunks) > 1
         ],
     }
     for name, seconds in per_request.items():

@@ -1,6 +1,6 @@
 """Pictures of the README and of the documentation: ``python -m benchmarks.pictures``.
 
-Every picture exists in the light and in the dark theme. The report is a published run's page; the dashboard and the
+Each picture is taken in the light and in the dark theme. The report is a published run's page; the dashboard and the
 gate show runs of simulated engines (:mod:`harness.virtual`); a workload profile needs no engine. The script also writes
 each picture's tag and caption into the pages that have its markers. It needs the environment of ``make test`` and its
 Chromium.
@@ -39,7 +39,7 @@ _SCALE = 1.5
 _QUALITIES = (0.95, 0.9, 0.85, 0.8)
 _PRESET, _SESSIONS = "agentic-tools", 2_000
 _ORIGIN = re.compile(r"\n(?P<machine>[^\n;]+?) \([^)]*\); (?P<date>[\d-]+)[^`]*commit\s`(?P<commit>\w{7})")
-_BETWEEN = re.compile(r"(<!-- picture: (\S+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
+_PICTURE = re.compile(r"(<!-- picture: (\S+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
 
 _ONE_LOAD = f"""() => {{
   for (const body of document.querySelectorAll("table.summary tbody"))
@@ -127,36 +127,36 @@ def main() -> None:
 
 
 def _origin(run: Path) -> re.Match[str]:
-    found = _ORIGIN.search((run / "README.md").read_text(encoding="utf-8"))
-    if found is None:
+    origin = _ORIGIN.search((run / "README.md").read_text(encoding="utf-8"))
+    if origin is None:
         raise ValueError(f"{run}/README.md names no machine, date and commit")
-    return found
+    return origin
 
 
 def _gpu_frontier(run: Path) -> Picture:
-    found = _origin(run)
+    origin = _origin(run)
     return Picture(
         name="h200-frontier",
         url=(run / "report.html").resolve().as_uri(),
         shown="#frontier",
         alt="Throughput of two servers on a GPU against the speed that each user gets, at one, eight and 64 users",
         caption=(
-            f"Llama-3.1-8B shapes, random weights, bfloat16; {found['machine']}; {found['date']}, commit "
-            f"{found['commit']}."
+            f"Llama-3.1-8B shapes, random weights, bfloat16; {origin['machine']}; {origin['date']}, commit "
+            f"{origin['commit']}."
         ),
     )
 
 
 def _report(run: Path) -> Iterator[Picture]:
-    found = _origin(run)
+    origin = _origin(run)
     url = (run / "report.html").resolve().as_uri()
-    origin = f"{found['machine']}, no GPU; {found['date']}, commit {found['commit']}."
+    source = f"{origin['machine']}, no GPU; {origin['date']}, commit {origin['commit']}."
     yield Picture(
         name="summary",
         url=url,
         shown="table.summary",
         alt="Latency, token rate and memory of five servers with eight users: every trial and its 95 % interval",
-        caption=f"SmolLM2-135M in bfloat16, eight users; {origin}",
+        caption=f"SmolLM2-135M in bfloat16, eight users; {source}",
         script=_ONE_LOAD,
     )
     yield Picture(
@@ -164,21 +164,21 @@ def _report(run: Path) -> Iterator[Picture]:
         url=url,
         shown="#frontier",
         alt="Throughput of five servers against the speed that each user gets, at one, four and eight users",
-        caption=f"The frontier. SmolLM2-135M in bfloat16; {origin}",
+        caption=f"The frontier. SmolLM2-135M in bfloat16; {source}",
     )
     yield Picture(
         name="report-timeline",
         url=url,
         shown="#timelines",
         alt="One trial: a bar for each request, and below it memory, CPU, batch and KV cache on the same time axis",
-        caption=f"The timeline of one trial of the reference engine. SmolLM2-135M in bfloat16, eight users; {origin}",
+        caption=f"The timeline of one trial of the reference engine. SmolLM2-135M in bfloat16, eight users; {source}",
         script=_FIRST_TIMELINE,
     )
 
 
 def _attribution(folder: Path) -> Picture:
     manifest = load(folder).manifest
-    place = machine_text(manifest).removesuffix(f" ({manifest.host})")
+    machine = machine_text(manifest).removesuffix(f" ({manifest.host})")
     commit = (manifest.git_commit or "")[:7]
     return Picture(
         name="attribution",
@@ -186,7 +186,7 @@ def _attribution(folder: Path) -> Picture:
         shown="#attribution",
         hidden="#attribution .why, #attribution details",
         alt="Mean E2E and TTFT at two loads as bars of their parts, and a table of the parts of each",
-        caption=f"SmolLM2-135M in bfloat16; {place}, no GPU; {manifest.created_utc[:10]}, commit {commit}.",
+        caption=f"SmolLM2-135M in bfloat16; {machine}, no GPU; {manifest.created_utc[:10]}, commit {commit}.",
     )
 
 
@@ -274,9 +274,11 @@ def _describe(pictures: dict[str, Picture], folder: Path) -> None:
     """Write tags and captions between the markers of every page."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
-        here = Path(os.path.relpath(folder.resolve(), page.parent))
-        described = _BETWEEN.sub(
-            lambda found: f"{found[1]}{_tag(pictures[found[2]], here)}{found[3]}" if found[2] in pictures else found[0],  # noqa: B023
+        link_folder = Path(os.path.relpath(folder.resolve(), page.parent))
+        described = _PICTURE.sub(
+            lambda match: (
+                f"{match[1]}{_tag(pictures[match[2]], link_folder)}{match[3]}" if match[2] in pictures else match[0]  # noqa: B023
+            ),
             text,
         )
         if described != text:

@@ -1,8 +1,8 @@
-"""A run as it is committed: what a reader of the repository may check without running anything.
+"""Publishes a run in the repository, so that readers can check it without running anything.
 
 ``README.md`` (machine, versions, date, the table and how to repeat it), ``report.html`` (the whole page, plots
 included), ``summary.json`` (intervals), ``trials.csv`` (every metric of every trial), ``requests.csv`` (every measured
-request) and ``experiment.toml``. Raw streams stay with whoever measured: they are some hundred megabytes.
+request) and ``experiment.toml``. Raw streams are not published: they take hundreds of megabytes.
 """
 
 import re
@@ -24,7 +24,7 @@ _REQUEST_COLUMNS = [
 FIRST_PAGE_LOAD = "c=8"
 FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")
 OWN_ENGINE = "reference"
-_BETWEEN = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+_RESULTS = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 
 
 def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
@@ -37,8 +37,8 @@ def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> N
     (folder / "summary.json").write_bytes(cells + b"\n")
     run.trials.to_csv(folder / "trials.csv", index=False, float_format="%.6g")
     requests = run.requests[run.requests.phase == "measured"]
-    kept = [name for name in _REQUEST_COLUMNS if name in requests.columns]
-    requests[kept].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
+    columns = [name for name in _REQUEST_COLUMNS if name in requests.columns]
+    requests[columns].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
     (folder / "README.md").write_text(page(run, command), encoding="utf-8")
 
 
@@ -68,26 +68,26 @@ def page(run: results.Run, command: str) -> str:
 def into_readme(readme: Path, run: results.Run) -> None:
     """Replace the table of that run's name in a README."""
     text = readme.read_text(encoding="utf-8")
-    found = next(match for match in _BETWEEN.finditer(text) if match[2] == run.manifest.name)
+    section = next(match for match in _RESULTS.finditer(text) if match[2] == run.manifest.name)
     table = first_page_table(markdown_table(run))
-    readme.write_text(text[: found.end(1)] + table + text[found.start(4) :], encoding="utf-8")
+    readme.write_text(text[: section.end(1)] + table + text[section.start(4) :], encoding="utf-8")
 
 
 def first_page_table(table: str) -> str:
-    """Of a run's whole table: one load, few columns, our own engine last."""
+    """Reduce a run's table to one load and a few columns, with our own engine last."""
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-    places = [header.index(name) for name in FIRST_PAGE_COLUMNS]
-    shown: dict[str, list[str]] = {}
+    columns = [header.index(name) for name in FIRST_PAGE_COLUMNS]
+    cells_by_engine: dict[str, list[str]] = {}
     load = ""
     for row in rows:
         load = row[0] or load
         if load == FIRST_PAGE_LOAD:
-            shown[row[1]] = [row[place] for place in places]
-    order = sorted(shown, key=lambda engine: (engine == OWN_ENGINE, list(shown).index(engine)))
-    lines = [list(FIRST_PAGE_COLUMNS), ["---"] * len(places), *(shown[engine] for engine in order)]
+            cells_by_engine[row[1]] = [row[column] for column in columns]
+    order = sorted(cells_by_engine, key=lambda engine: (engine == OWN_ENGINE, list(cells_by_engine).index(engine)))
+    lines = [list(FIRST_PAGE_COLUMNS), ["---"] * len(columns), *(cells_by_engine[engine] for engine in order)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _short(text: str) -> str:
-    """Without the paths of the machine that it was measured on."""
+    """Shorten the paths of the machine that measured."""
     return re.sub(r"/\S*/(?=[^/\s`]+)", "…/", text)

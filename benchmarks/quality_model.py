@@ -2,10 +2,11 @@
 
     python -m benchmarks.quality_model --model FOLDER --prompts FILE --out FOLDER
 
-SmolLM2's shipped weights come from a file of 4 bits, at most 16 values for each 32 weights, and its width of 576 is no
-multiple of 128. So its weights are moved off these values by noise, the model learns to answer as before, and then it
-is widened with zeros: 576 to 768 columns and 9 to 12 heads. The wide model computes the same, but for rounding.
-``--prompts`` are lines, such as `benchmarks.drafts` writes. ``--out`` gets ``narrow`` and ``wide``.
+SmolLM2's shipped weights come from a 4-bit file with at most 16 values for each 32 weights, and its width of 576 is no
+multiple of 128. So the script adds noise to the weights, distils the original model into the noisy one, and widens the
+result with zeros from 576 to 768 columns and from 9 to 12 heads. The wide model differs from the narrow one by rounding
+only. ``--prompts`` is a file with one prompt per line, such as `benchmarks.drafts` writes. The script writes ``narrow``
+and ``wide`` to ``--out``.
 """
 
 import argparse
@@ -25,12 +26,12 @@ NOISE = 0.05
 """Standard deviation, relative to the root mean square of a row: about half of what rounding to 4 bits changes."""
 WIDTH = 768
 HEADS_PER_KV_HEAD = 3
-MOST_DIFFERENCE = 1e-3
-"""Of logits in float32, which reach about 20."""
+MAX_DIFFERENCE = 1e-3
+"""Largest accepted difference of float32 logits, which reach about 20."""
 
 
 def add_noise(source: Path, target: Path) -> None:
-    """Writes a copy of a checkpoint whose matrices, the embedding excepted, are a little off."""
+    """Write a copy of a checkpoint with noise on all matrices but the embedding."""
     tensors = SafetensorsDirectory(source)
     generator = torch.Generator().manual_seed(0)
     weights = {name: tensors.get(name) for name in tensors.names()}
@@ -46,15 +47,15 @@ def add_noise(source: Path, target: Path) -> None:
 
 
 def widen(source: Path, target: Path) -> None:
-    """Writes a Llama checkpoint with `WIDTH` columns and as many more heads as fit, all new weights zero.
+    """Write a Llama checkpoint with `WIDTH` columns and the heads that fit into them; all new weights are zero.
 
-    A norm divides by the root mean square of its input, which becomes smaller by √(old / new width) when zeros join:
-    the norms' weights make up for that.
+    A norm divides by the root mean square of its input, which the new zeros reduce by a factor of √(old / new width).
+    The norms' weights are scaled by the same factor to compensate.
     """
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     ratio = config["hidden_size"] / WIDTH
     key_rows = WIDTH // HEADS_PER_KV_HEAD
-    shapes = {  # None: as it is
+    shapes = {  # None: unchanged
         "embed_tokens": (None, WIDTH), "q_proj": (WIDTH, WIDTH), "k_proj": (key_rows, WIDTH),
         "v_proj": (key_rows, WIDTH), "o_proj": (WIDTH, WIDTH), "gate_proj": (None, WIDTH), "up_proj": (None, WIDTH),
         "down_proj": (WIDTH, None),
@@ -84,7 +85,7 @@ def widen(source: Path, target: Path) -> None:
 
 @torch.inference_mode()
 def largest_difference(narrow: Path, wide: Path) -> float:
-    """Of logits of some tokens, in float32."""
+    """The largest difference of the two models' float32 logits, for a few tokens."""
     tokens = torch.arange(1000, 1256)[None]
     logits = [
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(tokens).logits for folder in (narrow, wide)
@@ -120,7 +121,7 @@ def main() -> None:
     widen(narrow, wide)
     difference = largest_difference(narrow, wide)
     print(f"wrote {wide}: logits differ from those of {narrow} by at most {difference:.1e}")
-    if difference > MOST_DIFFERENCE:
+    if difference > MAX_DIFFERENCE:
         raise SystemExit("the wide model computes something else")
 
 

@@ -1,4 +1,4 @@
-"""What a first-come-first-served queue in front of a stalling server must show: the truth that a client is held to."""
+"""Simulates a first-come-first-served queue before a server that stalls: the TTFTs that a client must measure."""
 
 import heapq
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def simulated_ttfts_s(
         cap: requests in service at a time; the others wait in order.
         ttft_s: from the start of service to the first token.
         total_s: from the start of service to its end.
-        stall: start and end of the stretch in which the server writes nothing; what is due in it is written at its end.
+        stall: start and end of the time in which the server writes nothing; output due in it is written at its end.
     """
 
     def written_s(due_s: float) -> float:

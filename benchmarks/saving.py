@@ -1,4 +1,4 @@
-"""Processes that save runs as the harness does: one that never stops, and one that saves whole runs."""
+"""Saves runs as the harness does: whole runs, or records without end until the process is killed."""
 
 import contextlib
 import itertools
@@ -33,14 +33,14 @@ from results.store import RunFolder, TrialFolder, new_run_id
 
 PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
 FRAMES, SAMPLES, EVENTS, REQUESTS = range(4)
-"""What is written, as acknowledgements call it."""
+"""Kinds of records, as acknowledgements encode them."""
 _ACKNOWLEDGEMENT = struct.Struct("<BI")
 _LARGE_BYTES = 2 << 20
-"""A write of many pages can be cut short by a kill."""
+"""A kill can cut a write of many pages short."""
 
 
-def begun(root: Path, name: str) -> RunFolder:
-    """A run with one planned trial."""
+def new_run(root: Path, name: str) -> RunFolder:
+    """Create a run with one planned trial."""
     started = RunStarted(
         schema_version=SCHEMA_VERSION, run_id=new_run_id(name), name=name, created_utc="2026-11-21T00:00:00+00:00",
         pid=os.getpid(), host="h", bakeoff_version="0", git_commit=None, experiment={}, environment={}, plan=[PLAN],
@@ -51,9 +51,9 @@ def begun(root: Path, name: str) -> RunFolder:
 
 
 def save(root: Path, count: int) -> None:
-    """Save so many whole runs of one trial, each with a log, a sample, its requests and its record."""
+    """Save ``count`` whole runs of one trial, each with a log, a sample, its requests and its record."""
     for number in range(count):
-        run = begun(root, "save")
+        run = new_run(root, "save")
         trial = run.trial(PLAN.id)
         with FrameAppender(trial.stream_log(0)) as streams, Appender(trial.telemetry_log) as samples:
             streams.append(_stream(number, 100))
@@ -65,18 +65,18 @@ def save(root: Path, count: int) -> None:
 
 
 class Writer:
-    """Writes into one run until it is killed, and acknowledges each record once it counts as safe.
+    """Writes to one run until the process is killed, and acknowledges each record once it counts as safe.
 
     Args:
-        run: where to; what is there already is continued.
-        acknowledge: takes what was written and its number, which rise by one for each kind.
+        run: the run; the numbers continue those of its records.
+        acknowledge: called with the kind and the number of each record; each kind is numbered consecutively.
     """
 
     def __init__(self, run: RunFolder, acknowledge: Callable[[int, int], None]) -> None:
         self._run = run
         self._trial = run.trial(PLAN.id)
         self._acknowledge = acknowledge
-        self._next = {kind: itertools.count(len(numbers)) for kind, numbers in found(run).items()}
+        self._next = {kind: itertools.count(len(numbers)) for kind, numbers in readable_numbers(run).items()}
 
     def write(self, rng: random.Random) -> None:
         """Never returns."""
@@ -104,8 +104,8 @@ class Writer:
             self._trial.write_requests(_request(number) for number in range(numbers[0] + 1))
 
 
-def found(run: RunFolder) -> dict[int, list[int]]:
-    """Kind → the numbers that can be read; of what is replaced as a whole, all up to the last.
+def readable_numbers(run: RunFolder) -> dict[int, list[int]]:
+    """Kind → the numbers of all readable records; requests are written as a whole, with all numbers up to the last.
 
     Raises:
         RunUnreadable: a file is damaged.
@@ -120,8 +120,8 @@ def found(run: RunFolder) -> dict[int, list[int]]:
     }
 
 
-def acknowledging(descriptor: int) -> Callable[[int, int], None]:
-    """Acknowledge through a pipe."""
+def pipe_acknowledger(descriptor: int) -> Callable[[int, int], None]:
+    """A function that acknowledges through a pipe."""
 
     def acknowledge(kind: int, number: int) -> None:
         os.write(descriptor, _ACKNOWLEDGEMENT.pack(kind, number))
@@ -129,8 +129,8 @@ def acknowledging(descriptor: int) -> Callable[[int, int], None]:
     return acknowledge
 
 
-def acknowledged(data: bytes) -> Iterable[tuple[int, int]]:
-    """What came through the pipe."""
+def acknowledgements(data: bytes) -> Iterable[tuple[int, int]]:
+    """Kind and number of each record that was acknowledged through the pipe."""
     return _ACKNOWLEDGEMENT.iter_unpack(data)
 
 

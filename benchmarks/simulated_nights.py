@@ -79,7 +79,7 @@ class DatedWorld(VirtualWorld):
 
 
 def simulate_nights(root: Path) -> None:
-    """A run each night of two engines; from one night on, the second engine is slower."""
+    """Simulate nightly runs of two engines, of which the second becomes slower one night."""
     experiment = _experiment("nightly", ["engine-a", "engine-b"], repeats=3)
     for night in range(NIGHTS):
         engines = {"engine-a": _A, "engine-b": _slower(_B) if night >= _SLOWER_FROM else _B}
@@ -87,7 +87,7 @@ def simulate_nights(root: Path) -> None:
 
 
 def simulate_gates(root: Path) -> Run:
-    """Gates of two changes; returns that of the second one, which makes the engine slower."""
+    """Simulate gates of two changes; returns the run of the second one, which makes the engine slower."""
     experiment = _experiment("gate", [MAIN, CANDIDATE], repeats=6)
     changes = (("shorter-prefill", 10.4, _A), ("new-scheduler", 13.3, _slower(_A)))
     runs = [

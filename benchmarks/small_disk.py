@@ -1,4 +1,4 @@
-"""A disk of our own that is small or read-only: a tmpfs in a mount namespace, which ends with the process in it.
+"""Runs a command on a disk that is small or read-only: a tmpfs in a mount namespace, which ends with the process.
 
     unshare --mount … python -m benchmarks.small_disk ORDER
 
@@ -22,12 +22,12 @@ SIZE_BYTES = 16 << 20
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """What to try.
+    """A disk, and the command to run on it.
 
     Attributes:
-        earlier: a run that is on the disk already.
+        earlier: folder of a run that is copied to the disk first.
         argv: the command; ``DISK`` in it stands for the disk's folder.
-        free_bytes: space that is left on it; None for a disk that is read-only.
+        free_bytes: free space on the disk; None makes it read-only.
     """
 
     earlier: str
@@ -36,13 +36,13 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of the command.
 
     Attributes:
-        code: exit status of the command.
-        stderr: what it said.
-        untouched: whether every byte of the earlier run is still there, and nothing else in its folder.
-        readable: exchanges that can be read of what it began, and None if some log of it cannot be.
+        code: its exit status.
+        stderr: its error output.
+        untouched: whether the earlier run's folder holds the same files with the same bytes.
+        readable: number of readable exchanges that the command recorded; None if a log cannot be read.
     """
 
     code: int
@@ -51,10 +51,10 @@ class Outcome(msgspec.Struct, frozen=True):
     readable: int | None
 
 
-def tried(disk: Disk) -> Outcome:
-    """Run the command on such a disk."""
-    alone = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    argv = [*alone, sys.executable, "-m", "benchmarks.small_disk", msgspec.json.encode(disk).decode()]
+def run_on_disk(disk: Disk) -> Outcome:
+    """Run the command on the disk."""
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    argv = [*unshare, sys.executable, "-m", "benchmarks.small_disk", msgspec.json.encode(disk).decode()]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     return msgspec.json.decode(done.stdout, type=Outcome)
 

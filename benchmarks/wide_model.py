@@ -1,8 +1,8 @@
-"""A random model of a few wide layers, whose step a GPU's memory is bound by, not the launching of its kernels.
+"""Makes a random model of a few wide layers: memory bandwidth limits its steps on a GPU, not kernel launches.
 
     python -m benchmarks.wide_model LIKE FOLDER
 
-It is of LIKE's architecture and has LIKE's tokenizer: 4.2 GB on disk, and in float32 a step reads 8 GB.
+The model has LIKE's architecture and tokenizer. It takes 4.2 GB on disk; a step in float32 reads 8 GB.
 """
 
 import argparse
@@ -21,7 +21,7 @@ WIDE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("like", type=Path, help="a Llama's checkpoint folder")
-    parser.add_argument("folder", type=Path, help="where to; it is made")
+    parser.add_argument("folder", type=Path, help="folder to create for the model")
     options = parser.parse_args()
     shutil.copytree(options.like, options.folder, ignore=shutil.ignore_patterns("*.safetensors*", "*.gguf"))
     config = AutoConfig.from_pretrained(options.like, **WIDE)

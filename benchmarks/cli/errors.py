@@ -39,27 +39,27 @@ def run(folder: Path, out: Path | None = None, **changes: object) -> subprocess.
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
-def complaint(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines that complain; progress lines are not complaints."""
+def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of error messages, without progress lines."""
     return [line for line in done.stderr.splitlines() if line.startswith(("bakeoff:", "  |", "Traceback"))]
 
 
 def mistakes(folder: Path, model: str) -> dict[str, tuple[subprocess.CompletedProcess[str], str]]:
-    """Each mistake with the words that its line must hold."""
+    """Run every mistake; returns its process and the words that its error line must contain."""
     torn = folder / "torn.gguf"
     torn.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (1).to_bytes(8, "little") + b"\x20")
     with_tokenizer = f'"\ntokenizer = "{model}'
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port_taken = run(folder, model=model, engine=f"port = {taken.getsockname()[1]}")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port_in_use = run(folder, model=model, engine=f"port = {listener.getsockname()[1]}")
     unwritable = folder / "a-file"
     unwritable.write_text("", encoding="utf-8")
     return {
         "unknown_engine": (run(folder, model=model, adapter="referense"), "did you mean 'reference'"),
         "unknown_key": (run(folder, model=model, extra="repeets = 3"), "did you mean 'repeats'"),
         "missing_model": (run(folder, model="/no/such/model"), "does not exist"),
-        "port_in_use": (port_taken, "choose another"),
+        "port_in_use": (port_in_use, "choose another"),
         "unwritable_results": (run(folder, unwritable / "runs", model=model), "cannot make the folder"),
         "truncated_gguf": (run(folder, model=f"{torn}{with_tokenizer}"), "cut short"),
         "prompt_too_long": (run(folder, model=model, tokens=300, engine="spec = { max_model_len = 256 }"), "256"),
@@ -73,10 +73,10 @@ def main() -> None:
     bars = Bars()
     with tempfile.TemporaryDirectory() as name:
         for mistake, (done, words) in mistakes(Path(name), options.model).items():
-            lines = complaint(done)
+            lines = error_lines(done)
             print(f"{mistake}: exit {done.returncode}\n    {chr(10).join(lines) or done.stderr}")
-            good = done.returncode != 0 and len(lines) == 1 and words in lines[0] and "Traceback" not in done.stderr
-            bars.add(f"{mistake}_one_clear_line", good, "==", 1)
+            is_clear = done.returncode != 0 and len(lines) == 1 and words in lines[0] and "Traceback" not in done.stderr
+            bars.add(f"{mistake}_one_clear_line", is_clear, "==", 1)
     bars.finish()
 
 

@@ -1,10 +1,10 @@
-"""Bar: through ``bakeoff run``, worker, sampler and parent on one core. Run by ``make bench-client``.
+"""Bar: errors and CPU time of ``bakeoff run`` with all its processes on one core. Run by ``make bench-client``.
 
 A whole run with the default configuration and a bare asyncio client (:mod:`benchmarks.peers.drivers.bare`) take turns,
 each with all its processes on one core, against a truth server on another. As root the bare client gets real-time
-priority, like our worker: a client that waits for its core reads several chunks at a time, which is cheaper. Errors are
-the client's records minus the truth server's for the same requests. CPU time is that of all processes of the client
-from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten the benchmark.
+priority, like our worker: a client that waits for its core reads several chunks at once, which takes less CPU time.
+Errors are the client's records minus the truth server's for the same requests. CPU time is that of all processes of the
+client from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten the benchmark.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
 _LIMIT_S = 120.0
 _BAKEOFF = "from harness.cli import main; main()"
 _FLOOR_MS = 0.1
-"""Errors of the bare client below this, a wake-up or two, are too small to compare with."""
+"""Lower limit on the bare client's error in ratios: smaller errors are one or two wake-ups."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -62,18 +62,18 @@ def main() -> None:
                 reading = asyncio.run(measure(streams, Path(options.model)))
                 readings.setdefault((streams, name), []).append(reading)
                 print(f"{streams:4} streams {name:8} {_line(reading)}", flush=True)
-    medians = {key: _median(several) for key, several in readings.items()}
+    medians = {key: _median(group) for key, group in readings.items()}
     print("\nmedians")
     for (streams, name), reading in medians.items():
         print(f"{streams:4} streams {name:8} {_line(reading)}")
     bars = Bars()
     for streams in options.streams:
-        ours, bare = medians[streams, "bakeoff"], medians[streams, "bare"]
+        bakeoff, bare = medians[streams, "bakeoff"], medians[streams, "bare"]
         if streams > LEVELS[0]:
-            bars.add(f"itl_p99_error_ms_{streams}", ours.itl_p99_error_ms, "<=", 0.5)
-        ttft_ratio = ours.ttft_p99_error_ms / max(_FLOOR_MS, bare.ttft_p99_error_ms)
+            bars.add(f"itl_p99_error_ms_{streams}", bakeoff.itl_p99_error_ms, "<=", 0.5)
+        ttft_ratio = bakeoff.ttft_p99_error_ms / max(_FLOOR_MS, bare.ttft_p99_error_ms)
         bars.add(f"ttft_from_send_p99_error_over_bare_{streams}", ttft_ratio, "<=", 2)
-        bars.add(f"cpu_over_bare_{streams}", ours.cpu_s_per_1m_chunks / bare.cpu_s_per_1m_chunks, "<=", 2)
+        bars.add(f"cpu_over_bare_{streams}", bakeoff.cpu_s_per_1m_chunks / bare.cpu_s_per_1m_chunks, "<=", 2)
     bars.finish()
 
 
@@ -84,15 +84,15 @@ async def through_bakeoff(streams: int, model: Path) -> Reading:
             experiment = Path(scratch) / "cpu.toml"
             experiment.write_text(_experiment(truth.url, streams, model), encoding="utf-8")
             arguments = ["-c", _BAKEOFF, "run", str(experiment), "--out", str(Path(scratch) / "runs")]
-            footprint = await asyncio.to_thread(_watched, arguments)
+            footprint = await asyncio.to_thread(_run_watched, arguments)
             answers = [answer for answer in await truth.answered() if answer.ending is Ending.COMPLETE]
         (trial,) = results.load(next((Path(scratch) / "runs").iterdir())).finished
         requests = [request for request in trial.requests if request.outcome is Outcome.OK]
         record = trial.record
     # Ramp and tail are compared, too; the server may have written what the client gives up at the end.
     assert 0 <= len(answers) - len(requests) <= streams, f"{len(requests)} requests, {len(answers)} answers"
-    sent = [latency.ttft_from_send_s(request) or 0.0 for request in requests]
-    return _reading(sent, latency.chunk_gaps_s(requests), answers, footprint, record.issue_start_ns)
+    ttfts_s = [latency.ttft_from_send_s(request) or 0.0 for request in requests]
+    return _reading(ttfts_s, latency.chunk_gaps_s(requests), answers, footprint, record.issue_start_ns)
 
 
 async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (it sends one prompt)
@@ -104,13 +104,13 @@ async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (
             numbers = [port, str(streams), str(_TURNS * streams), str(TOKENS)]
             pinned = ["-m", "benchmarks.peers.pinned", str(CLIENT_CORE), "alone", sys.executable]
             arguments = [*pinned, "-m", "benchmarks.peers.drivers.bare", *numbers, str(file)]
-            footprint = await asyncio.to_thread(_watched, arguments)
+            footprint = await asyncio.to_thread(_run_watched, arguments)
             answers = await truth.answered()
-        seen = msgspec.json.decode(file.read_bytes(), type=list[tuple[int, list[int]]])
-    assert len(seen) == len(answers)
-    sent = [(chunk_ns[0] - sent_ns) / 1e9 for sent_ns, chunk_ns in seen]
-    gaps = [gap_ns / 1e9 for _, chunk_ns in seen for gap_ns in np.diff(chunk_ns)]
-    return _reading(sent, gaps, answers, footprint, min(answer.start_ns for answer in answers))
+        timings = msgspec.json.decode(file.read_bytes(), type=list[tuple[int, list[int]]])
+    assert len(timings) == len(answers)
+    ttfts_s = [(chunk_ns[0] - sent_ns) / 1e9 for sent_ns, chunk_ns in timings]
+    gaps = [gap_ns / 1e9 for _, chunk_ns in timings for gap_ns in np.diff(chunk_ns)]
+    return _reading(ttfts_s, gaps, answers, footprint, min(answer.start_ns for answer in answers))
 
 
 def _experiment(url: str, streams: int, model: Path) -> str:
@@ -149,15 +149,15 @@ def _p99_error_ms(seen_s: Sequence[float], true_s: Sequence[float]) -> float:
     return abs(float(np.quantile(seen_s, 0.99) - np.quantile(true_s, 0.99))) * 1e3
 
 
-def _watched(arguments: Sequence[str]) -> Footprint:
+def _run_watched(arguments: Sequence[str]) -> Footprint:
     """Run Python with ``arguments`` on the client's core, and measure the cost of all its processes."""
-    mine = os.sched_getaffinity(0)
+    allowed_cores = os.sched_getaffinity(0)
     with tempfile.TemporaryFile() as log:
         os.sched_setaffinity(0, {CLIENT_CORE})  # of this thread alone; the process inherits it
         process = subprocess.Popen(
             [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
-        os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, allowed_cores)
         watch = Watch(process.pid, SERVER_CORE)
         watch.start()
         status = process.wait(_LIMIT_S)
@@ -168,9 +168,9 @@ def _watched(arguments: Sequence[str]) -> Footprint:
     return footprint
 
 
-def _median(several: Sequence[Reading]) -> Reading:
+def _median(readings: Sequence[Reading]) -> Reading:
     names = Reading.__struct_fields__
-    return Reading(*(statistics.median(getattr(reading, name) for reading in several) for name in names))
+    return Reading(*(statistics.median(getattr(reading, name) for reading in readings) for name in names))
 
 
 def _line(reading: Reading) -> str:

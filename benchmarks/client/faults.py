@@ -43,9 +43,9 @@ async def load(schedule: Schedule, requests: int) -> list[RequestRecord]:
         async with truth_process(schedule, port), local_fleet(1) as fleet:
             order = LoadOrder(f"http://127.0.0.1:{port}", Closed(STREAMS, 600.0), TIMEOUT_S)
             result = await fleet.load(order, wire_sessions(sessions, ReferenceDialect(), "truth"), folder)
-        found = [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]
-    assert len(found) == result.planned == requests, f"{result.planned} planned, {len(found)} recorded"
-    return found
+        records = [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]
+    assert len(records) == result.planned == requests, f"{result.planned} planned, {len(records)} recorded"
+    return records
 
 
 def overdue_s(requests: list[RequestRecord]) -> float:

@@ -1,8 +1,8 @@
 """Bar 4: foreign load is reported for the trial in which it occurs, and for no other. Run by ``make bench-client``.
 
 Each run has eight short repeats against a truth server. In half of the runs a burner keeps one core busy during one
-repeat. It is a sibling process of the harness, and its own CPU time gives its share of the machine. Run nothing else on
-the machine: it would count as foreign load too.
+repeat. It is a sibling process of the harness; its share of the machine comes from its own CPU time. Run nothing else
+on the machine, because it would count as foreign load too.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Repeat(msgspec.Struct):
 
 
 class TrialAnnouncer(PlainObserver):
-    """Tells the parent, which controls the burner, when trials begin and end."""
+    """Prints when trials begin and end, for the parent process, which controls the burner."""
 
     def event(self, log: RunLog) -> None:
         """The burner may start once the engine is ready, and must stop when the trial has ended."""
@@ -113,7 +113,7 @@ def burner() -> Generator[Burner]:
 
 
 def experiment(options: argparse.Namespace, url: str) -> Experiment:
-    """Four streams of a truth server, briefly."""
+    """Short repeats of four streams against a truth server."""
     data = {
         "name": "foreign-load",
         "repeats": REPEATS,
@@ -128,12 +128,12 @@ def experiment(options: argparse.Namespace, url: str) -> Experiment:
     return experiment_from(data, "foreign_load")
 
 
-def play(options: argparse.Namespace, url: str, out: Path) -> None:
-    """The harness process."""
-    short = experiment(options, url)
-    folder = create_run(short, out)
-    asyncio.run(run_experiment(short, folder, TrialAnnouncer(Console(stderr=True, quiet=True), short)))
-    limit = short.trial.max_foreign_share
+def run_repeats(options: argparse.Namespace, url: str, out: Path) -> None:
+    """Run the experiment in this process and print its repeats."""
+    config = experiment(options, url)
+    folder = create_run(config, out)
+    asyncio.run(run_experiment(config, folder, TrialAnnouncer(Console(stderr=True, quiet=True), config)))
+    limit = config.trial.max_foreign_share
     for trial in results.load(folder.path).finished:
         findings = machine_findings(trial.telemetry, trial.window, limit)
         codes = {finding.code for finding in findings}
@@ -143,30 +143,30 @@ def play(options: argparse.Namespace, url: str, out: Path) -> None:
 
 
 def one_run(options: argparse.Namespace, url: str, burning: int | None) -> list[Repeat]:
-    """One run, with the burner on during this repeat, or never."""
+    """Run once; the burner runs during the repeat ``burning``, or never if that is None."""
     argv = [sys.executable, "-m", "benchmarks.client.foreign_load", "--model", options.model]
     argv += ["--seconds", str(options.seconds), "--url", url]
-    burnt: dict[int, float] = {}
+    burnt_shares: dict[int, float] = {}
     repeats: list[Repeat] = []
-    with burner() as fire, subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as run:
+    with burner() as cpu_burner, subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         for line in run.stdout:
-            word, _, rest = line.strip().partition(" ")
-            if word == "repeat":
-                repeats.append(msgspec.json.decode(rest, type=Repeat))
-            elif word == "begin" and int(rest) == burning:
-                fire.burn()
-            elif word == "end" and int(rest) == burning:
-                burnt[int(rest)] = fire.pause()
-    return [msgspec.structs.replace(repeat, burnt=burnt.get(repeat.number, 0.0)) for repeat in repeats]
+            event, _, value = line.strip().partition(" ")
+            if event == "repeat":
+                repeats.append(msgspec.json.decode(value, type=Repeat))
+            elif event == "begin" and int(value) == burning:
+                cpu_burner.burn()
+            elif event == "end" and int(value) == burning:
+                burnt_shares[int(value)] = cpu_burner.pause()
+    return [msgspec.structs.replace(repeat, burnt=burnt_shares.get(repeat.number, 0.0)) for repeat in repeats]
 
 
 def voids_above(repeat: Repeat, limit: float) -> bool:
-    """Whether a repeat is void, or the burner used no more than the limit."""
+    """Whether a repeat is void if the burner exceeded the limit during it."""
     return repeat.void or repeat.burnt <= limit + _TOLERANCE
 
 
-async def truth(options: argparse.Namespace) -> None:
+async def measure_with_server(options: argparse.Namespace) -> None:
     async with truth_process(Schedule(ttft_s=0.01, itl_s=0.005), model="truth") as server:
         await asyncio.to_thread(measure, options, server)
 
@@ -174,24 +174,24 @@ async def truth(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace, server: Truth) -> None:
     """Alternate runs with and without the burner, and check the bars."""
     limit = experiment(options, server.url).trial.max_foreign_share
-    draw = random.Random(4)
-    caught = voided = elsewhere = disturbed = 0
+    rng = random.Random(4)
+    flagged = voided = flagged_elsewhere = flagged_runs = 0
     for number in range(1, options.runs + 1):
-        burning = draw.randint(1, REPEATS)
-        burnt, quiet = one_run(options, server.url, burning), one_run(options, server.url, None)
-        (hit,) = (repeat for repeat in burnt if repeat.number == burning)
-        caught += hit.flagged
-        voided += voids_above(hit, limit)
-        elsewhere += sum(repeat.flagged for repeat in burnt if repeat is not hit)
-        disturbed += any(repeat.flagged for repeat in quiet)
-        shares = ", ".join("–" if repeat.share is None else f"{repeat.share:.1%}" for repeat in quiet)
-        seen = "–" if hit.share is None else f"{hit.share:.1%}"
-        print(f"run {number}: burner had {hit.burnt:.1%} in repeat {burning}, seen {seen}; without it: {shares}")
+        burning = rng.randint(1, REPEATS)
+        with_burner, without_burner = one_run(options, server.url, burning), one_run(options, server.url, None)
+        (target,) = (repeat for repeat in with_burner if repeat.number == burning)
+        flagged += target.flagged
+        voided += voids_above(target, limit)
+        flagged_elsewhere += sum(repeat.flagged for repeat in with_burner if repeat is not target)
+        flagged_runs += any(repeat.flagged for repeat in without_burner)
+        shares = ", ".join("–" if repeat.share is None else f"{repeat.share:.1%}" for repeat in without_burner)
+        measured = "–" if target.share is None else f"{target.share:.1%}"
+        print(f"run {number}: burner had {target.burnt:.1%} in repeat {burning}, seen {measured}; without it: {shares}")
     bars = Bars()
-    bars.add("burner_flagged", caught, "==", options.runs)
+    bars.add("burner_flagged", flagged, "==", options.runs)
     bars.add("burner_above_the_limit_voids", voided, "==", options.runs)
-    bars.add("quiet_runs_flagged", disturbed, "==", 0)
-    bars.add("repeats_flagged_beside_the_burners", elsewhere, "==", 0)
+    bars.add("quiet_runs_flagged", flagged_runs, "==", 0)
+    bars.add("repeats_flagged_beside_the_burners", flagged_elsewhere, "==", 0)
     bars.finish()
 
 
@@ -204,9 +204,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.url:
         with tempfile.TemporaryDirectory() as scratch:
-            play(options, options.url, Path(scratch))
+            run_repeats(options, options.url, Path(scratch))
     else:
-        asyncio.run(truth(options))
+        asyncio.run(measure_with_server(options))
 
 
 if __name__ == "__main__":

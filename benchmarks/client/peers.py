@@ -1,8 +1,8 @@
 """Bar 1: our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
 
 Needs ``make peers``. In each round the clients take turns, scenario by scenario; results are medians over the rounds.
-Traps, which a client passes or fails, run once. Takes half an hour on an otherwise idle machine; ``--quick`` runs one
-round, ``--peers`` selects clients and ``--scenarios`` loads.
+Traps, in which a client reports right or wrong figures, run once. Takes half an hour on an otherwise idle machine;
+``--quick`` runs one round, ``--peers`` selects clients and ``--scenarios`` loads.
 """
 
 import argparse
@@ -43,18 +43,18 @@ def main() -> None:
     folder = options.keep.absolute() if options.keep else Path(tempfile.mkdtemp(prefix="bakeoff-peers-"))
     print(f"raw results: {folder}", flush=True)
     loads = [load for load in measured(Path(options.model)) if load.name.startswith(tuple(options.scenarios))]
-    tricks = traps(Path(options.model)) if {"", "traps"} & set(options.scenarios) else []
-    if not loads + tricks:
+    trap_scenarios = traps(Path(options.model)) if {"", "traps"} & set(options.scenarios) else []
+    if not loads + trap_scenarios:
         sys.exit(f"no scenario is called {' or '.join(options.scenarios)}…")
     results = Results()
     for number in range(1 if options.quick else options.rounds):
-        todo = [*loads, *(tricks if number == 0 else [])]
-        asyncio.run(one_round(folder / f"round-{number + 1}", todo, clients, results))
+        scenarios = [*loads, *(trap_scenarios if number == 0 else [])]
+        asyncio.run(one_round(folder / f"round-{number + 1}", scenarios, clients, results))
     names = [client.name for client in clients]
     print(f"\n{headline(results, names)}\n")
-    if tricks:
-        print(f"{trap_table(results, names, [trick.name for trick in tricks])}\n")
-    bars(results, options.peers, [trick.name for trick in tricks]).finish()
+    if trap_scenarios:
+        print(f"{trap_table(results, names, [trap.name for trap in trap_scenarios])}\n")
+    bars(results, options.peers, [trap.name for trap in trap_scenarios]).finish()
 
 
 def _options() -> argparse.Namespace:
@@ -75,9 +75,9 @@ async def one_round(folder: Path, scenarios: Sequence[Scenario], clients: Sequen
         for client in clients:
             if client.slow and scenario.only_fast:
                 continue
-            place = folder / scenario.name.replace(" ", "-") / client.name
+            client_folder = folder / scenario.name.replace(" ", "-") / client.name
             try:
-                trial = await measure(client, scenario.schedule, scenario.load_of(client), place)
+                trial = await measure(client, scenario.schedule, scenario.load_of(client), client_folder)
             except ClientFailed as failure:
                 print(f"{scenario.name}: {failure}", flush=True)
                 results.fail(scenario.name, client.name)

@@ -47,7 +47,7 @@ def sessions(offsets_s: Sequence[float]) -> Iterator[WireSession]:
 async def load(
     schedule: Schedule, offsets_s: Sequence[float], share: Open, *, alone: bool = False
 ) -> list[RequestRecord]:
-    """Server and client, each on its own core if they are ``alone`` and there are two cores."""
+    """Run server and client, each on its own core if they are ``alone`` and there are two cores."""
     port = pick_port()
     pinned = alone and (os.cpu_count() or 1) > 1
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,7 +61,7 @@ async def load(
 
 
 def kept_schedule(rate: int, duration_s: float, bars: Bars) -> None:
-    """The schedule is kept, or the verdict reports that it was not."""
+    """Check that the schedule is kept, or that the verdict reports that it is not."""
     offsets = list(_until(Poisson(rate).offsets_s("2"), duration_s))
     requests = asyncio.run(load(Schedule(ttft_s=TTFT_S, itl_s=ITL_S), offsets, Open(duration_s), alone=True))
     sent = sorted(r.sent_ns for r in requests if r.sent_ns is not None)
@@ -69,12 +69,12 @@ def kept_schedule(rate: int, duration_s: float, bars: Bars) -> None:
     lag_ms = float(np.quantile([latency.send_lag_s(r) * 1e3 for r in requests], 0.99))
     window = Window(min(r.planned_ns for r in requests), max(r.planned_ns for r in requests))
     _, findings = judge(Evidence(requests, [], Load(rate_per_s=rate, arrival="poisson"), window, 0.01))
-    said = any(finding.code in {FindingCode.CLIENT_LATE, FindingCode.CLIENT_OFF_RATE} for finding in findings)
-    shown = sentences(findings) or "kept"
-    print(f"{rate:5} req/s: {len(requests)} sent at {achieved:.3%} of plan, lag p99 {lag_ms:.3f} ms, {shown}")
-    kept = abs(achieved - 1) <= 0.005 and lag_ms <= 5
-    bars.add(f"schedule_kept_or_called_saturated_{rate}", int(kept or said), "==", 1)
-    if kept:
+    is_reported = any(finding.code in {FindingCode.CLIENT_LATE, FindingCode.CLIENT_OFF_RATE} for finding in findings)
+    findings_text = sentences(findings) or "kept"
+    print(f"{rate:5} req/s: {len(requests)} sent at {achieved:.3%} of plan, lag p99 {lag_ms:.3f} ms, {findings_text}")
+    is_kept = abs(achieved - 1) <= 0.005 and lag_ms <= 5
+    bars.add(f"schedule_kept_or_called_saturated_{rate}", int(is_kept or is_reported), "==", 1)
+    if is_kept:
         bars.add(f"send_rate_error_pct_{rate}", abs(achieved - 1) * 100, "<=", 0.5)
         bars.add(f"send_lag_p99_ms_{rate}", lag_ms, "<=", 5)
 
@@ -84,15 +84,15 @@ async def stalled() -> dict[int, tuple[float, float]]:
     offsets = [i / RATE for i in range(int(RATE * DURATION_S))]
     schedule = Schedule(ttft_s=TTFT_S, itl_s=ITL_S, stalls=(STALL_S,))
     runs = await asyncio.gather(*(load(schedule, offsets, Open(DURATION_S, cap)) for cap in CAPS))
-    found = {}
+    p99_by_cap = {}
     for cap, requests in zip(CAPS, runs, strict=True):
-        true = simulated_ttfts_s(
+        simulated = simulated_ttfts_s(
             offsets, cap=cap, ttft_s=TTFT_S, total_s=TTFT_S + ITL_S, stall=(STALL_S[0], sum(STALL_S))
         )
         measured = [latency.ttft_s(request) for request in requests]
-        assert len(measured) == len(true)
-        found[cap] = float(np.quantile(measured, 0.99)), float(np.quantile(true, 0.99))
-    return found
+        assert len(measured) == len(simulated)
+        p99_by_cap[cap] = float(np.quantile(measured, 0.99)), float(np.quantile(simulated, 0.99))
+    return p99_by_cap
 
 
 def _until(offsets_s: Iterator[float], end_s: float) -> Iterator[float]:

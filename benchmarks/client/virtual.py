@@ -1,8 +1,8 @@
 """Bar 6: a run of 600 s and 100,000 requests on a virtual clock. Run by ``make bench-client``.
 
-Everything in a run except the network and the engine: the plan is made, fingerprinted, encoded in a dialect, sent by
-the driver at its deadlines, answered by a script, recorded on disk, decoded and stored. Each round is a process of its
-own; its whole run time and peak memory count.
+The run includes everything but the network and the engine: requests are planned, fingerprinted, encoded in a dialect,
+sent by the driver at their deadlines, answered by a script, recorded on disk, decoded and stored. Each round is a
+process of its own; its whole run time and peak memory count.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Constant:
         return (Session(f"s{i}", (Turn(64, 4, prompt=f"{i} {'word ' * 64}"),)) for i in itertools.count())
 
     def notes(self) -> list[str]:
-        """None."""
+        """No notes."""
         return []
 
 
@@ -55,12 +55,12 @@ def one_run(folder: TrialFolder) -> int:
     """Run once; returns the number of correctly stored requests."""
     arrivals = Poisson(REQUESTS / DURATION_S)
     plan = plan_open(Constant(), arrivals, None, Seed.of("6"), duration_s=DURATION_S, count=2 * REQUESTS)
-    wire, everything, sessions = folder.path / "wire", PlanHash(), 0
+    wire, plan_hash, sessions = folder.path / "wire", PlanHash(), 0
 
     def fingerprinted() -> Iterator[PlannedSession]:
         nonlocal sessions
         for planned in plan:
-            everything.add(planned)
+            plan_hash.add(planned)
             sessions += 1
             yield planned
 
@@ -76,17 +76,17 @@ def one_run(folder: TrialFolder) -> int:
     issue = run_virtual(drive())
     assert issue.end_ns == DURATION_S * 1e9
     dialect = ReferenceDialect()
-    good = 0
+    correct = 0
 
     def decoded() -> Iterator[object]:
-        nonlocal good
+        nonlocal correct
         for stream in folder.read_streams():
             request = decode_stream(stream, dialect, None)
-            good += request.outcome is Outcome.OK and request.chunk_tokens == [1] * 4
+            correct += request.outcome is Outcome.OK and request.chunk_tokens == [1] * 4
             yield request
 
     folder.write_requests(decoded())
-    return good - abs(sessions - good)
+    return correct - abs(sessions - correct)
 
 
 def child() -> None:
@@ -105,9 +105,9 @@ def main() -> None:
         started = time.monotonic()
         out = subprocess.run([sys.executable, "-m", "benchmarks.client.virtual", "--child"], check=True, stdout=-1)
         walls_s.append(time.monotonic() - started)
-        found = json.loads(out.stdout)
-        peaks_mb.append(found["rss_bytes"] / 1e6)
-        requests = found["requests"]
+        result = json.loads(out.stdout)
+        peaks_mb.append(result["rss_bytes"] / 1e6)
+        requests = result["requests"]
         print(f"round {number + 1}: {requests} requests in {walls_s[-1]:.1f} s, peak {peaks_mb[-1]:.0f} MB")
     bars = Bars()
     bars.add("virtual_run_wall_s", statistics.median(walls_s), "<=", 10)

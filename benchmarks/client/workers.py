@@ -1,10 +1,10 @@
 """Bar 3: throughput grows with workers, and Ray nodes send the same as one process. Run by ``make bench-client``.
 
 Part one: one worker, then two, read as many chunks as they can, each from its own truth server that writes as fast as
-it can. With four cores every process gets its own. With fewer, a control group (root) limits each worker to 1/25 of a
-core, so that two workers and two servers fit on two cores and only the workers are the bottleneck. Part two: the same
-plan through one process and through two nodes of a Ray cluster on this machine, compared record by record. ``--only``
-selects a part.
+it can. With four cores every process gets its own. With fewer, a control group (as root) limits each worker to 1/25 of
+a core, so that two workers and two servers fit on two cores and the workers alone are the bottleneck. Part two: the
+same plan through one process and through two nodes of a Ray cluster on this machine, compared record by record.
+``--only`` selects a part.
 """
 
 import argparse
@@ -36,14 +36,14 @@ from workloads import PlannedSession, Poisson, Session, Turn
 
 STREAMS, TOKENS, DURATION_S, ROUNDS = 64, 512, 3.0, 3
 """Streams are per worker."""
-HELD, PERIOD_US = 0.04, 25_000
-"""With few cores: a worker may run for 1 ms of every 25 ms."""
+CPU_SHARE, PERIOD_US = 0.04, 25_000
+"""Limit on each worker if cores are few: 1 ms of every 25 ms."""
 RATE, OPEN_S, CLOSED, SLOTS = 200.0, 5.0, 1000, 32
 """Part two: rate and seconds of the open loop, sessions and slots of the closed loop."""
 
 
-class Aimed(LocalWorker):
-    """A worker with its own engine."""
+class WorkerWithServer(LocalWorker):
+    """A worker that sends to its own server, whatever address the order has."""
 
     url = ""
 
@@ -52,7 +52,7 @@ class Aimed(LocalWorker):
         await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
 
 
-async def loaded(
+async def run_load(
     fleet: Fleet, url: str, share: Closed | Open, sessions: Iterator[WireSession]
 ) -> tuple[LoadResult, list[StreamRecord]]:
     """Run one load; returns its result and its records in plan order."""
@@ -82,16 +82,16 @@ async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
     async with contextlib.AsyncExitStack() as stack:
         hosts = []
         for number in range(workers):
-            own, servers = (cores[number], cores[workers + number]) if cores else (None, None)
-            server = await stack.enter_async_context(truth_process(Schedule(ttft_s=0.0, itl_s=0.0), core=servers))
-            host = await stack.enter_async_context(Aimed.started(own))
+            worker_core, server_core = (cores[number], cores[workers + number]) if cores else (None, None)
+            server = await stack.enter_async_context(truth_process(Schedule(ttft_s=0.0, itl_s=0.0), core=server_core))
+            host = await stack.enter_async_context(WorkerWithServer.started(worker_core))
             if cores is None:
                 assert host.pid is not None
-                stack.enter_context(held(host.pid))
+                stack.enter_context(limited_cpu(host.pid))
             host.url = server.url
             hosts.append(host)
         share = Closed(STREAMS * workers, DURATION_S)
-        result, records = await loaded(Fleet(hosts), "", share, sessions(20_000 * workers, [TOKENS]))
+        result, records = await run_load(Fleet(hosts), "", share, sessions(20_000 * workers, [TOKENS]))
     whole = [record for record in records if record.end is StreamEnd.COMPLETE]
     elapsed_s = (max(r.ended_ns for r in whole) - min(r.planned_ns for r in whole)) / 1e9
     busy = [client.cpu_s / elapsed_s for client in result.clients]
@@ -101,12 +101,12 @@ async def chunks_per_s(workers: int, cores: Sequence[int] | None) -> float:
 
 
 @contextlib.contextmanager
-def held(pid: int) -> Iterator[None]:
-    """Limit a process to :data:`HELD` of a core while the block runs, through cgroups v1 or v2."""
+def limited_cpu(pid: int) -> Iterator[None]:
+    """Limit a process to :data:`CPU_SHARE` of a core while the block runs, through cgroups v1 or v2."""
     cpu = Path("/sys/fs/cgroup/cpu")
     root = cpu if cpu.is_dir() else Path("/sys/fs/cgroup")
     group = root / f"bakeoff-{pid}"
-    quota_us = round(HELD * PERIOD_US)
+    quota_us = round(CPU_SHARE * PERIOD_US)
     group.mkdir()
     if root == cpu:
         (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
@@ -122,14 +122,14 @@ def held(pid: int) -> Iterator[None]:
 
 
 def scaling(bars: Bars) -> None:
-    mine = sorted(os.sched_getaffinity(0))
-    cores = mine if len(mine) >= 4 else None
-    os.sched_setaffinity(0, set(mine[4:] or mine))
+    allowed_cores = sorted(os.sched_getaffinity(0))
+    cores = allowed_cores if len(allowed_cores) >= 4 else None
+    os.sched_setaffinity(0, set(allowed_cores[4:] or allowed_cores))
     ratios = []
     for _ in range(ROUNDS):
-        one = uvloop.run(chunks_per_s(1, cores))
-        ratios.append(uvloop.run(chunks_per_s(2, cores)) / one)
-    os.sched_setaffinity(0, mine)
+        single = uvloop.run(chunks_per_s(1, cores))
+        ratios.append(uvloop.run(chunks_per_s(2, cores)) / single)
+    os.sched_setaffinity(0, allowed_cores)
     bars.add("chunks_per_s_two_workers_over_one", statistics.median(ratios), ">=", 1.7)
 
 
@@ -137,26 +137,26 @@ async def both_loads(fleet: Fleet) -> list[list[tuple[object, ...]]]:
     """The records of an open and a closed loop, without fields that depend on the sender."""
     offsets = list(itertools.takewhile(lambda offset_s: offset_s < OPEN_S, Poisson(RATE).offsets_s("3")))
     tokens = [3, 17, 64]
-    found = []
+    loads = []
     async with truth_process(Schedule(ttft_s=0.01, itl_s=0.001)) as server:
         for share, plan in (
             (Open(OPEN_S), sessions(len(offsets), tokens, iter(offsets))),
             (Closed(SLOTS, 60.0), sessions(CLOSED, tokens)),
         ):
-            result, records = await loaded(fleet, server.url, share, plan)
-            found.append(essence(result, records, is_open=isinstance(share, Open)))
-    return found
+            result, records = await run_load(fleet, server.url, share, plan)
+            loads.append(essence(result, records, is_open=isinstance(share, Open)))
+    return loads
 
 
 async def nodes(bars: Bars) -> None:
     async with local_fleet(1) as fleet:
-        one = await both_loads(fleet)
+        local_loads = await both_loads(fleet)
     with ray_nodes(2) as address:
         async with ray_fleet(address, 2) as fleet:
-            two = await both_loads(fleet)
-    for name, ours, theirs in zip(("open", "closed"), one, two, strict=True):
-        different = sum(mine != other for mine, other in itertools.zip_longest(ours, theirs))
-        print(f"{name} loop: {len(ours)} records of one process, {len(theirs)} of two Ray nodes, {different} different")
+            ray_loads = await both_loads(fleet)
+    for name, local, ray in zip(("open", "closed"), local_loads, ray_loads, strict=True):
+        different = sum(a != b for a, b in itertools.zip_longest(local, ray))
+        print(f"{name} loop: {len(local)} records of one process, {len(ray)} of two Ray nodes, {different} different")
         bars.add(f"records_that_differ_on_two_ray_nodes_{name}", different, "==", 0)
 
 

@@ -1,7 +1,7 @@
 """Bar 6b: kill -9 of the engine, and Ctrl-C, in the middle of a run on the real reference engine.
 
 Run by ``make bench-crash``. After the engine's death the run must be INVALID with the engine's last log lines and a
-non-zero exit; after Ctrl-C it must be interrupted with its requests readable; neither may leave a process behind.
+non-zero exit; after Ctrl-C it must be interrupted with its requests readable. Neither may leave a process behind.
 """
 
 import argparse
@@ -46,29 +46,29 @@ samples = 0
 """
 
 
-class Ended:
-    """A run that was struck in the middle."""
+class DisturbedRun:
+    """A run that is disturbed after its first requests."""
 
-    def __init__(self, model: str, strike: Callable[[psutil.Process], None]) -> None:
+    def __init__(self, model: str, disturb: Callable[[psutil.Process], None]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "killed.toml")
             file.write_text(EXPERIMENT.format(model=model), encoding="utf-8")
             argv = [Path(sys.executable).with_name("bakeoff"), "run", file, "--out", folder]
             harness = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             _await_requests(Path(folder), 8)
-            tree = psutil.Process(harness.pid).children(recursive=True)
-            strike(psutil.Process(harness.pid))
+            descendants = psutil.Process(harness.pid).children(recursive=True)
+            disturb(psutil.Process(harness.pid))
             started = time.monotonic()
             _, self.stderr = harness.communicate(timeout=60)
             self.seconds = time.monotonic() - started
             self.code = harness.returncode
-            self.orphans = len(psutil.wait_procs(tree, timeout=10)[1])
+            self.orphans = len(psutil.wait_procs(descendants, timeout=10)[1])
             self.run = results.load(next(Path(folder).glob("*/run.jsonl")).parent)
             self.finished, self.salvaged = self.run.finished, self.run.salvaged
 
 
 def _await_requests(folder: Path, count: int) -> None:
-    """Until the raw log holds ``count`` exchanges."""
+    """Wait until the raw log holds ``count`` exchanges."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         logs = list(folder.glob("*/trials/*/streams-0.frames"))
@@ -87,9 +87,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     model_argument(parser)
     options = parser.parse_args()
-    killed = Ended(options.model, kill_engine)
+    killed = DisturbedRun(options.model, kill_engine)
     print(f"engine killed: exit {killed.code} after {killed.seconds:.1f} s\n{killed.stderr}")
-    interrupted = Ended(options.model, lambda harness: harness.send_signal(signal.SIGINT))
+    interrupted = DisturbedRun(options.model, lambda harness: harness.send_signal(signal.SIGINT))
     print(f"Ctrl-C: exit {interrupted.code} after {interrupted.seconds:.1f} s\n{interrupted.stderr}")
     trial = killed.finished[0].record
     bars = Bars()

@@ -1,9 +1,9 @@
 """Bar 6a: kill -9 of the harness at random instants. Run by ``make bench-crash``.
 
-A truth server answers; the harness drives it at concurrency 8 and is killed, in turn after a random number of answers,
-which is in the middle of its work on a machine of any speed, and after a random time, which may be while it starts or
-ends. After each kill: every process that it started is gone, every request that had ended is readable, at most one line
-is torn, and the run shows as incomplete.
+The harness sends load to a truth server at concurrency 8. It is killed alternately after a random number of answers,
+which is during the load on a machine of any speed, and after a random time, which may be while it starts or ends. After
+each kill, every process that it started must be gone, every request that had ended must be readable, at most one line
+may be torn, and the run must be incomplete.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from results.store import RunFolder
 
 CONCURRENCY, TOKENS, DURATION_S = 8, 20, 2.0
 WHOLE_RUN_S, WHOLE_RUN_ANSWERS = 6.0, 200
-"""About how long an undisturbed run takes and how many answers it gets: instants are drawn up to here."""
+"""Approximate duration and answers of an undisturbed run: the upper bounds of random instants."""
 
 
 class Truth:
@@ -68,13 +68,13 @@ def bench(truth: Truth, model: str, out: Path) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instant:
-    """When a harness is killed: after so many seconds and so many answers, or when it has ended."""
+    """When to kill a harness: after these seconds and this number of answers, or when it has ended."""
 
     seconds: float = 0.0
     answers: int = 0
 
     def wait(self, harness: subprocess.Popen[bytes], truth: Truth, before: int) -> None:
-        """Sleep until it has come; ``before`` answers are of earlier runs."""
+        """Wait for the instant; ``before`` is the number of answers to earlier runs."""
         time.sleep(self.seconds)
         while harness.poll() is None and truth.whole_answers() - before < self.answers:
             time.sleep(0.01)
@@ -128,9 +128,9 @@ def main() -> None:
         for number in range(options.instants):
             after_seconds, after_answers = rng.uniform(0.5, WHOLE_RUN_S), rng.randint(1, WHOLE_RUN_ANSWERS)
             instant = Instant(seconds=after_seconds) if number % 2 else Instant(answers=after_answers)
-            found = kill_once(truth, options.model, instant)
-            print(f"kill {number + 1:2}, {instant}: {found}")
-            total = {name: total.get(name, 0) + count for name, count in found.items()}
+            counts = kill_once(truth, options.model, instant)
+            print(f"kill {number + 1:2}, {instant}: {counts}")
+            total = {name: total.get(name, 0) + count for name, count in counts.items()}
     finally:
         truth.stop()
     bars = Bars()

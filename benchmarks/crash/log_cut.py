@@ -1,7 +1,7 @@
-"""Bar: a run log that is cut at any byte leaves what was whole as it was, and the run resumes.
+"""Bar: a run log that is cut at any byte keeps its complete trials, and the run can be resumed.
 
-A run of two engines at two loads in virtual time is cut at random bytes. What the rest of the log holds must read as
-it did before, and a run resumed from it must reuse exactly those trials and end complete with the same figures.
+The log of a run of two engines at two loads, in virtual time, is cut at random bytes. The trials that remain in the log
+must read as before, and a run resumed from it must reuse exactly those trials and end complete with the same figures.
 """
 
 import argparse
@@ -31,29 +31,29 @@ ENGINES = {"a": VirtualEngine(), "b": VirtualEngine(slowdown=1.3)}
 
 
 def figures(run: Run) -> dict[str, object]:
-    """What a report shows of each finished trial."""
+    """Verdict and figures of each finished trial, as a report shows them."""
     return {trial.record.id: (trial.record.verdict, trial.metrics, trial.server) for trial in run.finished}
 
 
 def check(whole: Run, scratch: Path, byte: int) -> list[str]:
-    """What is wrong with a run whose log is cut at a byte, and with the run that is resumed from it."""
+    """The faults of a run whose log is cut at a byte, and of the run that is resumed from it."""
     cut = scratch / whole.path.name
     shutil.copytree(whole.path, cut)
     with (cut / LOG_NAME).open("r+b") as log:
         log.truncate(byte)
-    before, kept = figures(whole), {}
+    original, kept = figures(whole), {}
     with contextlib.suppress(RunUnreadable):  # nothing is left but a part of the first event
         kept = figures(results.load(cut))
-    wrong = [f"{trial} reads otherwise" for trial, figure in kept.items() if figure != before[trial]]
+    faults = [f"{trial} reads otherwise" for trial, figure in kept.items() if figure != original[trial]]
     resumed = run_in(VirtualWorld(ENGINES), EXPERIMENT, scratch / "resumed", earlier=RunFolder(cut))
     reused = {trial.record.id for trial in resumed.finished if trial.record.reused_from}
-    wrong += [f"{trial} was measured again" for trial in kept.keys() - reused]
-    wrong += [f"{trial} was reused" for trial in reused - kept.keys()]
-    if resumed.status is not RunStatus.COMPLETE or figures(resumed).keys() != before.keys():
-        wrong.append(f"the resumed run is {resumed.status.value} with {len(resumed.finished)} trials")
-    wrong += [f"{trial} differs when resumed" for trial in kept if figures(resumed)[trial] != before[trial]]
+    faults += [f"{trial} was measured again" for trial in kept.keys() - reused]
+    faults += [f"{trial} was reused" for trial in reused - kept.keys()]
+    if resumed.status is not RunStatus.COMPLETE or figures(resumed).keys() != original.keys():
+        faults.append(f"the resumed run is {resumed.status.value} with {len(resumed.finished)} trials")
+    faults += [f"{trial} differs when resumed" for trial in kept if figures(resumed)[trial] != original[trial]]
     shutil.rmtree(scratch)
-    return wrong
+    return faults
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """Bar 6c: what was saved stays saved. Run by ``make bench-crash``; needs Linux, and root or user namespaces.
 
 1. A writer is killed (SIGKILL) at random instants. All that it had acknowledged must be readable; at most the last
-   record of a log may be torn, and is then told.
-2. A disk that is read-only, full, or fills up on the way, under ``bakeoff bench``: one line, exit code 3, the earlier
-   run on it untouched to the byte, and what was recorded readable.
-3. Two processes save a thousand runs each into one folder: all are there, none disturbed the other.
+   record of a log may be torn, and a torn record must be reported.
+2. ``bakeoff bench`` on a disk that is read-only, full, or fills up during the run must print one line and exit with 3.
+   Every byte of an earlier run on it must be unchanged, and the recorded exchanges must be readable.
+3. Two processes save a thousand runs each into one folder: all runs must be complete.
 """
 
 import argparse
@@ -21,41 +21,41 @@ import results
 from benchmarks import saving
 from benchmarks.bars import Bars, model_argument
 from benchmarks.crash.harness_killed import Truth, bench
-from benchmarks.small_disk import Disk, tried
+from benchmarks.small_disk import Disk, run_on_disk
 from results.errors import RunUnreadable
 from results.records import RunStatus
 from results.store import RunFolder, runs_below
 
-KILLS_OF_A_RUN = 10
+KILLS_PER_RUN = 10
 LONGEST_S = 0.06
-"""A writer lives up to this long; in it, it makes tens of writes."""
+"""A writer is killed at most this long after its first write; by then it has made tens of writes."""
 FREE_KIB = (0, 8, 64, 256, 512, 768)
 
 
 def killed_writer(run: RunFolder, rng: random.Random) -> bytes:
-    """Let a process write for a while and kill it; returns what it acknowledged."""
-    reading, writing = os.pipe()
+    """Run a writer in a process and kill it after a random time; returns its acknowledgements."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if not pid:
-        os.close(reading)
-        saving.Writer(run, saving.acknowledging(writing)).write(rng)
-    os.close(writing)
+        os.close(read_end)
+        saving.Writer(run, saving.pipe_acknowledger(write_end)).write(rng)
+    os.close(write_end)
     received = bytearray()
-    begun = threading.Event()
+    started = threading.Event()
 
     def receive() -> None:
-        while data := os.read(reading, 1 << 16):
+        while data := os.read(read_end, 1 << 16):
             received.extend(data)
-            begun.set()
+            started.set()
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    begun.wait(timeout=60)
+    started.wait(timeout=60)
     time.sleep(rng.uniform(0, LONGEST_S))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     receiver.join()
-    os.close(reading)
+    os.close(read_end)
     return bytes(received)
 
 
@@ -64,22 +64,23 @@ def kills(bars: Bars, count: int) -> None:
     total = dict.fromkeys(("acknowledged", "lost", "out_of_order", "unreadable", "torn", "untold"), 0)
     with tempfile.TemporaryDirectory() as root:
         for number in range(count):
-            if number % KILLS_OF_A_RUN == 0:
-                run = saving.begun(Path(root), f"kill-{number}")
-            told = list(saving.acknowledged(killed_writer(run, random.Random(rng.random()))))
-            total["acknowledged"] += len(told)
+            if number % KILLS_PER_RUN == 0:
+                run = saving.new_run(Path(root), f"kill-{number}")
+            acknowledged = list(saving.acknowledgements(killed_writer(run, random.Random(rng.random()))))
+            total["acknowledged"] += len(acknowledged)
             try:
-                found = saving.found(run)
+                readable = saving.readable_numbers(run)
             except RunUnreadable as error:
                 print(f"kill {number + 1}: {error}")
                 total["unreadable"] += 1
                 continue
-            total["lost"] += len(set(told) - {(kind, index) for kind, numbers in found.items() for index in numbers})
-            total["out_of_order"] += sum(numbers != list(range(len(numbers))) for numbers in found.values())
+            records = {(kind, index) for kind, numbers in readable.items() for index in numbers}
+            total["lost"] += len(set(acknowledged) - records)
+            total["out_of_order"] += sum(numbers != list(range(len(numbers))) for numbers in readable.values())
             torn = run.trial(saving.PLAN.id).torn()
             total["torn"] += len(torn)
             total["untold"] += len(torn) - len(results.load(run.path).torn.get(saving.PLAN.id, []))
-            if number % KILLS_OF_A_RUN == KILLS_OF_A_RUN - 1:
+            if number % KILLS_PER_RUN == KILLS_PER_RUN - 1:
                 shutil.rmtree(run.path)
     print(f"{count} kills: {total}")
     for name in ("lost", "out_of_order", "unreadable", "untold"):
@@ -97,7 +98,7 @@ def disks(bars: Bars, model: str) -> None:
         (run,) = runs_below(earlier)
         for free in (None, *FREE_KIB):
             argv = bench(truth, model, Path("DISK/runs"))
-            outcome = tried(Disk(str(run.path), argv, None if free is None else free << 10))
+            outcome = run_on_disk(Disk(str(run.path), argv, None if free is None else free << 10))
             lines = [line for line in outcome.stderr.splitlines() if "bakeoff:" in line]
             place = "read-only" if free is None else f"{free} KiB free"
             print(f"{place}: exit {outcome.code}, {outcome.readable} exchanges readable, {lines}")

@@ -1,10 +1,10 @@
-"""Bar 4, its figure: how soon the list of 10,000 runs answers, on this machine.
+"""Bar 4: how long the dashboard takes to answer with a list of 10,000 runs, on this machine.
 
     python -m benchmarks.dashboard.pages [--runs 10000]
 
-The runs are copies of one small run under names and times of their own. The dashboard is started as a user starts it;
-one client asks for the list, one request after another, plainly and with every kind of filter, deep in its pages too:
-first while the runs' logs are still being folded in the background, then when all of it is known.
+The runs are copies of one small run under names and times of their own. The dashboard is started through the command
+line. One client requests the list again and again, without a filter, with every kind of filter, and at late pages:
+first while the runs' logs are still being folded in the background, then when all are folded.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from results.run_log import Source
 from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
-ASKED, GOAL_S = 200, 0.2
+REQUESTS, GOAL_S = 200, 0.2
 FIRST = datetime(2025, 1, 1, tzinfo=UTC)
 VIEWS = (
     "", "?page=2", "?page=150", "?q=xeon", "?q=no-such-word", "?engine=reference", "?branch=side",
@@ -43,20 +43,20 @@ def runs_in(root: Path, count: int) -> None:
         engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1], repeats=1, requests=3, tokens=4, invalid=()
     )
     with tempfile.TemporaryDirectory() as scratch:
-        model = build_run(Path(scratch), sheet)
-        started, *events = RunFolder.open(model).read_log().events
+        template = build_run(Path(scratch), sheet)
+        started, *events = RunFolder.open(template).read_log().events
         for number in range(count):
             created = FIRST + timedelta(minutes=37 * number)
             run = root / f"{created:%Y%m%d-%H%M%S}-demo-{number:04x}"
-            shutil.copytree(model, run)
+            shutil.copytree(template, run)
             source = Source(f"{number:09x}", "side" if number % 7 == 0 else "main")
-            named = msgspec.structs.replace(started, run_id=run.name, created_utc=created.isoformat(), source=source)
-            RunFolder(run).write_log([named, *events])
+            renamed = msgspec.structs.replace(started, run_id=run.name, created_utc=created.isoformat(), source=source)
+            RunFolder(run).write_log([renamed, *events])
 
 
 @contextlib.contextmanager
 def dashboard(root: Path) -> Iterator[str]:
-    """The address of one that was started as a user starts it."""
+    """Start a dashboard through the command line; yields its address."""
     command = [str(Path(sys.executable).with_name("bakeoff")), "dashboard", str(root), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -67,16 +67,16 @@ def dashboard(root: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def asked(address: str) -> list[float]:
-    """Seconds that each answer took."""
-    took: list[float] = []
-    for number in range(ASKED):
+def response_times_s(address: str) -> list[float]:
+    """The response time of each request for the list."""
+    times_s: list[float] = []
+    for number in range(REQUESTS):
         start = time.perf_counter()
         with urllib.request.urlopen(address + VIEWS[number % len(VIEWS)]) as answer:
             page = answer.read()
-        took.append(time.perf_counter() - start)
+        times_s.append(time.perf_counter() - start)
         assert b"<h1>Runs</h1>" in page
-    return took
+    return times_s
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def main() -> None:
             start = time.perf_counter()
             urllib.request.urlopen(address).read()
             print(f"first answer, the folder never seen before: {time.perf_counter() - start:.1f} s")
-            folding = asked(address)
+            while_folding = response_times_s(address)
         start = time.perf_counter()
         with Index(root) as index:
             left = index.unfolded()
@@ -99,10 +99,10 @@ def main() -> None:
             print(f"{left:,} runs folded in {time.perf_counter() - start:.1f} s, index {_megabytes(root):.0f} MB")
         with dashboard(root) as address:
             urllib.request.urlopen(address).read()
-            known = asked(address)
-    for name, took in (("while_folding", folding), ("known", known)):
-        p95 = float(np.percentile(took, 95))
-        print(f"{name}: p50 {1e3 * statistics.median(took):.0f} ms, p95 {1e3 * p95:.0f} ms, of {len(took)}")
+            when_folded = response_times_s(address)
+    for name, times_s in (("while_folding", while_folding), ("known", when_folded)):
+        p95 = float(np.percentile(times_s, 95))
+        print(f"{name}: p50 {1e3 * statistics.median(times_s):.0f} ms, p95 {1e3 * p95:.0f} ms, of {len(times_s)}")
         bars.add(f"list_p95_s_{name}", p95, "<=", GOAL_S)
     bars.finish()
 

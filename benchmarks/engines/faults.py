@@ -1,8 +1,8 @@
-"""Bar 5b: an engine that misbehaves in a run is named within its deadline + 2 s, and the next trial goes on.
+"""Bar 5b: an engine's fault is reported within its deadline + 2 s, and the next trial runs.
 
-``bakeoff run`` on two engines, of which the first one gets into trouble. Both are Quill, the imaginary engine of
-docs/adapters.md: its server is small, and commits the faults that it is told to. Deadlines: a death has none; what
-never gets ready has ``ready_timeout_s``; what was stopped is judged when its trial ends.
+``bakeoff run`` on two engines, of which the first one has a fault. Both are Quill, the imaginary engine of
+docs/adapters.md, whose small server has options that make it fail. Deadlines: none for a death, ``ready_timeout_s`` for
+an engine that never becomes ready, and the end of the trial for a stopped engine.
 """
 
 import os
@@ -23,7 +23,7 @@ import psutil
 
 import results
 from benchmarks.bars import Bars
-from benchmarks.engines.life_cycle import MARK, marked
+from benchmarks.engines.life_cycle import MARK, marked_processes
 from results.findings import FindingCode
 from results.frames import FrameLog
 from results.records import Phase, StreamRecord, Verdict
@@ -35,9 +35,9 @@ STOP_S = 10.0
 READY_TIMEOUT_S = 4.0
 TRIAL_S = 4.0
 LONG_TRIAL_S = 13.0
-"""Of the trial in which an engine is stopped."""
+"""Length of the trials of the run in which the engine is stopped."""
 SERVER = "tests.engines.fakes.quill"
-Strike = Callable[[psutil.Process], None]
+Injection = Callable[[psutil.Process], None]
 
 EXPERIMENT = """
 name = "faults"
@@ -74,12 +74,12 @@ class Fault(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the fault.
-        expected: what its message must hold.
-        finding: the first one of its first trial; None where the engine never starts.
-        bad: the misbehaving engine's keys.
-        strike: what befalls its process in its first trial.
-        deadline_s: from the strike, or from its start, until it must be named; the slack comes on top.
-        restarts: whether its second trial is valid all the same.
+        expected: text that its message must contain.
+        finding: first finding of the faulty engine's first trial; None if the engine never starts.
+        bad: the faulty engine's keys in the experiment file.
+        inject: called with the engine's process during its first trial.
+        deadline_s: time from the injection, or from the engine's start, to the report, without the slack.
+        restarts: whether the engine's second trial is valid nevertheless.
         trial_s: length of each trial.
     """
 
@@ -87,28 +87,28 @@ class Fault(msgspec.Struct, frozen=True):
     expected: str
     bad: str = ""
     finding: FindingCode | None = None
-    strike: Strike | None = None
+    inject: Injection | None = None
     deadline_s: float = 0.0
     restarts: bool = False
     trial_s: float = TRIAL_S
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a run said.
+    """The result of a run.
 
     Attributes:
         message: of the fault.
-        finding: the first one of the bad engine's first trial.
-        named_s: when, after the strike or the start.
+        finding: first finding of the bad engine's first trial.
+        reported_s: time from the injection or the start to the report.
         second: whether the bad engine's second trial is valid.
-        good: how many of the other's are.
-        left: processes.
+        good: number of the good engine's valid trials.
+        left: number of processes left behind.
         code: exit status.
     """
 
     message: str
     finding: FindingCode | None
-    named_s: float
+    reported_s: float
     second: bool
     good: int
     left: int
@@ -116,13 +116,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def stop(engine: psutil.Process) -> None:
-    """SIGSTOP, and SIGCONT after ten seconds."""
+    """Send SIGSTOP, and SIGCONT after ten seconds."""
     engine.send_signal(signal.SIGSTOP)
     threading.Timer(STOP_S, engine.send_signal, (signal.SIGCONT,)).start()
 
 
 def kill_guard(engine: psutil.Process) -> None:
-    """The process above it."""
+    """Kill the engine's parent process."""
     guard = engine.parent()
     assert guard is not None
     guard.kill()
@@ -132,16 +132,16 @@ def faults(port: int, url: str) -> list[Fault]:
     """The table.
 
     Args:
-        port: one on which somebody listens.
+        port: a port on which another socket listens.
         url: of a server with another model.
     """
     never = f'args = ["--fault", "never-ready"]\nready_timeout_s = {READY_TIMEOUT_S}'
     return [
         Fault("killed", "the engine's process ended by itself (signal 9)", finding=FindingCode.ENGINE_DIED,
-              strike=psutil.Process.kill, restarts=True),
+              inject=psutil.Process.kill, restarts=True),
         Fault("guard killed", "the engine's guard was ended by signal 9", finding=FindingCode.ENGINE_DIED,
-              strike=kill_guard, restarts=True),
-        Fault("stopped for 10 s", "", finding=FindingCode.ENGINE_STOPPED, strike=stop, restarts=True,
+              inject=kill_guard, restarts=True),
+        Fault("stopped for 10 s", "", finding=FindingCode.ENGINE_STOPPED, inject=stop, restarts=True,
               deadline_s=LONG_TRIAL_S, trial_s=LONG_TRIAL_S),
         Fault("never ready", f"did not answer 200 within {READY_TIMEOUT_S:g} s", never, deadline_s=READY_TIMEOUT_S),
         Fault("port taken", f"port {port} cannot be used (Address already in use)", f"port = {port}"),
@@ -157,7 +157,7 @@ def faults(port: int, url: str) -> list[Fault]:
 
 
 class Harness:
-    """``bakeoff run``, and when it said what."""
+    """``bakeoff run``, and the time of each line of its error output."""
 
     def __init__(self, fault: Fault, folder: Path, site: Path, programs: Path, served: Path) -> None:
         file = folder / "faults.toml"
@@ -178,84 +178,84 @@ class Harness:
             self.lines.append((time.monotonic(), line.rstrip()))
 
     def engine(self) -> psutil.Process:
-        """The bad one, when its first trial's load is on."""
+        """Wait for the load of the bad engine's first trial; returns the engine's process."""
         while self.process.poll() is None:
             logs = self.folder.glob("*/trials/r1-bad-1/*.frames")
             streams = (stream for log in logs for stream in FrameLog(log, StreamRecord))
             if sum(stream.phase is Phase.MEASURED for stream in streams) > 3:
-                below = psutil.Process(self.process.pid).children(recursive=True)
-                return next(one for one in below if SERVER in one.cmdline() and "black" in one.cmdline())
+                descendants = psutil.Process(self.process.pid).children(recursive=True)
+                return next(child for child in descendants if SERVER in child.cmdline() and "black" in child.cmdline())
             time.sleep(0.01)
         sys.exit(f"the run ended too early: {self.lines}")
 
     def finish(self) -> int:
-        """Its exit status."""
+        """Wait for the end of the run; returns its exit status."""
         code = self.process.wait(120)
         self._reader.join()
         return code
 
-    def when(self, pattern: str) -> float:
-        """When it said something."""
-        return next((at for at, line in self.lines if re.search(pattern, line)), float("inf"))
+    def time_of(self, pattern: str) -> float:
+        """Time of the first line that matches; infinity if none does."""
+        return next((time_s for time_s, line in self.lines if re.search(pattern, line)), float("inf"))
 
 
-def played(fault: Fault, folder: Path, site: Path, programs: Path, served: Path) -> Outcome:
-    """One run."""
+def run_with(fault: Fault, folder: Path, site: Path, programs: Path, served: Path) -> Outcome:
+    """Run the experiment with a fault."""
     harness = Harness(fault, folder, site, programs, served)
-    struck_s = None
-    if fault.strike:
+    injected_s = None
+    if fault.inject:
         engine = harness.engine()
-        struck_s = time.monotonic()
-        fault.strike(engine)
+        injected_s = time.monotonic()
+        fault.inject(engine)
     code = harness.finish()
     run = results.load(next(folder.glob("*/run.jsonl")).parent)
     trials = {trial.record.id: trial.record for trial in run.finished}
     first = trials.get("r1-bad-1")
-    if struck_s is None:
-        struck_s = harness.when("starting bad")
+    if injected_s is None:
+        injected_s = harness.time_of("starting bad")
     finding = first.findings[0] if first and first.invalidating else None
     message = sentence(finding) if finding else run.manifest.failure or ""
     valid = {name for name, record in trials.items() if record.verdict is Verdict.VALID}
     return Outcome(
         message=message.splitlines()[0] if message else "",
         finding=finding.code if finding else None,
-        named_s=harness.when(r"\] bad c=1 " if first else "starting good") - struck_s,
+        reported_s=harness.time_of(r"\] bad c=1 " if first else "starting good") - injected_s,
         second="r1-bad-2" in valid,
         good=len({"r1-good-1", "r1-good-2"} & valid),
-        left=len(marked()),
+        left=len(marked_processes()),
         code=code,
     )
 
 
 def main() -> None:
     bars = Bars()
-    with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as busy:
+    with tempfile.TemporaryDirectory() as name, socket.create_server(("127.0.0.1", 0)) as listener:
         folder = Path(name)
         programs = install(folder / "site")
         served = model(folder / "model")
         with other_server(programs) as url:
             os.environ[MARK] = str(os.getpid())
-            for fault in faults(busy.getsockname()[1], url):
-                scene = folder / fault.name.replace(" ", "-")
-                scene.mkdir()
-                told = played(fault, scene, folder / "site", programs, served)
-                print(f"{fault.name:<21} {told.named_s:6.2f} s of {fault.deadline_s:g} + {SLACK_S:g}  exit {told.code}"
-                      f"  second {'valid' if told.second else '-':<5}  others {told.good} of 2  left {told.left}\n"
-                      f"    {told.message}")  # fmt: skip
-                _add(bars, fault, told)
+            for fault in faults(listener.getsockname()[1], url):
+                scratch = folder / fault.name.replace(" ", "-")
+                scratch.mkdir()
+                outcome = run_with(fault, scratch, folder / "site", programs, served)
+                print(f"{fault.name:<21} {outcome.reported_s:6.2f} s of {fault.deadline_s:g} + {SLACK_S:g}"
+                      f"  exit {outcome.code}  second {'valid' if outcome.second else '-':<5}"
+                      f"  others {outcome.good} of 2  left {outcome.left}\n    {outcome.message}")  # fmt: skip
+                _add(bars, fault, outcome)
     bars.finish()
 
 
-def _add(bars: Bars, fault: Fault, told: Outcome) -> None:
+def _add(bars: Bars, fault: Fault, outcome: Outcome) -> None:
     name = fault.name.replace(" ", "_")
-    bars.add(f"{name}_named", told.finding is fault.finding and fault.expected in told.message, "==", 1)
-    bars.add(f"{name}_late_s", told.named_s - fault.deadline_s, "<=", SLACK_S)
-    bars.add(f"{name}_others_go_on", told.good + (told.second if fault.restarts else 1), "==", 3)
-    bars.add(f"{name}_processes_left", told.left, "==", 0)
+    bars.add(f"{name}_named", outcome.finding is fault.finding and fault.expected in outcome.message, "==", 1)
+    bars.add(f"{name}_late_s", outcome.reported_s - fault.deadline_s, "<=", SLACK_S)
+    bars.add(f"{name}_others_go_on", outcome.good + (outcome.second if fault.restarts else 1), "==", 3)
+    bars.add(f"{name}_processes_left", outcome.left, "==", 0)
 
 
 class other_server:  # noqa: N801  (a context manager)
-    """A server that runs already and has another model."""
+    """A running server with another model."""
 
     def __init__(self, programs: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,9 +1,9 @@
 """Bar 5a: 100 starts and stops of a small engine with random kills leave no process and no listening port behind.
 
-Somebody, or nobody, is killed with SIGKILL at a random moment: the engine, its guard, or the harness; while the engine
-starts, serves or stops. Two engines take turns: a fake one that starts at once and leaves a daemon behind that is deaf
-to signals, as one in four of the fake ones is itself, and the reference engine with a tiny model. Every process below
-this one carries a mark in its environment, by which it is found wherever it went.
+In each cycle the engine, its guard, the harness, or no process is killed with SIGKILL at a random moment while the
+engine starts, serves or stops. Two engines take turns: a fake engine, which starts at once and leaves behind a daemon
+that ignores signals, and the reference engine with a tiny model. One in four fake engines ignores signals itself. A
+mark in the environment of every descendant of this process identifies it, whatever its parent is by then.
 """
 
 import argparse
@@ -31,26 +31,27 @@ VICTIMS = ("engine", "guard", "harness", "nobody")
 MOMENTS = ("start", "serve", "stop")
 SLACK_S = 2.0
 GRACES_S = (1.0, 0.5)
-DEAF_SHARE = 0.25
+IGNORING_SHARE = 0.25
+"""Fraction of the fake engines that ignore SIGINT and SIGTERM."""
 
 MAKE_MODEL = """
 import pathlib, sys
 from tests.harness.tiny_model import tiny_model
 tiny_model(*map(pathlib.Path, sys.argv[1:]))
 """
-"""Run apart, so that this process, which forks, has no threads of torch."""
+"""Run in its own process, so that this process, which forks, has no threads of torch."""
 EVERY_REFERENCE = 10
-"""One cycle in so many is the reference engine's."""
+"""The reference engine runs in one of this many cycles."""
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """What happens in one start and stop.
+    """One start and stop of an engine.
 
     Attributes:
-        victim: who is killed.
-        moment: and when.
-        delay_s: how long after the moment began.
-        launch: of what.
+        victim: what is killed.
+        moment: phase in which it is killed.
+        delay_s: time from the start of that phase to the kill.
+        launch: of the engine.
     """
 
     victim: str
@@ -59,15 +60,15 @@ class Cycle(msgspec.Struct, frozen=True):
     launch: Launch
 
 
-class Told(msgspec.Struct, frozen=True):
-    """How it went.
+class CycleResult(msgspec.Struct, frozen=True):
+    """The result of a cycle.
 
     Attributes:
-        error: the name of the error that was raised; empty for none.
-        late_s: from the kill to the error, or to the end of the last process where the harness was killed.
-        processes: that were left.
-        listening: whether the port was.
-        seen: processes that were found before the kill, where the engine served.
+        error: name of the error that was raised; empty for none.
+        late_s: time from the kill to the error; if the harness was killed, to the end of the last process.
+        processes: number of processes left behind.
+        listening: whether the port still listened.
+        seen: number of marked processes before the kill, if the engine served.
     """
 
     error: str
@@ -77,28 +78,28 @@ class Told(msgspec.Struct, frozen=True):
     seen: int = 0
 
 
-def marked() -> list[psutil.Process]:
-    """Every process that carries our mark and runs, but this one."""
-    found: list[psutil.Process] = []
+def marked_processes() -> list[psutil.Process]:
+    """Every running process with our mark, except this one."""
+    processes: list[psutil.Process] = []
     for process in psutil.process_iter():
         try:
-            ours = process.environ().get(MARK) == os.environ[MARK] and process.pid != os.getpid()
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            is_marked = process.environ().get(MARK) == os.environ[MARK] and process.pid != os.getpid()
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                processes.append(process)
         except psutil.Error:
-            continue  # it has just ended, or is no business of ours
-    return found
+            continue  # it has just ended, or we may not read its environment
+    return processes
 
 
-async def play(cycle: Cycle, log: Path) -> Told:
-    """One cycle: a task that keeps the engine, and somebody who kills."""
-    ready, leave = asyncio.Event(), asyncio.Event()
-    struck_s, seen = float("inf"), 0
+async def run_cycle(cycle: Cycle, log: Path) -> CycleResult:
+    """Run one cycle: one task keeps the engine running while this one kills the victim."""
+    ready, stop_requested = asyncio.Event(), asyncio.Event()
+    killed_s, seen = float("inf"), 0
 
     async def keep() -> None:
         async with launched(cycle.launch, log) as server:
             ready.set()
-            await _either(server.ended, leave)
+            await _wait_for_any(server.ended, stop_requested)
             if died := server.died():
                 raise died
 
@@ -106,38 +107,39 @@ async def play(cycle: Cycle, log: Path) -> Told:
     if cycle.moment != "start":
         await asyncio.wait([task, asyncio.ensure_future(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
     if cycle.moment == "stop":
-        leave.set()
+        stop_requested.set()
     await asyncio.sleep(cycle.delay_s)
     if cycle.moment == "serve":
-        seen = len(marked())
-    if await _strike(cycle.victim, task):
-        struck_s = time.monotonic()
+        seen = len(marked_processes())
+    if await _kill(cycle.victim, task):
+        killed_s = time.monotonic()
     elif cycle.moment != "stop":
-        leave.set()
+        stop_requested.set()
     if cycle.victim == "nobody":
-        leave.set()
+        stop_requested.set()
     error = ""
     try:
         await task
-    except EngineError as raised:
-        error = type(raised).__name__
-    return Told(error, time.monotonic() - struck_s, *left(cycle.launch.port), seen)
+    except EngineError as engine_error:
+        error = type(engine_error).__name__
+    return CycleResult(error, time.monotonic() - killed_s, *remains(cycle.launch.port), seen)
 
 
-async def _either(*events: asyncio.Event) -> None:
+async def _wait_for_any(*events: asyncio.Event) -> None:
     tasks = [asyncio.ensure_future(event.wait()) for event in events]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
 
 
-async def _strike(victim: str, task: "asyncio.Future[None]") -> bool:
-    """Kill the guard or what it runs; False where there is nobody to kill, or no more."""
+async def _kill(victim: str, task: "asyncio.Future[None]") -> bool:
+    """Kill the guard or the engine; returns False if neither is the victim, or the task ended first."""
     while victim in {"engine", "guard"} and not task.done():
         guard = next((child for child in psutil.Process().children() if "guard.py" in " ".join(_argv(child))), None)
-        found = guard.children() if guard and victim == "engine" else [guard] if guard else []
-        for process in found:
-            if "guard.py" not in " ".join(_argv(process)) or victim == "guard":  # it is executed already
+        targets = guard.children() if guard and victim == "engine" else [guard] if guard else []
+        for process in targets:
+            # A child of the guard is the engine only after its exec.
+            if "guard.py" not in " ".join(_argv(process)) or victim == "guard":
                 process.kill()
                 return True
         await asyncio.sleep(0.002)
@@ -151,11 +153,11 @@ def _argv(process: psutil.Process) -> list[str]:
         return []
 
 
-def kill_harness(cycle: Cycle, log: Path) -> Told:
-    """The same in a process of its own, which is killed."""
+def kill_harness(cycle: Cycle, log: Path) -> CycleResult:
+    """Run a cycle in a forked harness process, and kill that process."""
     pid = os.fork()
     if pid == 0:
-        asyncio.run(play(msgspec.structs.replace(cycle, victim="nobody", delay_s=3600.0), log))
+        asyncio.run(run_cycle(msgspec.structs.replace(cycle, victim="nobody", delay_s=3600.0), log))
         os._exit(0)
     if cycle.moment != "start":
         deadline = time.monotonic() + cycle.launch.ready_timeout_s
@@ -163,24 +165,24 @@ def kill_harness(cycle: Cycle, log: Path) -> Told:
             time.sleep(0.01)
     time.sleep(cycle.delay_s)
     os.kill(pid, signal.SIGKILL)
-    struck_s = time.monotonic()
+    killed_s = time.monotonic()
     os.waitpid(pid, 0)
-    limit_s = struck_s + sum(cycle.launch.stop_grace_s) + 10 * SLACK_S
-    while marked() and time.monotonic() < limit_s:
+    limit_s = killed_s + sum(cycle.launch.stop_grace_s) + 10 * SLACK_S
+    while marked_processes() and time.monotonic() < limit_s:
         time.sleep(0.02)
-    return Told("", time.monotonic() - struck_s, *left(cycle.launch.port))
+    return CycleResult("", time.monotonic() - killed_s, *remains(cycle.launch.port))
 
 
-def left(port: int) -> tuple[int, bool]:
-    """Processes that are still there, and whether the port still listens, once the kernel has had a second for both."""
+def remains(port: int) -> tuple[int, bool]:
+    """Number of remaining processes, and whether the port still listens, after at most a second for the kernel."""
     deadline = time.monotonic() + 1.0
-    while (found := (len(marked()), _listening(port))) != (0, False) and time.monotonic() < deadline:
+    while (remaining := (len(marked_processes()), _listening(port))) != (0, False) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return remaining
 
 
 def _listening(port: int) -> bool:
-    """Whether a socket listens; one that somebody else's connection was given is none of that."""
+    """Whether a socket listens on the port; a connection that uses the same port number does not count."""
     return any(
         connection.laddr.port == port and connection.status == psutil.CONN_LISTEN
         for connection in psutil.net_connections("tcp")
@@ -196,8 +198,8 @@ def plan(cycles: int, seed: int, fake: Callable[..., Launch], reference: Callabl
     for number, (victim, moment) in enumerate(drawn):
         slow = number % EVERY_REFERENCE == EVERY_REFERENCE - 1
         longest_s = {"start": 5.0 if slow else 0.2, "serve": 0.1, "stop": 0.3 if slow else 0.05}[moment]
-        deaf = ("ignore-SIGINT", "ignore-SIGTERM") if rng.random() < DEAF_SHARE else ()
-        yield Cycle(victim, moment, rng.uniform(0, longest_s), reference() if slow else fake(*deaf))
+        options = ("ignore-SIGINT", "ignore-SIGTERM") if rng.random() < IGNORING_SHARE else ()
+        yield Cycle(victim, moment, rng.uniform(0, longest_s), reference() if slow else fake(*options))
 
 
 def main() -> None:
@@ -211,56 +213,60 @@ def main() -> None:
         folder = Path(name)
         tiny = folder / "tiny"
         subprocess.run([sys.executable, "-c", MAKE_MODEL, tiny, options.model], check=True, stderr=subprocess.DEVNULL)
-        before = len(marked())
+        before = len(marked_processes())
 
         def fake(*words: str) -> Launch:
             return fake_engine(folder, "orphan", *words, stop_grace_s=GRACES_S)
 
         def reference() -> Launch:
             spec = EngineSpec(dtype="float32", max_model_len=512)
-            made = engine("reference", Model("tiny", str(tiny)), {"threads": 1, "num_blocks": 64}, spec)
-            launch = made.launch(pick_port())
+            reference_engine = engine("reference", Model("tiny", str(tiny)), {"threads": 1, "num_blocks": 64}, spec)
+            launch = reference_engine.launch(pick_port())
             assert launch is not None
             return msgspec.structs.replace(launch, stop_grace_s=GRACES_S)
 
-        told = [(cycle, _told(cycle, folder)) for cycle in plan(options.cycles, options.seed, fake, reference)]
-        _table(told)
-        _bars(told, before)
+        results = [(cycle, _run(cycle, folder)) for cycle in plan(options.cycles, options.seed, fake, reference)]
+        _table(results)
+        _bars(results, before)
 
 
-def _told(cycle: Cycle, folder: Path) -> Told:
+def _run(cycle: Cycle, folder: Path) -> CycleResult:
     log = folder / "engine.log"
     log.unlink(missing_ok=True)
-    return kill_harness(cycle, log) if cycle.victim == "harness" else asyncio.run(play(cycle, log))
+    return kill_harness(cycle, log) if cycle.victim == "harness" else asyncio.run(run_cycle(cycle, log))
 
 
-def _table(told: list[tuple[Cycle, Told]]) -> None:
+def _table(results: list[tuple[Cycle, CycleResult]]) -> None:
     print(f"{'killed':<8} {'while it':<8} {'cycles':>6}  {'errors':<28} {'latest s':>8} {'processes':>9} {'ports':>5}")
     for victim in VICTIMS:
         for moment in MOMENTS:
-            rows = [one for cycle, one in told if (cycle.victim, cycle.moment) == (victim, moment)]
-            names = Counter(one.error or "none" for one in rows)
+            rows = [result for cycle, result in results if (cycle.victim, cycle.moment) == (victim, moment)]
+            names = Counter(result.error or "none" for result in rows)
             errors = ", ".join(f"{count} {name}" for name, count in sorted(names.items()))
-            late = [one.late_s for one in rows if one.late_s > 0]
+            late = [result.late_s for result in rows if result.late_s > 0]
             latest = f"{max(late):.2f}" if late and victim != "nobody" else "-"
             print(f"{victim:<8} {moment + 's':<8} {len(rows):>6}  {errors:<28} {latest:>8} "
-                  f"{sum(one.processes for one in rows):>9} {sum(one.listening for one in rows):>5}")  # fmt: skip
+                  f"{sum(result.processes for result in rows):>9} "
+                  f"{sum(result.listening for result in rows):>5}")  # fmt: skip
 
 
-def _bars(told: list[tuple[Cycle, Told]], before: int) -> None:
-    struck = [(cycle, one) for cycle, one in told if cycle.victim in {"engine", "guard"} and one.late_s > 0]
-    named = [one for cycle, one in struck if cycle.moment != "stop"]
-    harness = [one.late_s - sum(cycle.launch.stop_grace_s) for cycle, one in told if cycle.victim == "harness"]
+def _bars(results: list[tuple[Cycle, CycleResult]], before: int) -> None:
+    kills = [(cycle, result) for cycle, result in results if cycle.victim in {"engine", "guard"} and result.late_s > 0]
+    reported_kills = [result for cycle, result in kills if cycle.moment != "stop"]
+    harness_ends_s = [
+        result.late_s - sum(cycle.launch.stop_grace_s) for cycle, result in results if cycle.victim == "harness"
+    ]
     bars = Bars()
-    bars.add("cycles", len(told), ">=", 100)
+    bars.add("cycles", len(results), ">=", 100)
     bars.add("processes_before", before, "==", 0)
-    bars.add("processes_seen", max(one.seen for _, one in told), ">=", 3)
-    bars.add("processes_left", sum(one.processes for _, one in told), "==", 0)
-    bars.add("ports_left", sum(one.listening for _, one in told), "==", 0)
-    bars.add("kills_without_a_name", sum(one.error == "" for one in named), "==", 0)
-    bars.add("latest_name_s", max(one.late_s for _, one in struck), "<=", SLACK_S)
-    bars.add("latest_end_after_the_harness_s", max(harness), "<=", SLACK_S)
-    bars.add("errors_without_a_kill", sum(bool(one.error) for cycle, one in told if cycle.victim == "nobody"), "==", 0)
+    bars.add("processes_seen", max(result.seen for _, result in results), ">=", 3)
+    bars.add("processes_left", sum(result.processes for _, result in results), "==", 0)
+    bars.add("ports_left", sum(result.listening for _, result in results), "==", 0)
+    bars.add("kills_without_a_name", sum(result.error == "" for result in reported_kills), "==", 0)
+    bars.add("latest_name_s", max(result.late_s for _, result in kills), "<=", SLACK_S)
+    bars.add("latest_end_after_the_harness_s", max(harness_ends_s), "<=", SLACK_S)
+    errors = [result.error for cycle, result in results if cycle.victim == "nobody"]
+    bars.add("errors_without_a_kill", sum(map(bool, errors)), "==", 0)
     bars.finish()
 
 

@@ -1,8 +1,8 @@
-"""Bar 2: a run goes on after ``kill -9`` without repeating what was finished; a changed flag repeats one engine only.
+"""Bar 2: a run resumed after ``kill -9`` repeats no finished trial; a changed flag repeats one engine's trials only.
 
-For ``make bench-engines``. Two reference engines under two loads, twice: eight trials. The harness is killed when
+For ``make bench-engines``. Two reference engines under two loads, twice, give eight trials. The harness is killed when
 three of them are finished; the same command with ``--resume latest`` must measure exactly the other five. Then one
-engine's flag is changed: exactly its four trials must be measured again. At last nothing is changed: none must be.
+engine's flag is changed: exactly its four trials must be measured again. Last, without a change, no trial must be.
 """
 
 import argparse
@@ -54,8 +54,8 @@ def command(folder: Path, *more: str) -> list[str]:
     return [str(bakeoff), "run", str(folder / "e.toml"), "--out", str(folder / "runs"), *more]
 
 
-def killed(folder: Path) -> int:
-    """Begin, kill the harness when three trials are finished; returns how many were by then."""
+def run_until_killed(folder: Path) -> int:
+    """Start a run and kill the harness when three trials are finished; returns the number of finished trials."""
     with (folder / "killed.log").open("wb") as log:
         process = subprocess.Popen(command(folder), stdout=log, stderr=log)
         while len(finished(folder)) < KILL_AFTER and process.poll() is None:
@@ -70,7 +70,7 @@ def finished(folder: Path) -> list[TrialRecord]:
     return [record for log in logs for record in log.finished.values()]
 
 
-def resumed(folder: Path) -> tuple[list[TrialRecord], int]:
+def resume(folder: Path) -> tuple[list[TrialRecord], int]:
     """Resume; returns the trials of the new run and the exit status."""
     before = set((folder / "runs").iterdir())
     done = subprocess.run(command(folder, "--resume", "latest"), capture_output=True, text=True, check=False)
@@ -82,7 +82,7 @@ def resumed(folder: Path) -> tuple[list[TrialRecord], int]:
 
 
 def measured(trials: list[TrialRecord]) -> list[str]:
-    """Names of those that were not reused."""
+    """Ids of the trials that were not reused."""
     return sorted(trial.id for trial in trials if trial.reused_from is None)
 
 
@@ -93,11 +93,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "e.toml").write_text(EXPERIMENT.format(model=model, block_size=16))
-        before = killed(folder)
-        after_kill, _ = resumed(folder)
+        before = run_until_killed(folder)
+        after_kill, _ = resume(folder)
         (folder / "e.toml").write_text(EXPERIMENT.format(model=model, block_size=32))
-        after_change, _ = resumed(folder)
-        unchanged, status = resumed(folder)
+        after_change, _ = resume(folder)
+        unchanged, status = resume(folder)
         for title, trials in (("kill -9", after_kill), ("a changed flag", after_change), ("no change", unchanged)):
             print(f"after {title}: {len(trials)} trials, measured anew: {', '.join(measured(trials)) or 'none'}")
     others = [trial for trial in measured(after_change) if "-b-" not in trial]

@@ -1,10 +1,10 @@
-"""Bar 4: the services' own clients read our fakes, and our own engine, to the same tokens as our dialects.
+"""Bar 4: the services' own clients read the same tokens from an answer as our dialects. For ``make bench-engines``.
 
-For ``make bench-engines``. Answers that are easy to misread (half characters, special tokens, text that looks like an
-event or an error, bursts, thoughts shown and hidden, failures before and after the first token) are given word for word
-by fakes of TGI, Anthropic and OpenAI, and answers of random words by our reference engine. Each is read twice: by
-our client and dialect, and by ``text-generation``, ``openai`` or ``anthropic``, in environments of their own. Texts,
-token ids, counts, reasons of the end and errors must be equal.
+Fakes of TGI, Anthropic and OpenAI give scripted answers that are easy to misread: half characters, special tokens, text
+that looks like an event or an error, bursts, visible and hidden thoughts, failures before and after the first token.
+Our reference engine gives answers of random words. Each answer is read twice: by our client and dialect, and by
+``text-generation``, ``openai`` or ``anthropic``, in environments of their own. Texts, token ids, counts, finish reasons
+and errors must be equal.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.bars import Bars, model_argument
-from benchmarks.engines.sdk import ours, theirs
+from benchmarks.engines.sdk import dialect_reader, sdk_reader
 from benchmarks.engines.sdk.answers import THOUGHTS, scripted
 from benchmarks.engines.sdk.reading import Reading, differences
 from engines.dialects import (
@@ -46,12 +46,12 @@ class Route(msgspec.Struct, frozen=True):
     """One way of asking one server.
 
     Attributes:
-        name: what the bars call it.
-        server: which.
-        dialect: ours.
-        environment: of their client.
-        driver: that uses it.
-        call: which of its calls.
+        name: as in the names of bars.
+        server: name of the server.
+        dialect: our dialect.
+        environment: environment of the service's client.
+        driver: script that runs that client.
+        call: the client's method that the driver uses.
         chat: whether turns are chats.
     """
 
@@ -65,12 +65,12 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def routes() -> Iterator[Route]:
-    """Every pair of readers."""
-    sdk = (theirs.SDKS.name, "openai_sdk.py")
-    yield Route("tgi_native", "tgi", TgiNativeDialect(), theirs.TGI, "tgi_client.py")
+    """Every pair of a dialect and a client."""
+    sdk = (sdk_reader.SDKS.name, "openai_sdk.py")
+    yield Route("tgi_native", "tgi", TgiNativeDialect(), sdk_reader.TGI, "tgi_client.py")
     yield Route("tgi_chat", "tgi", TgiDialect(), *sdk, "chat", chat=True)
     yield Route("tgi_completions", "tgi", TgiDialect(), *sdk, "completions")
-    yield Route("anthropic", "anthropic", AnthropicDialect(), theirs.SDKS.name, "anthropic_sdk.py", chat=True)
+    yield Route("anthropic", "anthropic", AnthropicDialect(), sdk_reader.SDKS.name, "anthropic_sdk.py", chat=True)
     yield Route("openai_chat", "openai", OpenAiServiceDialect(), *sdk, "chat", chat=True)
     yield Route("openai_completions", "openai", OpenAiServiceDialect(), *sdk, "completions")
     yield Route("openai_responses", "openai", ResponsesDialect(official=True), *sdk, "responses", chat=True)
@@ -79,15 +79,15 @@ def routes() -> Iterator[Route]:
 
 
 def turns(route: Route) -> dict[str, Turn]:
-    """What is asked, by the answer's name; the last one is too long for the reference engine, which refuses it."""
+    """The turns to send, by the answer's name; the reference engine refuses its last one, which is too long."""
     if route.server == "reference":
         words = {f"words-{number}": f"Tell me about number {number}" for number in range(24)}
-        asked = {name: (text, 3 + 5 * number) for number, (name, text) in enumerate(words.items())}
-        asked["too-long"] = ("long " * 3000, 40)
+        prompts = {name: (text, 3 + 5 * number) for number, (name, text) in enumerate(words.items())}
+        prompts["too-long"] = ("long " * 3000, 40)
     else:
-        without = THOUGHTS if route.call == "completions" else ()
-        asked = {name: (name, BOUND_TOKENS) for name in scripted() if name not in without}
-    return {name: _turn(text, bound, chat=route.chat) for name, (text, bound) in asked.items()}
+        excluded = THOUGHTS if route.call == "completions" else ()
+        prompts = {name: (name, BOUND_TOKENS) for name in scripted() if name not in excluded}
+    return {name: _turn(text, bound, chat=route.chat) for name, (text, bound) in prompts.items()}
 
 
 def _turn(text: str, bound: int, *, chat: bool) -> Turn:
@@ -112,55 +112,56 @@ async def servers(model: Path, folder: Path) -> AsyncIterator[dict[str, str]]:
 
 async def compare(route: Route, url: str, python: Path) -> tuple[int, int]:
     """Read every answer of a route twice; returns how many there were and how many differed."""
-    asked = turns(route)
-    requests = [route.dialect.request(turn, "m") for turn in asked.values()]
-    job = theirs.Job(url, route.call, theirs.bodies_of([request.body for request in requests]))
-    mine = await ours.read_all(url, route.dialect, requests)
-    yours = await theirs.read_all(python, route.driver, job)
-    return len(asked), sum(_differs(route, name, a, b) for name, a, b in zip(asked, mine, yours, strict=True))
+    sent = turns(route)
+    requests = [route.dialect.request(turn, "m") for turn in sent.values()]
+    job = sdk_reader.Job(url, route.call, sdk_reader.bodies_of([request.body for request in requests]))
+    dialect_readings = await dialect_reader.read_all(url, route.dialect, requests)
+    sdk_readings = await sdk_reader.read_all(python, route.driver, job)
+    readings = zip(sent, dialect_readings, sdk_readings, strict=True)
+    return len(sent), sum(_differs(route, *named) for named in readings)
 
 
-def _differs(route: Route, name: str, mine: Reading, yours: Reading) -> bool:
+def _differs(route: Route, name: str, dialect_reading: Reading, sdk_reading: Reading) -> bool:
     script = scripted().get(name, Said()) if route.server == "openai" else Said()
-    found = differences(mine, yours, script.hidden)
-    for line in found:
+    lines = differences(dialect_reading, sdk_reading, script.hidden)
+    for line in lines:
         print(f"{route.name}, {name}: {line}")
-    return bool(found)
+    return bool(lines)
 
 
 async def refused(bars: Bars, python: dict[str, Path]) -> None:
-    """Refusals by status: both say the same, and neither tries again, which their clients do unless told not to."""
-    for kind, name in ((FakeOpenAi, "openai_chat"), (FakeAnthropic, "anthropic")):
-        route = next(one for one in routes() if one.name == name)
+    """Compare the readings of refusals, and check that no client retries, as the SDKs do by default."""
+    for fake_class, name in ((FakeOpenAi, "openai_chat"), (FakeAnthropic, "anthropic")):
+        route = next(route for route in routes() if route.name == name)
         request = route.dialect.request(_turn("Hi", 5, chat=True), "m")
-        ready = [status for status in REFUSALS for _ in range(2)] + [500] * 20
-        fake = kind(refusals=ready)
-        bad = 0
+        refusals = [status for status in REFUSALS for _ in range(2)] + [500] * 20
+        fake = fake_class(refusals=refusals)
+        differing = 0
         async with running(fake) as url:
-            job = theirs.Job(url, route.call, theirs.bodies_of([request.body]))
+            job = sdk_reader.Job(url, route.call, sdk_reader.bodies_of([request.body]))
             for _ in REFUSALS:
-                (mine,) = await ours.read_all(url, route.dialect, [request])
-                (yours,) = await theirs.read_all(python[route.environment], route.driver, job)
-                bad += _differs(route, "refused", mine, yours)
-        bars.add(f"{name}_refusals_that_differ", bad, "==", 0)
+                (dialect_reading,) = await dialect_reader.read_all(url, route.dialect, [request])
+                (sdk_reading,) = await sdk_reader.read_all(python[route.environment], route.driver, job)
+                differing += _differs(route, "refused", dialect_reading, sdk_reading)
+        bars.add(f"{name}_refusals_that_differ", differing, "==", 0)
         bars.add(
             f"{name}_requests_for_{2 * len(REFUSALS)}_refusals",
-            len(ready) - len(fake.refusals),
+            len(refusals) - len(fake.refusals),
             "==",
             2 * len(REFUSALS),
         )
 
 
 async def measure(model: Path) -> Bars:
-    """All routes."""
+    """Compare the readings of every route."""
     bars = Bars()
-    python = {name: place.python for name, place in theirs.environments().items()}
+    python = {name: environment.python for name, environment in sdk_reader.environments().items()}
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
         async with servers(model, Path(folder)) as urls:
             for route in routes():
-                count, bad = await compare(route, urls[route.server], python[route.environment])
+                count, differing = await compare(route, urls[route.server], python[route.environment])
                 bars.add(f"{route.name}_answers", count, ">=", LEAST_ANSWERS)
-                bars.add(f"{route.name}_answers_that_differ", bad, "==", 0)
+                bars.add(f"{route.name}_answers_that_differ", differing, "==", 0)
     await refused(bars, python)
     return bars
 

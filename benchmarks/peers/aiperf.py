@@ -16,7 +16,7 @@ class AiPerf:
     slow = True
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """One worker and one record processor, as it has one core."""
+        """One worker and one record processor, because it has one core."""
         shape = ["--request-rate", f"{load.rate_per_s:g}", "--arrival-pattern", "poisson"] if load.rate_per_s else []
         shape += ["--concurrency", str(load.concurrency)] if load.concurrency else []
         return [
@@ -29,11 +29,11 @@ class AiPerf:
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        """Not offline: it then takes a folder for a name on the hub and refuses it."""
+        """No offline mode, in which it takes the tokenizer's folder for a name on the hub and refuses it."""
         return {"HF_HUB_OFFLINE": ""}
 
     def figures(self, load: Load, folder: Path) -> Figures:  # noqa: ARG002  (others need it)
-        """From its JSON export."""
+        """Read its JSON export."""
         result: dict[str, Any] = json.loads((folder / "profile_export_aiperf.json").read_text())
 
         def of(metric: str, statistic: str) -> float | None:

@@ -9,14 +9,14 @@ from benchmarks.peers.protocol import Figures, Load
 
 
 class Bakeoff:
-    """A worker that measures, which takes real-time priority for itself, and a parent that sleeps meanwhile."""
+    """A worker, which sets its own real-time priority and measures, and a parent, which sleeps during the load."""
 
     name = "bakeoff"
     alone = False
     slow = False
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """The driver."""
+        """Run the driver."""
         shape = ["--rate", f"{load.rate_per_s:g}"] if load.rate_per_s else ["--concurrency", str(load.concurrency)]
         return [
             sys.executable, "-m", "benchmarks.peers.drivers.bakeoff",
@@ -27,9 +27,9 @@ class Bakeoff:
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        """Nothing."""
+        """No variables."""
         return {}
 
     def figures(self, load: Load, folder: Path) -> Figures:  # noqa: ARG002  (others need it)
-        """From the driver's file."""
+        """Read the driver's file."""
         return msgspec.json.decode((folder / "result.json").read_bytes(), type=Figures)

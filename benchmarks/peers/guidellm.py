@@ -19,7 +19,7 @@ class GuideLlm:
     slow = True
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """Closed loop as its ``concurrent`` profile, open loop as ``poisson``."""
+        """The profile ``concurrent`` for a closed loop, ``poisson`` for an open loop."""
         closed = f"kind=concurrent,streams={load.concurrency}"
         profile = f"kind=poisson,rate={load.rate_per_s:g}" if load.rate_per_s else closed
         return [
@@ -32,11 +32,11 @@ class GuideLlm:
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        """One worker, as it has one core; no network."""
+        """One worker, because it has one core; no network."""
         return {"GUIDELLM__MAX_WORKER_PROCESSES": "1", "HF_HUB_OFFLINE": "1"}
 
     def figures(self, load: Load, folder: Path) -> Figures:  # noqa: ARG002  (others need it)
-        """From its JSON output, successful requests only."""
+        """Read its JSON output, successful requests only."""
         result: dict[str, Any] = json.loads((folder / "result.json").read_text())["benchmarks"][0]
         metrics, totals = result["metrics"], result["metrics"]["request_totals"]
         ttft, itl = (metrics[name]["successful"] for name in ("time_to_first_token_ms", "inter_token_latency_ms"))

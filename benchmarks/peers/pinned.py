@@ -1,8 +1,8 @@
-"""Become another program on one core: ``python -m benchmarks.peers.pinned CORE alone|crowd PROGRAM [ARGUMENT...]``.
+"""Executes a program on one core: ``python -m benchmarks.peers.pinned CORE alone|crowd PROGRAM [ARGUMENT...]``.
 
-What the program starts inherits the core and the priority. As root, a program that is ``alone`` gets real-time
-priority; a ``crowd`` of processes gets nice -15 and short time slices, because at real-time priority one of them would
-run until it waits. Without root both run as they are.
+The program's children inherit the core and the priority. As root, a program that is ``alone`` gets real-time priority;
+a ``crowd`` of processes gets nice -15 and short time slices, because at real-time priority one of them would run until
+it waits. Without root the priority does not change.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ _NICE, _PRIORITY = -15, 5
 
 
 def main() -> None:
-    core, company, *command = sys.argv[1:]
+    core, kind, *command = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
     with contextlib.suppress(PermissionError):
-        if company == "alone":
+        if kind == "alone":
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
         elif not short_slices(_NICE):
             os.nice(_NICE)

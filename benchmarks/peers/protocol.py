@@ -1,4 +1,4 @@
-"""What every load generator is asked, and what it has to hand back."""
+"""The interface of load generators: the load that they send, and the figures that they report."""
 
 from pathlib import Path
 from typing import Literal, Protocol
@@ -9,13 +9,13 @@ Endpoint = Literal["completions", "chat"]
 
 
 class Load(msgspec.Struct, frozen=True):
-    """One load to put on one server.
+    """One load for one server.
 
     Attributes:
         base_url: ``http://host:port``.
         tokenizer: folder with ``tokenizer.json``.
         requests: how many to send.
-        output_tokens: wanted of each; the end of sequence is ignored.
+        output_tokens: of each answer; the end of sequence is ignored.
         concurrency: requests kept in flight; None for an open loop.
         rate_per_s: mean rate of Poisson arrivals; None for a closed loop.
     """
@@ -35,18 +35,18 @@ class Load(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Of the endpoint, below the base URL."""
+        """Path of the endpoint, below the base URL."""
         return "/v1/completions" if self.endpoint == "completions" else "/v1/chat/completions"
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool itself reported, in its own words as far as they fit; absent is None.
+    """The figures that a tool reported by its own definitions; None if it does not report one.
 
     Attributes:
-        itl_of: what the tool's ITL is a distribution of.
+        itl_of: whether the tool's ITL is a distribution of gaps or of means per request.
         ok: requests that the tool counts as successful.
-        duration_s: of its benchmark, by its own clock.
-        planned_rate_per_s: of the schedule that it drew, where it says so.
+        duration_s: of the tool's benchmark, by its own clock.
+        planned_rate_per_s: mean rate of the schedule that the tool drew.
     """
 
     ttft_mean_ms: float | None
@@ -67,9 +67,9 @@ class Client(Protocol):
     """One load generator.
 
     Attributes:
-        name: in tables.
-        alone: it is a single process, which real-time priority suits; several on one core would starve each other.
-        slow: give it fewer requests where only a rate is wanted.
+        name: name in tables.
+        alone: whether it is a single process, which may have real-time priority; several would starve each other.
+        slow: whether it gets fewer requests in scenarios that only measure a rate.
     """
 
     name: str
@@ -77,17 +77,17 @@ class Client(Protocol):
     slow: bool
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """The command line that puts ``load`` on and leaves its results in ``folder``."""
+        """The command line that sends ``load`` and writes the results to ``folder``."""
         ...
 
     def environment(self) -> dict[str, str]:
-        """What its process wants beside the inherited environment."""
+        """Environment variables that its process needs beside the inherited ones."""
         ...
 
     def figures(self, load: Load, folder: Path) -> Figures:
-        """Read what it left.
+        """Read the figures from its results.
 
         Raises:
-            FileNotFoundError: it left nothing.
+            FileNotFoundError: it wrote no results.
         """
         ...

@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.peers.protocol import Client, Figures, Load
 from benchmarks.peers.truths import Truth, truth_of
-from benchmarks.peers.watch import Footprint, Watch, family
+from benchmarks.peers.watch import Footprint, Watch, process_tree
 from harness.truth import Schedule, truth_process
 
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -22,12 +22,12 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One client, one load, once.
+    """One load by one client, once.
 
     Attributes:
-        figures: what the client said.
-        truth: what the server saw.
-        footprint: what was seen of the client's processes.
+        figures: as the client reported them.
+        truth: from the server's record.
+        footprint: of the client's processes.
         wall_s: of the client, start-up and report included.
     """
 
@@ -43,26 +43,26 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpu_report_s(self) -> float:
-        """CPU time after the last token: what was put off, and the report."""
+        """CPU time after the last token: deferred work, and the report."""
         return self.footprint.cpu_between_s(self.truth.last_ns, self.footprint.t_ns[-1])
 
 
 class ClientFailed(Exception):
-    """A client ended badly or took too long; says what it printed last."""
+    """A client failed or took too long; the message includes its last output."""
 
 
 async def measure(client: Client, schedule: Schedule, load: Load, folder: Path, *, timeout_s: float = 180) -> Trial:
-    """Put ``load`` (its base URL is filled in here) on a fresh truth server through ``client``.
+    """Start a truth server and send it ``load``, with the server's URL as base URL, through ``client``.
 
     Args:
-        client: that puts it on.
+        client: sends the load.
         schedule: of the server.
-        load: what to put on.
-        folder: absolute; made here, keeps the client's files and everything that it printed.
-        timeout_s: after which the client is killed.
+        load: the load.
+        folder: absolute path; created here for the client's files and its output.
+        timeout_s: time after which the client is killed.
 
     Raises:
-        ClientFailed: with the end of what it printed.
+        ClientFailed: the client failed or took too long; with the end of its output.
     """
     async with truth_process(schedule, core=SERVER_CORE) as truth:
         load = msgspec.structs.replace(load, base_url=truth.url)
@@ -71,7 +71,7 @@ async def measure(client: Client, schedule: Schedule, load: Load, folder: Path, 
     if len(answers) < load.requests:
         raise ClientFailed(f"{client.name} sent {len(answers)} of {load.requests} requests; see {folder}/output.log")
     answers.sort(key=lambda answer: answer.start_ns)
-    measured = answers[-load.requests :]  # some clients send a first request of their own, to see whether all is well
+    measured = answers[-load.requests :]  # some clients send a request first to check the server
     trial = Trial(
         figures=_figures(client, load, folder),
         truth=truth_of(measured, load.concurrency),
@@ -90,7 +90,7 @@ def _figures(client: Client, load: Load, folder: Path) -> Figures:
 
 
 def _run(client: Client, load: Load, folder: Path, timeout_s: float) -> tuple[float, Footprint]:
-    """Run to the end, watched; all of its processes are killed when time is up."""
+    """Run a client to its end and sample its processes; kill all of them after the timeout."""
     pinned = [sys.executable, "-m", "benchmarks.peers.pinned", str(CLIENT_CORE), "alone" if client.alone else "crowd"]
     folder.mkdir(parents=True)
     started_ns = time.monotonic_ns()
@@ -99,14 +99,14 @@ def _run(client: Client, load: Load, folder: Path, timeout_s: float) -> tuple[fl
             [*pinned, *client.command(load, folder)], cwd=_ROOT, env={**os.environ, **client.environment()},
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    late = threading.Timer(timeout_s, _kill, (process.pid,))
-    late.start()
+    timeout = threading.Timer(timeout_s, _kill, (process.pid,))
+    timeout.start()
     try:
         watch = Watch(process.pid, SERVER_CORE)
         watch.start()
-        _, status, usage = os.wait4(process.pid, 0)  # not Popen.wait: only this gives the CPU time of what has ended
+        _, status, usage = os.wait4(process.pid, 0)  # not Popen.wait: only wait4 gives the CPU time of ended children
     finally:
-        late.cancel()
+        timeout.cancel()
     ended_ns = time.monotonic_ns()
     footprint = watch.finish(ended_ns, usage.ru_utime + usage.ru_stime)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -117,6 +117,6 @@ def _run(client: Client, load: Load, folder: Path, timeout_s: float) -> tuple[fl
 
 
 def _kill(pid: int) -> None:
-    for member in family(pid):
+    for process in process_tree(pid):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The loads that every client is put to, and the traps that it is led into."""
+"""The loads that every client sends, and traps: answers that clients misread."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ class Scenario(msgspec.Struct, frozen=True):
     """One load on one schedule.
 
     Attributes:
-        slow_requests: what a slow client is asked for instead, where only a rate is wanted.
+        slow_requests: number of requests of a slow client, if only a rate is measured.
         only_fast: whether slow clients are left out, because they are far from this limit.
     """
 
@@ -46,7 +46,7 @@ def _paced(tokenizer: Path, streams: int) -> Scenario:
 
 
 def _capacity(tokenizer: Path) -> list[Scenario]:
-    """As fast as the server and the client can."""
+    """Loads as fast as the server and the client allow."""
     at_once = _schedule(ttft_s=0, itl_s=0)
     bundled = _schedule(ttft_s=0, itl_s=0, events_per_write=8)
     at_64 = Load("", tokenizer, requests=4096, output_tokens=128, concurrency=64)
@@ -67,7 +67,7 @@ def _poisson(tokenizer: Path) -> Scenario:
 
 
 def traps(tokenizer: Path) -> list[Scenario]:
-    """Chat answers that are correct by the protocol, or fail as real servers do, and that clients misread."""
+    """Chat answers that follow the protocol, or fail as real servers do, but that clients misread."""
     chat = Load("", tokenizer, requests=64, output_tokens=16, concurrency=8, endpoint="chat")
     many = msgspec.structs.replace(chat, requests=200)
     plain = _schedule(ttft_s=0.2, itl_s=0.01)
@@ -81,5 +81,5 @@ def traps(tokenizer: Path) -> list[Scenario]:
 
 
 def _schedule(ttft_s: float, itl_s: float, events_per_write: int = 1) -> Schedule:
-    """Without the empty finish chunk, which is one of the traps."""
+    """A schedule without the empty finish chunk, which is one of the traps."""
     return Schedule(ttft_s=ttft_s, itl_s=itl_s, events_per_write=events_per_write, finish_chunk=False)

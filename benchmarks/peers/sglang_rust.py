@@ -11,14 +11,14 @@ _DRIVER = str(Path(__file__).with_name("drivers") / "sglang_rust.py")
 
 
 class SglangRust:
-    """Its ITL pools the gaps of all requests; it says how many requests succeeded, not how many failed."""
+    """Its ITL pools the gaps of all requests; it reports how many requests succeeded, but not how many failed."""
 
     name = "sglang-rust"
     alone = True
     slow = False
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """Its own options, without warm-up."""
+        """No warm-up, which would send requests too."""
         shape = ["--request-rate", f"{load.rate_per_s:g}"] if load.rate_per_s else []
         shape += ["--max-concurrency", str(load.concurrency)] if load.concurrency else []
         return [
@@ -37,7 +37,7 @@ class SglangRust:
         return {"HF_HUB_OFFLINE": "1"}
 
     def figures(self, load: Load, folder: Path) -> Figures:  # noqa: ARG002  (others need it)
-        """From the line that it appends to its output file."""
+        """Read the line that it appends to its output file."""
         result: dict[str, Any] = json.loads((folder / "result.jsonl").read_text())
         return Figures(
             ttft_mean_ms=result["mean_ttft_ms"],

@@ -1,4 +1,4 @@
-"""Every client beside the others: a row each."""
+"""Tables of results with a row for each client."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ from benchmarks.peers.scenarios import LEVELS
 
 
 def headline(results: Results, clients: Sequence[str]) -> str:
-    """Every client, a row each."""
+    """The main table, with a row for each client."""
     rows = [[client, *(cell(results, client) for cell in _COLUMNS.values())] for client in clients]
     return aligned([["client", *_COLUMNS], *rows])
 

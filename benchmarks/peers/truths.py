@@ -1,4 +1,4 @@
-"""What really happened, from the truth server's own record, in the words in which tools report it."""
+"""Computes the figures that tools report from the truth server's own record."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from harness.truth.record import gaps_s, in_flight, ttft_s
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):
-    """Of answers that did not go wrong on purpose; None where there was nothing to take it of."""
+    """Latencies of answers without an injected fault; None without any value."""
 
     ttft_mean_ms: float | None
     ttft_p50_ms: float | None
@@ -24,17 +24,17 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one load's answers.
 
     Attributes:
-        requests: how many came.
-        sound: how many of them were answered without a fault.
+        requests: number of requests that arrived.
+        sound: number of them that were answered without an injected fault.
         tokens: of the sound answers.
-        chunks: token-bearing ones that were written, of all answers.
-        first_ns: when the first request was there.
-        last_ns: when the last token was written.
-        chunks_per_s: those, over the time from the first of them to the last.
+        chunks: chunks with tokens that were written, of all answers.
+        first_ns: arrival of the first request.
+        last_ns: time at which the last token was written.
+        chunks_per_s: chunks over the time from the first of them to the last.
         requests_per_s: over the time from the first request to the last token.
-        in_flight: mean over time of the requests in service, from the instant at which the wanted number (or, if it
-            never was, the largest number) was first reached to the instant at which the last request came.
-        arrivals_per_s: requests over the time from the first to the last.
+        in_flight: mean number of requests in service, from the time at which the wanted number (or, if that never
+            happened, the largest number) was first reached to the arrival of the last request.
+        arrivals_per_s: requests over the time from the first arrival to the last.
         arrivals_cv: coefficient of variation of the gaps between requests; 1 for a Poisson process.
     """
 
@@ -53,7 +53,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def truth_of(answers: Sequence[Answered], wanted_in_flight: int | None) -> Truth:
-    """Fold the record of one load, which must hold a token."""
+    """Compute the statistics of one load, whose answers must hold a token."""
     sound = [answer for answer in answers if answer.fault is None]
     starts_ns = np.sort([answer.start_ns for answer in answers])
     written_ns = [answer.written_ns for answer in answers if answer.written_ns]
@@ -79,7 +79,7 @@ def truth_of(answers: Sequence[Answered], wanted_in_flight: int | None) -> Truth
 def _latencies(sound: Sequence[Answered]) -> Latencies:
     ttft_ms, gaps_ms = np.asarray(ttft_s(sound)) * 1e3, np.asarray(gaps_s(sound)) * 1e3
     times_ns = [answer.written_ns for answer in sound if len(answer.written_ns) > 1]
-    tpot_ms = np.asarray([(one[-1] - one[0]) / (len(one) - 1) for one in times_ns]) / 1e6
+    tpot_ms = np.asarray([(written_ns[-1] - written_ns[0]) / (len(written_ns) - 1) for written_ns in times_ns]) / 1e6
     return Latencies(
         ttft_mean_ms=_statistic(ttft_ms, None),
         ttft_p50_ms=_statistic(ttft_ms, 0.50),
@@ -108,7 +108,7 @@ def _in_flight(answers: Sequence[Answered], wanted: int | None) -> float:
     times_ns = np.concatenate([starts_ns, ends_ns])
     order = np.argsort(times_ns, kind="stable")  # an arrival at the instant of a departure comes first
     level = np.cumsum(np.repeat([1, -1], len(answers))[order])
-    best = int(level.max())
-    reached_ns = int(times_ns[order][np.argmax(level >= min(wanted or best, best))])
+    largest = int(level.max())
+    reached_ns = int(times_ns[order][np.argmax(level >= min(wanted or largest, largest))])
     last_ns = int(starts_ns.max())
-    return in_flight(answers, reached_ns, last_ns) if last_ns > reached_ns else float(best)
+    return in_flight(answers, reached_ns, last_ns) if last_ns > reached_ns else float(largest)

@@ -1,4 +1,4 @@
-"""``vllm bench serve``: aiohttp on one event loop in one process."""
+"""Runs ``vllm bench serve``: aiohttp on one event loop in one process."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ class VllmBench:
     slow = False
 
     def command(self, load: Load, folder: Path) -> list[str]:
-        """Its own options; no ready check and no warm-up, which would be requests too."""
+        """No ready check and no warm-up, which would send requests too."""
         shape = ["--request-rate", f"{load.rate_per_s:g}"] if load.rate_per_s else []
         shape += ["--max-concurrency", str(load.concurrency)] if load.concurrency else []
         return [
@@ -38,7 +38,7 @@ class VllmBench:
         return {"HF_HUB_OFFLINE": "1"}
 
     def figures(self, load: Load, folder: Path) -> Figures:  # noqa: ARG002  (others need it)
-        """From the file of ``--save-result``."""
+        """Read the file of ``--save-result``."""
         result: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return Figures(
             ttft_mean_ms=result["mean_ttft_ms"],

@@ -1,4 +1,4 @@
-"""Do the tools read what we export for them? Their own readers, in their own environments, say so."""
+"""Checks that each tool's own reader, in its own environment, reads our export for that tool."""
 
 import json
 import subprocess
@@ -17,9 +17,9 @@ from guidellm.benchmark.outputs.console import GenerativeBenchmarkerConsole
 from guidellm.benchmark.schemas import GenerativeBenchmarksReport
 report = GenerativeBenchmarksReport.load_file(sys.argv[1])
 benchmark = report.benchmarks[0]
-found = benchmark.requests.successful
-print(len(found), "requests, mean TTFT", benchmark.metrics.time_to_first_token_ms.successful.mean)
-assert all(request.time_to_first_token_ms > 0 and request.inter_token_latency_ms > 0 for request in found)
+requests = benchmark.requests.successful
+print(len(requests), "requests, mean TTFT", benchmark.metrics.time_to_first_token_ms.successful.mean)
+assert all(request.time_to_first_token_ms > 0 and request.inter_token_latency_ms > 0 for request in requests)
 asyncio.run(GenerativeBenchmarkerConsole().finalize(report))
 """
 _AIPERF = """
@@ -37,38 +37,38 @@ _UNKNOWN = {
     "tokenizer_id", "label", "duration", "queue_times", "request_throughput", "output_throughput",
     "total_token_throughput",
 }  # fmt: skip
-"""When a run began and ended, and its labels, are not in the requests that are imported from vLLM's file."""
+"""Keys that an import of vLLM's file loses, because requests hold neither labels nor the start and end of the run."""
 
 
 def read_back(folder: Path, tools: Sequence[str]) -> dict[str, bool]:
     """Export an import of vLLM's first result to each tool and read it there.
 
     Args:
-        folder: as the runs left it.
-        tools: those that were run.
+        folder: with the files of the runs.
+        tools: the tools that were run.
 
     Returns:
-        name of a bar → whether it held.
+        name of a bar → whether it passed.
     """
     source = next(folder.glob("vllm/*/*/result.json"), None)
     if source is None:
         return {}
     run = load(import_vllm(source, folder / "runs").path)
     written = {tool: export(run, tool, folder / "exports" / tool) for tool in ("vllm", "guidellm", "aiperf")}
-    held = {"vllm_export_is_the_file_that_was_imported": _same(source, written["vllm"][0])}
+    passed = {"vllm_export_is_the_file_that_was_imported": _same(source, written["vllm"][0])}
     if "guidellm" in tools:
-        held["guidellm_reads_its_export"] = _reads("guidellm", _GUIDELLM, written["guidellm"][0])
+        passed["guidellm_reads_its_export"] = _reads("guidellm", _GUIDELLM, written["guidellm"][0])
     if "aiperf" in tools:
-        held["aiperf_reads_its_export"] = _reads("aiperf", _AIPERF, written["aiperf"][0].parent)
-    return held
+        passed["aiperf_reads_its_export"] = _reads("aiperf", _AIPERF, written["aiperf"][0].parent)
+    return passed
 
 
-def _same(theirs: Path, ours: Path) -> bool:
-    """Whether our file has every key of theirs, and the same times and figures to a microsecond."""
-    wanted: dict[str, Any] = json.loads(theirs.read_text(encoding="utf-8"))
-    found: dict[str, Any] = json.loads(ours.read_text(encoding="utf-8"))
-    missing = sorted(set(wanted) - set(found))
-    apart = sorted(key for key in set(wanted) & set(found) - _UNKNOWN if not _near(wanted[key], found[key]))
+def _same(source: Path, export_file: Path) -> bool:
+    """Whether our file has every key of the tool's, and values that are equal within a relative error of 1e-6."""
+    original: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    exported: dict[str, Any] = json.loads(export_file.read_text(encoding="utf-8"))
+    missing = sorted(set(original) - set(exported))
+    apart = sorted(key for key in set(original) & set(exported) - _UNKNOWN if not _near(original[key], exported[key]))
     print(f"vLLM's file: keys that ours lacks: {missing or 'none'}; that differ: {apart or 'none'}")
     return not missing and not apart
 
@@ -83,6 +83,6 @@ def _near(a: object, b: object) -> bool:
 
 def _reads(tool: str, script: str, path: Path) -> bool:
     done = subprocess.run([executable(tool), "-c", script, str(path)], capture_output=True, text=True, check=False)
-    said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    print(f"{tool} reads its export: {said[0] if done.returncode == 0 else said[-5:]}")
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    print(f"{tool} reads its export: {lines[0] if done.returncode == 0 else lines[-5:]}")
     return done.returncode == 0

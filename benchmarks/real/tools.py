@@ -1,7 +1,7 @@
-"""The three tools that are run for real: how they are asked, what they printed, and when they say that it happened.
+"""The three real tools: how each is started, the figures that it prints, and its own timestamps of requests.
 
-What is printed is read from the files that hold the same figures with all their digits; the name of a figure is the
-one that our view gives it.
+The printed figures are read from result files, which hold the same figures with all digits. They have the names that
+our views give them.
 """
 
 import json
@@ -23,22 +23,22 @@ from results.records import Outcome, Phase, RequestRecord, StreamEnd
 from results.views.import_vllm import read_vllm, requests_of
 
 _RESULT, _SUMMARY, _RECORDS = "result.json", "profile_export_aiperf.json", "profile_export.jsonl"
-_OWN_BUSINESS = {"config", "input_config", "run_info", "scheduler_state"}
-"""Keys of what a tool was asked and of its own working, into which :func:`key_paths` does not look."""
+_INTERNAL_KEYS = {"config", "input_config", "run_info", "scheduler_state"}
+"""Keys of a tool's configuration and internal state, whose contents :func:`key_paths` leaves out."""
 CLIENT_CORE = 1 % (os.cpu_count() or 1)
 WARMUP = 4
-"""Requests that a tool sends before it counts, where it can: they open its connections."""
+"""Warm-up requests of tools that have an option for it; they open the connections."""
 
 
-class Real(msgspec.Struct, frozen=True):
+class Tool(msgspec.Struct, frozen=True):
     """One tool.
 
     Attributes:
         client: starts it.
         extra: further options, for the files that are read here.
         file: the result file whose format we export.
-        printed: name of a figure → what the tool says, from the folder of its files.
-        stamped: its requests by its own clock, from there too.
+        printed: reads, from the folder of the tool's files, name of a figure → value that the tool printed.
+        stamped: reads the tool's requests, by its own clock, from the same folder.
     """
 
     client: Client
@@ -48,13 +48,13 @@ class Real(msgspec.Struct, frozen=True):
     stamped: Callable[[Path], list[RequestRecord]]
 
     def start(self, load: Load, folder: Path) -> None:
-        """Run it to its end, on a core of its own where that may be had.
+        """Run the tool to its end, on a core of its own if the machine has two.
 
         Raises:
             subprocess.CalledProcessError: it failed; ``output.log`` in ``folder`` says why.
         """
-        company = "alone" if self.client.alone else "crowd"
-        pinned = [sys.executable, "-m", "benchmarks.peers.pinned", str(CLIENT_CORE), company]
+        kind = "alone" if self.client.alone else "crowd"
+        pinned = [sys.executable, "-m", "benchmarks.peers.pinned", str(CLIENT_CORE), kind]
         command = [*pinned, *self.client.command(load, folder), *self.extra]
         environment = {**os.environ, **self.client.environment()}
         folder.mkdir(parents=True)
@@ -66,14 +66,14 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def key_paths(value: object, at: str = "") -> set[str]:
-    """Every key of a JSON value as a dotted path; of a list, those of its first element, of a summary only itself."""
+def key_paths(value: object, path: str = "") -> set[str]:
+    """Every key of a JSON value as a dotted path; lists count by their first element, summaries without their keys."""
     if isinstance(value, list):
-        return key_paths(value[0], f"{at}[]") if value else set()
+        return key_paths(value[0], f"{path}[]") if value else set()
     if not isinstance(value, dict) or {"percentiles", "unit"} & set(value):
         return set()
-    inner = {f"{at}.{key}": some for key, some in value.items() if key not in _OWN_BUSINESS}
-    return set(inner).union(*(key_paths(some, path) for path, some in inner.items()))
+    members = {f"{path}.{key}": member for key, member in value.items() if key not in _INTERNAL_KEYS}
+    return set(members).union(*(key_paths(member, member_path) for member_path, member in members.items()))
 
 
 def _vllm_printed(folder: Path) -> dict[str, float]:
@@ -151,12 +151,12 @@ def _guidellm_printed(folder: Path) -> dict[str, float]:
         "ITL ms": "inter_token_latency_ms",
         "TPOT ms": "time_per_output_token_ms",
     }
-    found = {
+    latencies = {
         f"{name} {column}": value
         for name, tag in rows.items()
         for column, value in _guidellm_columns(metrics[tag]["successful"]).items()
     }
-    return found | {
+    return latencies | {
         "Requests Comp": metrics["request_totals"]["successful"],
         "Requests Err": metrics["request_totals"]["errored"],
         "Dur Sec": benchmark["duration"],
@@ -167,10 +167,11 @@ def _guidellm_printed(folder: Path) -> dict[str, float]:
     }
 
 
-def _guidellm_columns(found: dict[str, Any]) -> dict[str, float]:
-    marks = found["percentiles"]
+def _guidellm_columns(summary: dict[str, Any]) -> dict[str, float]:
+    percentiles = summary["percentiles"]
     return {
-        "Mean": found["mean"], "Mdn": found["median"], "p95": marks["p95"], "p99": marks["p99"], "std": found["std_dev"]
+        "Mean": summary["mean"], "Mdn": summary["median"], "p95": percentiles["p95"], "p99": percentiles["p99"],
+        "std": summary["std_dev"],
     }  # fmt: skip
 
 
@@ -180,7 +181,7 @@ def _guidellm_stamped(folder: Path) -> list[RequestRecord]:
 
 
 def _guidellm_request(index: int, request: dict[str, Any]) -> RequestRecord:
-    """Only first and last of its iterations are known; the others are laid between them, as it does itself."""
+    """GuideLLM keeps only the first and last token times; the others are spaced evenly, as it does itself."""
     times, count = request["info"]["timings"], request["info"]["timings"]["token_iterations"]
     first_ns, last_ns = (round(times[f"{which}_token_iteration"] * 1e9) for which in ("first", "last"))
     arrivals = [first_ns + (last_ns - first_ns) * i // max(1, count - 1) for i in range(count)]
@@ -189,19 +190,19 @@ def _guidellm_request(index: int, request: dict[str, Any]) -> RequestRecord:
 
 
 def _request(index: int, sent_ns: int, arrivals: list[int], tokens: int, ended_ns: int) -> RequestRecord:
-    """``tokens`` over the arrivals, as many each as they divide into, the rest on the last."""
-    each = tokens // len(arrivals)
+    """A request whose tokens are divided evenly over the arrivals, with the remainder on the last."""
+    share = tokens // len(arrivals)
     return RequestRecord(
         index=index, phase=Phase.MEASURED, session=str(index), turn=0, planned_ns=sent_ns, sent_ns=sent_ns,
         ended_ns=ended_ns, status=200, outcome=Outcome.OK, end=StreamEnd.COMPLETE, chunk_ns=arrivals,
-        chunk_tokens=[each] * (len(arrivals) - 1) + [tokens - each * (len(arrivals) - 1)], output_tokens=tokens,
+        chunk_tokens=[share] * (len(arrivals) - 1) + [tokens - share * (len(arrivals) - 1)], output_tokens=tokens,
         usage_ns=ended_ns, last_event_ns=ended_ns, requested_output_tokens=tokens,
     )  # fmt: skip
 
 
-TOOLS: dict[str, Real] = {
-    "vllm": Real(VllmBench(), ("--save-detailed", "--num-warmups", str(WARMUP)), _RESULT, _vllm_printed, _vllm_stamped),
-    "aiperf": Real(AiPerf(), ("--warmup-request-count", str(WARMUP)), _SUMMARY, _aiperf_printed, _aiperf_stamped),
-    "guidellm": Real(GuideLlm(), (), _RESULT, _guidellm_printed, _guidellm_stamped),
+TOOLS: dict[str, Tool] = {
+    "vllm": Tool(VllmBench(), ("--save-detailed", "--num-warmups", str(WARMUP)), _RESULT, _vllm_printed, _vllm_stamped),
+    "aiperf": Tool(AiPerf(), ("--warmup-request-count", str(WARMUP)), _SUMMARY, _aiperf_printed, _aiperf_stamped),
+    "guidellm": Tool(GuideLlm(), (), _RESULT, _guidellm_printed, _guidellm_stamped),
 }
-"""By the name of their view."""
+"""The tools by the name of their view."""

@@ -1,12 +1,12 @@
-"""Bar 2: how often `bakeoff gate` fails a change that is none, and how often it passes one that is. Simulated runs.
+"""Bar 2: how often `bakeoff gate` fails without a regression, and how often it misses one. Simulated runs.
 
     python -m benchmarks.statistics.gate [--gates 2000]
 
-Whole gates through :func:`results.gate.judge`, the layer below the command line: sides of built runs (no files), 8
-trials of 1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine;
-metrics vary independently, which raises most alarms. "now" is one run with interleaved trials; the others are so many
-stored runs of the baseline against one run of the candidate, "floor" one of them with a noise floor from six A/A runs.
-An alarm is exit code 1.
+Whole gates run through :func:`results.gate.judge`, the layer below the command line, on runs in memory with 8 trials of
+1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine. Metrics
+vary independently, which is the worst case for false alarms. The baseline "now" is one run with interleaved trials; a
+number is that many stored runs against one run of the candidate; "floor" is one stored run with a noise floor from six
+A/A runs. An alarm is exit code 1.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PLANS = [TrialPlan(f"r{repeat}-{engine}", engine, "w", LOAD, repeat) for engine 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What is true of the candidate, and how noisy runs and trials are."""
+    """The candidate's true difference, and the noise of runs and trials."""
 
     between: float = 0.01
     within: float = 0.02
@@ -57,34 +57,36 @@ def noise(rng: np.random.Generator, world: World, count: int) -> np.ndarray:
     """[trials in time, metrics]: a stationary AR(1) series of each metric."""
     steps = rng.normal(0, world.within * math.sqrt(1 - world.rho**2), (count, len(TIMED)))
     steps[0] = rng.normal(0, world.within, len(TIMED))
-    for place in range(1, count):
-        steps[place] += world.rho * steps[place - 1]
+    for index in range(1, count):
+        steps[index] += world.rho * steps[index - 1]
     return steps
 
 
 def trial(rng: np.random.Generator, world: World, plan: TrialPlan, logs: np.ndarray) -> StoredTrial:
     """One trial of the baseline's engine, ``a``, or of the candidate's."""
-    own = plan.engine == "b"
+    is_candidate = plan.engine == "b"
     metrics = dict(ABSENT)
     for name, log in zip(TIMED, logs.tolist(), strict=True):
-        worse = math.log1p(world.slower) * own * (1 if CATALOGUE[name].better is Better.LOWER else -1)
-        metrics[name] = Value(math.exp(log + worse) * (world.goodput if own and name == "goodput_per_s" else 1.0))
-    met = rng.binomial(REQUESTS, world.attainment if own else 0.999)
+        worse = math.log1p(world.slower) * is_candidate * (1 if CATALOGUE[name].better is Better.LOWER else -1)
+        metrics[name] = Value(
+            math.exp(log + worse) * (world.goodput if is_candidate and name == "goodput_per_s" else 1.0)
+        )
+    met = rng.binomial(REQUESTS, world.attainment if is_candidate else 0.999)
     metrics["attainment"], metrics["failures"] = Value(met / REQUESTS), Value(0.0)
-    is_dead = own and plan.repeat < world.deaths
+    is_dead = is_candidate and plan.repeat < world.deaths
     record = TrialRecord(
         plan.id, plan.engine, plan.workload, plan.load, plan.repeat, order=0, started_ns=0, ended_ns=0,
         issue_start_ns=0, issue_end_ns=0, window=Window(0, 1), planned_requests=REQUESTS, workload_sha256="w",
         verdict=Verdict.INVALID if is_dead else Verdict.VALID,
         findings=[invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")] if is_dead else [],
     )  # fmt: skip
-    share = world.output if own else 1.0
+    share = world.output if is_candidate else 1.0
     work = Work(REQUESTS, REQUESTS, round(100 * REQUESTS * share), 100 * REQUESTS, [share] * 3, {"length": REQUESTS})
     return StoredTrial(record, metrics, work=work)
 
 
 def run(rng: np.random.Generator, world: World, number: int, engines: str) -> StoredRun:
-    """One run: a day of its own for all its engines; two of them alternate, A B, B A."""
+    """One run: its engines share the noise of the run; the trials of two engines alternate, A B, B A."""
     plans = [plan for plan in PLANS if plan.engine in engines]
     in_time = sorted(plans, key=lambda plan: (plan.repeat, (plan.engine == "b") == (plan.repeat % 2 == 0)))
     logs = rng.normal(0, world.between, len(TIMED)) + noise(rng, world, len(in_time))
@@ -99,8 +101,8 @@ def run(rng: np.random.Generator, world: World, number: int, engines: str) -> St
 def sides(rng: np.random.Generator, world: World, baseline: str) -> tuple[Side, Side]:
     """The two sides of one gate."""
     if baseline == "now":
-        both = run(rng, world, 0, "ab")
-        return side_of(both, "a"), side_of(both, "b")
+        shared_run = run(rng, world, 0, "ab")
+        return side_of(shared_run, "a"), side_of(shared_run, "b")
     floors: list[FloorCell] = []
     if baseline == "floor":
         floors = floors_of([side_of(run(rng, world, number, "a"), "a") for number in range(6)])
@@ -131,7 +133,7 @@ NOISES = [World(between, within) for between in (0.0, 0.01, 0.02, 0.03) for with
 CERTAIN = {
     "crash": (World(deaths=1), ("now", "1", "5")),
     "goodput_0": (World(goodput=0.0), ("now", "1", "5")),
-    "attainment_975": (World(attainment=0.975), ("now", "floor", "5")),  # beside one run it may be the day
+    "attainment_975": (World(attainment=0.975), ("now", "floor", "5")),  # one stored run cannot tell it from noise
     "half_answers": (World(output=0.5), ("now", "1", "5")),
 }
 
@@ -147,7 +149,11 @@ def cells(gates: int) -> dict[str, Cell]:
     kinds |= {
         f"found_10_percent_5_runs_noise_{within:.0%}": (World(0.01, within, slower=0.1), "5") for within in (0.01, 0.02)
     }
-    kinds |= {f"{name}_{one}": (world, one) for name, (world, baselines) in CERTAIN.items() for one in baselines}
+    kinds |= {
+        f"{name}_{baseline}": (world, baseline)
+        for name, (world, baselines) in CERTAIN.items()
+        for baseline in baselines
+    }
     return {name: Cell(*kind, gates, seed) for seed, (name, kind) in enumerate(kinds.items())}
 
 
@@ -155,22 +161,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=2_000, help="of each kind (default: %(default)s)")
     gates = parser.parse_args().gates
-    every = cells(gates)
+    by_name = cells(gates)
     with ProcessPoolExecutor() as pool:
-        found = dict(zip(every, pool.map(Cell.alarms, every.values()), strict=True))
+        alarm_shares = dict(zip(by_name, pool.map(Cell.alarms, by_name.values()), strict=True))
 
     bars = Bars()
-    most = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / gates)
+    limit = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / gates)
     print(f"false alarms, {gates} gates a cell; noise between runs and between trials, and the runs of the baseline")
-    print(" " * 16 + "".join(f"{one:>8}" for one in BASELINES))
+    print(" " * 16 + "".join(f"{baseline:>8}" for baseline in BASELINES))
     for world in NOISES:
         noise_of = f"{world.between:.0%}_{world.within:.0%}"
-        shares = [found[f"false_alarms_{one}_{noise_of}"] for one in BASELINES]
+        shares = [alarm_shares[f"false_alarms_{baseline}_{noise_of}"] for baseline in BASELINES]
         print(f"{world.between:>8.0%}{world.within:>8.0%}" + "".join(f"{share:>8.2%}" for share in shares))
-    for one in BASELINES:
-        worst = max(share for name, share in found.items() if name.startswith(f"false_alarms_{one}_"))
-        bars.add(f"false_alarms_{one}_worst", worst, "<=", most)
-    for name, share in found.items():
+    for baseline in BASELINES:
+        worst = max(share for name, share in alarm_shares.items() if name.startswith(f"false_alarms_{baseline}_"))
+        bars.add(f"false_alarms_{baseline}_worst", worst, "<=", limit)
+    for name, share in alarm_shares.items():
         if name.startswith("false_alarms_rho"):
             bars.add(name, share, "<=", 2 * ALPHA)
         elif name.startswith("found"):

@@ -1,12 +1,12 @@
-"""Bar 3: how soon a step in a series is seen, and how often one that is not there. Simulated series, fixed seeds.
+"""Bar 3: how soon a step in a series is detected, and how often a false one is. Simulated series, fixed seeds.
 
     python -m benchmarks.statistics.history [--series 200] [--points 100000]
 
-Runs have 1 % of noise, in which neighbours correlate by rho (AR(1)). A step comes after 100 points; the series is
-looked at anew with each point after it, as a history is, and counts as seen with a change point within three points of
-the step. False points are counted in series of 40, 100 and 400 points that never change, looked at whole, and at each
-new point on the way: whatever was said once counts there. A drift of 5 % over 200 points should be one, with no commit
-blamed. A goal of <= inf or >= 0 is none: the figure is reported.
+Runs have 1 % of noise, in which neighbours correlate by rho (AR(1)). A step follows 100 points. As in a history, the
+series is analysed again after each further point; the step is detected if a change point lies within three points of
+it. False points are counted in series of 40, 100 and 400 points that never change, which are analysed as a whole; and
+in series that are analysed after each new point, where a point counts even if a later analysis drops it. A drift of 5 %
+over 200 points should be reported as a drift that blames no commit. Goals of <= inf or >= 0 only report the figure.
 """
 
 import argparse
@@ -33,21 +33,21 @@ def noise(rng: np.random.Generator, count: int, rho: float = 0.0) -> np.ndarray:
 
 
 def spikes(rng: np.random.Generator, count: int, share: float) -> np.ndarray:
-    """Runs that went wrong: 10 % off."""
+    """Outliers of 10 % in a share of the runs."""
     return np.where(rng.random(count) < share, 0.1, 0.0)
 
 
 def points_until_seen(logs: np.ndarray) -> int | None:
-    """Points after the step until it is seen; None where ten are too few."""
+    """Number of points from the step to its detection; None if ten are too few."""
     for after in range(1, WITHIN + 1):
-        seen = change_points(np.exp(logs[: BEFORE + after]).tolist())
-        if any(abs(point.index - BEFORE) <= NEAR for point in seen):
+        points = change_points(np.exp(logs[: BEFORE + after]).tolist())
+        if any(abs(point.index - BEFORE) <= NEAR for point in points):
             return after
     return None
 
 
 def share_seen(name: str, count: int, step: float, *, rho: float = 0.0, outliers: float = 0.0) -> float:
-    """Share of series in which a step is seen; prints after how many points."""
+    """Share of series in which a step is detected; prints the delay in points."""
     rng = np.random.default_rng(round(1e4 * step) % 997)
     delays: list[int] = []
     for _ in range(count):
@@ -58,8 +58,8 @@ def share_seen(name: str, count: int, step: float, *, rho: float = 0.0, outliers
     return len(delays) / count
 
 
-def still(points: int, rho: float, seed: int = 7) -> Iterator[np.ndarray]:
-    """Series that never change: a third of the points in series of each length."""
+def constant_series(points: int, rho: float, seed: int = 7) -> Iterator[np.ndarray]:
+    """Series that never change, with a third of all points in series of each length."""
     rng = np.random.default_rng(seed)
     for length in LENGTHS:
         yield from (noise(rng, length, rho) for _ in range(math.ceil(points / len(LENGTHS) / length)))
@@ -68,30 +68,31 @@ def still(points: int, rho: float, seed: int = 7) -> Iterator[np.ndarray]:
 def false_per_1000(points: int, rho: float) -> float:
     """Steps and drifts in 1,000 points of series that never change."""
     total = false = 0
-    for logs in still(points, rho):
-        known = course(np.exp(logs).tolist())
-        false += len(known.steps) + sum(stretch.is_drift for stretch in known.stretches)
+    for logs in constant_series(points, rho):
+        detected = course(np.exp(logs).tolist())
+        false += len(detected.steps) + sum(stretch.is_drift for stretch in detected.stretches)
         total += len(logs)
     return 1000 * false / total
 
 
 def false_ever_per_1000(series: int, rho: float) -> float:
-    """Places of steps that were ever said while a series grew to 100 points, in 1,000 points."""
+    """Steps that any analysis reported while a series grew to 100 points, in 1,000 points."""
     rng = np.random.default_rng(11)
-    ever: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for number in range(series):
         logs = noise(rng, BEFORE, rho)
         for length in range(10, BEFORE + 1):
-            ever |= {(number, point.index) for point in change_points(np.exp(logs[:length]).tolist())}
-    return 1000 * len(ever) / (series * BEFORE)
+            reported |= {(number, point.index) for point in change_points(np.exp(logs[:length]).tolist())}
+    return 1000 * len(reported) / (series * BEFORE)
 
 
 def drifts(series: int, rho: float) -> tuple[float, float]:
-    """Of a drift of 5 % over 200 points: steps blamed for each series; share of series in which it is a drift."""
+    """Steps per series that drifts by 5 % over 200 points, and share of these series reported as a drift."""
     rng = np.random.default_rng(13)
-    known = [course(np.exp(noise(rng, 200, rho) + np.linspace(0, math.log(1.05), 200)).tolist()) for _ in range(series)]
-    are_drifts = [any(stretch.is_drift for stretch in single.stretches) for single in known]
-    return sum(len(single.steps) for single in known) / series, sum(are_drifts) / series
+    drift = np.linspace(0, math.log(1.05), 200)
+    courses = [course(np.exp(noise(rng, 200, rho) + drift).tolist()) for _ in range(series)]
+    are_drifts = [any(stretch.is_drift for stretch in detected.stretches) for detected in courses]
+    return sum(len(detected.steps) for detected in courses) / series, sum(are_drifts) / series
 
 
 def main() -> None:

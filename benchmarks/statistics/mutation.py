@@ -2,11 +2,11 @@
 
     python -m benchmarks.statistics.mutation [--package metrics] [--module two_sample] [--survivors]
 
-mutmut makes the changes (:mod:`benchmarks.mutants`), of which there are about 2,900. Against each one, in a fork
-(:mod:`benchmarks.forked_tests`), run the tests that reach the changed function, the fastest first, or all of them where
-the change is outside of a function. It is killed when a test fails, or takes far longer than it does. A change that
-survives shows a test that is missing, or code that makes no difference. Only the unit tests of the two packages count,
-not those of the reports and gates that rest on them. All of it takes about an hour on two cores.
+mutmut generates about 2,900 mutants (:mod:`benchmarks.mutants`). For each one, a fork (:mod:`benchmarks.forked_tests`)
+runs the tests that execute the changed function, fastest first, or all tests if the change is outside of a function. A
+mutant is killed if a test fails or takes far longer than normal. A surviving mutant shows that a test is missing, or
+that the code makes no difference. Only the unit tests of the two packages count, not those of the reports and gates
+that use them. All mutants take about an hour on two cores.
 """
 
 import argparse
@@ -29,42 +29,44 @@ TESTS = (
 GOAL_PERCENT = 85
 
 
-def survivors(found: Sequence[Mutant], reached: forked_tests.Reached, jobs: int) -> list[Mutant]:
-    """Those that no test notices."""
-    left: list[Mutant] = []
+def survivors(candidates: Sequence[Mutant], coverage: forked_tests.LineCoverage, jobs: int) -> list[Mutant]:
+    """The mutants that no test kills, by line."""
+    survived: list[Mutant] = []
     running: dict[int, Mutant] = {}
-    for mutant in found:
+    for mutant in candidates:
         if len(running) == jobs:
-            left += _ended(running)
-        running[forked_tests.try_change(mutant.path, mutant.source, reached.tests(mutant.path, mutant.lines))] = mutant
+            survived += _wait(running)
+        pid = forked_tests.try_change(mutant.path, mutant.source, coverage.tests(mutant.path, mutant.lines))
+        running[pid] = mutant
     while running:
-        left += _ended(running)
-    return sorted(left, key=lambda mutant: mutant.line)
+        survived += _wait(running)
+    return sorted(survived, key=lambda mutant: mutant.line)
 
 
-def _ended(running: dict[int, Mutant]) -> list[Mutant]:
-    """Wait for one; it, if it survived."""
+def _wait(running: dict[int, Mutant]) -> list[Mutant]:
+    """Wait for any fork to end; returns its mutant if that survived."""
     pid, status = os.wait()
     mutant = running.pop(pid)
     return [mutant] if forked_tests.survived(status) else []
 
 
-def score(path: Path, reached: forked_tests.Reached, options: argparse.Namespace) -> tuple[int, int]:
+def score(path: Path, coverage: forked_tests.LineCoverage, options: argparse.Namespace) -> tuple[int, int]:
     """Mutants of one module, and how many of them survive; prints its row."""
-    found = mutants(path)
-    as_it_is = Mutant(path, 0, None, path.read_text(encoding="utf-8"), "")
-    if found and not survivors([as_it_is], reached, 1):
+    candidates = mutants(path)
+    unchanged = Mutant(path, 0, None, path.read_text(encoding="utf-8"), "")
+    if candidates and not survivors([unchanged], coverage, 1):
         sys.exit(f"mutation: the tests fail on {path} as it is")
-    left = survivors(found, reached, options.jobs)
-    if found:
-        row(f"{path.parent.name}/{path.stem}", len(found), len(left))
-    for mutant in left if options.survivors else []:
+    survived = survivors(candidates, coverage, options.jobs)
+    if candidates:
+        row(f"{path.parent.name}/{path.stem}", len(candidates), len(survived))
+    for mutant in survived if options.survivors else []:
         print(f"{path}:{mutant.line}\n{mutant.change}")
-    return len(found), len(left)
+    return len(candidates), len(survived)
 
 
-def row(name: str, found: int, left: int) -> None:
-    print(f"{name:<28} {found:>7} {found - left:>7} {left:>9} {100 * (1 - left / found):>6.1f}%", flush=True)
+def row(name: str, total: int, survived: int) -> None:
+    killed = total - survived
+    print(f"{name:<28} {total:>7} {killed:>7} {survived:>9} {100 * (1 - survived / total):>6.1f}%", flush=True)
 
 
 def main() -> None:
@@ -78,16 +80,16 @@ def main() -> None:
     os.chdir(ROOT)
     folders = [Path("results", package) for package in PACKAGES]
     forked_tests.load()
-    reached = forked_tests.survey([Path(f"tests/results/test_{name}.py") for name in TESTS], folders)
+    coverage = forked_tests.survey([Path(f"tests/results/test_{name}.py") for name in TESTS], folders)
     print(f"{'module':<28} {'mutants':>7} {'killed':>7} {'survived':>9} {'score':>7}")
     bars = Bars()
     for folder in folders:
         paths = [path for path in sorted(folder.glob("*.py")) if options.module in {None, path.stem}]
-        counts = [score(path, reached, options) for path in paths if options.package in {None, folder.name}]
-        found, left = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-        if found:
-            row(folder.name, found, left)
-            bars.add(f"mutation_score_{folder.name}_percent", 100 * (1 - left / found), ">=", GOAL_PERCENT)
+        counts = [score(path, coverage, options) for path in paths if options.package in {None, folder.name}]
+        total, survived = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        if total:
+            row(folder.name, total, survived)
+            bars.add(f"mutation_score_{folder.name}_percent", 100 * (1 - survived / total), ">=", GOAL_PERCENT)
     bars.finish()
 
 

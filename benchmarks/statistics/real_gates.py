@@ -3,10 +3,10 @@
     python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1]
 
 Each gate is `bakeoff gate real_gates.toml`, as a user would run it: fresh servers, interleaved, ended when the verdict
-is clear. Kinds take turns, so that both meet the machine in the same moods. Twenty of each take some two hours; several
-run at once where each can have cores of its own, and a GPU if there is any. On a GPU a step of the small model is the
-launching of its kernels, at a pace that differs by a tenth between starts: make one of few wide layers there
-(`python -m benchmarks.wide_model LIKE FOLDER`) and give it as `--model`.
+is clear. Kinds take turns, so that slow changes of the machine affect both alike. Twenty of each take about two hours.
+Several can run at once if each can have its own cores, and its own GPU if there is any. On a GPU, kernel launches limit
+the small model's steps, at a speed that differs by a tenth between starts. There, make a model of few wide layers
+(`python -m benchmarks.wide_model LIKE FOLDER`) and pass it as `--model`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from harness.cli.options import EXIT_INVALID
 from harness.telemetry.gpu import open_gpus, visible_to
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
-PRIMARY = "itl_p50_s"  # what a slower step is; in short trials the output rate has steps of its own
+PRIMARY = "itl_p50_s"  # a slower step raises it; in short trials the output rate changes in steps
 CANDIDATES = {"aa": "main", "ab": "slower"}
 
 
@@ -38,10 +38,10 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int], gpu: str) -> tu
         sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment,
         "--baseline", "main", "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
     ]  # fmt: skip
-    began = time.monotonic()
-    alone = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=alone)
-    seconds = time.monotonic() - began
+    started_s = time.monotonic()
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    seconds = time.monotonic() - started_s
     if not done.stdout and done.returncode != EXIT_INVALID:
         sys.exit(f"no verdict, exit {done.returncode}: {done.stderr.strip()}")  # a crash exits 1, too
     if not done.stdout:
@@ -58,11 +58,11 @@ def main() -> None:
     model_argument(parser)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    ours = visible_to(os.environ.get("CUDA_VISIBLE_DEVICES"), open_gpus()[0])
-    gpus = [gpu.identity()["uuid"] for gpu in ours]
-    most = max(1, len(gpus or cores[1::2]))  # two cores are one for the engine and one for the client
-    if not 1 <= options.at_once <= most:
-        parser.error(f"--at-once must lie between 1 and {most}, so that none shares cores or a GPU")
+    visible = visible_to(os.environ.get("CUDA_VISIBLE_DEVICES"), open_gpus()[0])
+    gpus = [gpu.identity()["uuid"] for gpu in visible]
+    limit = max(1, len(gpus or cores[1::2]))  # each gate needs a core for the engine and one for the client
+    if not 1 <= options.at_once <= limit:
+        parser.error(f"--at-once must lie between 1 and {limit}, so that none shares cores or a GPU")
     share = len(cores) // options.at_once
     free: queue.SimpleQueue[tuple[list[int], str]] = queue.SimpleQueue()
     for number in range(options.at_once):
@@ -72,17 +72,17 @@ def main() -> None:
         experiment = Path(folder, EXPERIMENT.name)
         experiment.write_text(EXPERIMENT.read_text(encoding="utf-8").replace("MODEL", options.model), encoding="utf-8")
 
-        def one(number: int, kind: str) -> None:
-            mine = free.get()
-            code, line = gate(experiment, CANDIDATES[kind], *mine)
-            free.put(mine)
+        def run_gate(number: int, kind: str) -> None:
+            resources = free.get()
+            code, line = gate(experiment, CANDIDATES[kind], *resources)
+            free.put(resources)
             codes[kind][code] += 1
             print(f"{kind} {number}: exit {code}, {line}", flush=True)
 
         with ThreadPoolExecutor(options.at_once) as pool:
             gates = [(number, kind) for number in range(1, options.gates + 1) for kind in options.kinds]
-            for done in [pool.submit(one, *which) for which in gates]:
-                done.result()
+            for future in [pool.submit(run_gate, *job) for job in gates]:
+                future.result()
     bars = Bars()
     for kind, counts in codes.items():
         print(f"{kind}: " + ", ".join(f"exit {code}: {count}" for code, count in sorted(counts.items())))

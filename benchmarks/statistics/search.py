@@ -2,11 +2,11 @@
 
     python -m benchmarks.statistics.search [--searches 1000]
 
-An engine has a known curve of latency over load, so the highest rate that keeps the bound is known; each run is off by
-2 or 5 %, in its latency and, where there is a queue, in its capacity. Searches go from 1 to 64 requests a second with a
+An engine has a known curve of latency over load, so the highest rate that keeps the bound is known. The noise of a run
+is 2 or 5 % of its latency and, with a queue, of its capacity. Searches go from 1 to 64 requests a second with a
 resolution of 5 % and at most 20 trials. One engine is a real queue: eight servers, Poisson arrivals for 30 s drawn anew
-for each trial, p90 of TTFT; its threshold is the rate at which half of 4,000 trials keep the bound. Plain bisection
-believes one trial for each level and halves until 5 % are left; it is given the same engines.
+for each trial, p90 of TTFT; its threshold is the rate at which half of 4,000 trials keep the bound. For comparison,
+plain bisection searches the same engines: it trusts one trial per level, and halves the interval until 5 % are left.
 """
 
 import argparse
@@ -28,21 +28,21 @@ LEVELS = levels_between(LOW, HIGH, RESOLUTION)
 Answer = tuple[bool, float | None]
 """Whether a trial kept the bound, and its margin where it has one."""
 Trial = Callable[[np.random.Generator, float], Answer]
-"""What a trial at a rate says."""
+"""Simulates a trial at a rate."""
 
 
 def of_latency(latency: float) -> Answer:
-    """In units of the bound."""
+    """The answer of a trial whose latency is given in units of the bound."""
     return latency < 1, -math.log(latency)
 
 
 def gentle(cv: float, threshold: float) -> Trial:
-    """ITL that grows with the load: twice the load is half as much again."""
+    """ITL that grows with the load: twice the load raises it by half."""
     return lambda rng, rate: of_latency((1 + rate / threshold) / 2 * math.exp(rng.normal(0, cv)))
 
 
 def steep(cv: float, threshold: float, at_bound: float = 0.8) -> Trial:
-    """TTFT before a queue that is this full at the bound; beyond its capacity a trial is INVALID."""
+    """TTFT of a queue with utilisation ``at_bound`` at the bound; beyond its capacity a trial is INVALID."""
 
     def trial(rng: np.random.Generator, rate: float) -> Answer:
         load = at_bound * rate / (threshold * math.exp(rng.normal(0, cv)))
@@ -52,23 +52,23 @@ def steep(cv: float, threshold: float, at_bound: float = 0.8) -> Trial:
 
 
 def wall(cv: float, threshold: float) -> Trial:
-    """An engine that keeps the bound or dies: no margin tells how far away that is."""
+    """An engine that keeps the bound or dies, so that trials have no margin."""
     return lambda rng, rate: (rate < threshold * math.exp(rng.normal(0, cv)), None)
 
 
 def disturbed(cv: float, threshold: float) -> Trial:
-    """As the gentle one, on a machine where something else doubles the latency of one run in twenty."""
+    """Like :func:`gentle`, but another load on the machine doubles the latency of one run in twenty."""
     plain = gentle(cv, threshold)
     return lambda rng, rate: of_latency(2.0) if rng.random() < 0.05 else plain(rng, rate)
 
 
 def queued(cv: float, threshold: float) -> Trial:
-    """Eight servers, each request 0.5 s in service, scaled so that the threshold is where it is wanted."""
+    """Eight servers with a service time of 0.5 s, with rates scaled so that the queue's threshold is ``threshold``."""
     return lambda rng, rate: queue_trial(rng, rate * QUEUE_THRESHOLD / threshold * math.exp(rng.normal(0, cv)))
 
 
 QUEUE_THRESHOLD = 14.45
-"""Of :func:`queue_trial`: half of the trials keep the bound there, as :func:`queue_bar` finds again."""
+"""Rate at which half of the trials of :func:`queue_trial` keep the bound; :func:`queue_bar` checks it."""
 
 
 def queue_trial(rng: np.random.Generator, rate: float) -> Answer:
@@ -93,8 +93,8 @@ WORLDS: dict[str, Callable[[float], Trial]] = {
 }
 
 
-class Found(NamedTuple):
-    """One search: its bracket, how many trials it took, and the truth."""
+class SearchResult(NamedTuple):
+    """The result of a search: its bracket, its number of trials, and the true threshold."""
 
     bracket: Bracket
     trials: int
@@ -108,12 +108,12 @@ class Found(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the answer, as a share."""
+        """Relative error of the answer, as a difference of logarithms."""
         return abs(math.log((self.bracket.level or LOW) / self.threshold))
 
 
-def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: float | None = None) -> Found:
-    """One search."""
+def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: float | None = None) -> SearchResult:
+    """Search an engine."""
     search = Bisection(LEVELS, resolution=RESOLUTION, guess=guess)
     trials = 0
     while trials < BUDGET and not search.is_settled:
@@ -122,11 +122,11 @@ def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: fl
         met, margin = trial(rng, level)
         search.observe(level, met=met, margin=margin)
         trials += 1
-    return Found(search.bracket, trials, threshold)
+    return SearchResult(search.bracket, trials, threshold)
 
 
 def plainly_bisected(trial: Trial, rng: np.random.Generator) -> float:
-    """Where plain bisection ends."""
+    """The answer of plain bisection."""
     low, high = LOW, HIGH
     while high / low > 1 + RESOLUTION:
         middle = math.sqrt(low * high)
@@ -135,21 +135,25 @@ def plainly_bisected(trial: Trial, rng: np.random.Generator) -> float:
 
 
 def thresholds(rng: np.random.Generator, count: int) -> list[float]:
-    """Anywhere in the range, as likely on a log scale, but for its ends."""
+    """Random thresholds, uniform on a log scale, away from the ends of the range."""
     return np.exp(rng.uniform(math.log(1.2 * LOW), math.log(HIGH / 1.2), count)).tolist()
 
 
 def holds_bars(bars: Bars, count: int) -> None:
-    """Each world: how often the truth is in the interval, how far off the answer is, and what plain bisection does."""
+    """For each world: how often the interval holds the truth, and the errors of the answer and of plain bisection."""
     print("                        held   error  trials   width   off by over 5 %: ours   plain bisection's")
     for seed, (name, world) in enumerate(WORLDS.items()):
         rng = np.random.default_rng(seed)
-        found = [searched(world(true), true, rng) for true in thresholds(rng, count)]
+        results = [searched(world(true), true, rng) for true in thresholds(rng, count)]
         plain = [abs(math.log(plainly_bisected(world(true), rng) / true)) for true in thresholds(rng, count)]
-        held, error = share(one.holds for one in found), statistics.median(one.error for one in found)
-        off, plain_off = (share(error > RESOLUTION for error in errors) for errors in ([f.error for f in found], plain))
-        width = statistics.median(math.sqrt((f.bracket.high or LOW) / (f.bracket.low or LOW)) - 1 for f in found)
-        trials = statistics.fmean(one.trials for one in found)
+        held, error = share(result.holds for result in results), statistics.median(result.error for result in results)
+        off, plain_off = (
+            share(error > RESOLUTION for error in errors) for errors in ([result.error for result in results], plain)
+        )
+        width = statistics.median(
+            math.sqrt((result.bracket.high or LOW) / (result.bracket.low or LOW)) - 1 for result in results
+        )
+        trials = statistics.fmean(result.trials for result in results)
         print(f"{name:22} {held:6.1%} {error:7.1%} {trials:7.1f}  ±{width:6.1%} {off:22.1%} {plain_off:18.1%}")
         bars.add(f"held_{name}", held, ">=", 0.95)
         bars.add(f"median_error_{name}", error, "<=", RESOLUTION)
@@ -157,34 +161,34 @@ def holds_bars(bars: Bars, count: int) -> None:
 
 
 def warm_bars(bars: Bars, count: int) -> None:
-    """A good guess saves trials, and a bad one costs some, but no truth."""
+    """A good guess saves trials; a bad one costs trials, but the interval still holds the truth."""
     cold = None
     for name, off in (("cold", None), ("guess_3_percent_off", 1.03), ("guess_3_times_off", 3.0)):
         rng = np.random.default_rng(40)
-        found = [
+        results = [
             searched(steep(0.02, true), true, rng, None if off is None else true * off)
             for true in thresholds(rng, count)
         ]
-        trials = statistics.fmean(one.trials for one in found)
+        trials = statistics.fmean(result.trials for result in results)
         cold = cold or trials
         print(f"{name}: {trials:.1f} trials")
-        bars.add(f"held_{name}", share(one.holds for one in found), ">=", 0.95)
+        bars.add(f"held_{name}", share(result.holds for result in results), ">=", 0.95)
         if off == 1.03:
             bars.add("trials_with_a_good_guess_of_cold", trials / cold, "<=", 0.75)
 
 
 def edge_bars(bars: Bars, count: int) -> None:
-    """What lies outside the range is said to, soon."""
+    """A threshold outside of the range is reported as such after few trials."""
     for name, true in (("above", 3 * HIGH), ("below", LOW / 3)):
         rng = np.random.default_rng(60)
-        found = [searched(steep(0.05, true), true, rng) for _ in range(count)]
-        right = [one.bracket.low == HIGH if name == "above" else one.bracket.high is None for one in found]
-        print(f"{name} the range: {statistics.fmean(one.trials for one in found):.1f} trials")
+        results = [searched(steep(0.05, true), true, rng) for _ in range(count)]
+        right = [result.bracket.low == HIGH if name == "above" else result.bracket.high is None for result in results]
+        print(f"{name} the range: {statistics.fmean(result.trials for result in results):.1f} trials")
         bars.add(f"said_to_lie_{name}", share(right), ">=", 0.95)
 
 
 def queue_bar(bars: Bars) -> None:
-    """The threshold of the queue is what the worlds take it for."""
+    """Check the queue's threshold that :func:`queued` uses."""
     rng = np.random.default_rng(80)
     kept = share(queue_trial(rng, QUEUE_THRESHOLD)[0] for _ in range(4_000))
     bars.add("queue_threshold_kept_off_half", abs(kept - 0.5), "<=", 0.03)

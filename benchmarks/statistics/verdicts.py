@@ -1,10 +1,10 @@
-"""Bar 1: how often the verdicts cry wolf, and how often they miss one. Simulated runs, fixed seeds, the public calls.
+"""Bar 1: how often verdicts are false alarms, and how often they miss a change. Simulated runs, fixed seeds.
 
     python -m benchmarks.statistics.verdicts [--comparisons 2000]
 
-A run is one number: log-normal around its engine's, 2 % from run to run. Sides are interleaved A B B A A B…; what the
-machine does at the time (a drift over the session, or a noise that neighbours share) comes on top. False alarms are
-counted with an equivalence band of 0.1 %, which hides none; what is there is to be found with the default of 3 %.
+A run is one value, log-normal around its engine's value with 2 % noise from run to run. The sides are interleaved A B B
+A A B…; a drift over the session, or noise that both runs of a repeat share, can be added. False alarms are counted with
+an equivalence band of 0.1 %, which hides none; true changes must be detected with the default band of 3 %.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Sides = tuple[dict[int, float], dict[int, float]]
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What is true, and what disturbs it."""
+    """True difference of the engines, and the noise of their runs."""
 
     runs: int
     effect: float = 0.0
@@ -35,20 +35,20 @@ class World:
     drift: float = 0.0
 
     def sides(self, rng: np.random.Generator) -> Sides:
-        """One experiment: repeat → value, of both sides."""
-        both = rng.normal(0, self.shared, self.runs)
+        """Simulate one experiment; returns repeat → value of both sides."""
+        shared = rng.normal(0, self.shared, self.runs)
         sides: Sides = ({}, {})
         for repeat in range(self.runs):
             first = repeat % 2  # A B, B A, A B…
-            for place, side in enumerate((first, 1 - first)):
-                when = (2 * repeat + place) / (2 * self.runs - 1)
-                log = math.log1p(self.effect) * side + self.drift * when + both[repeat] + rng.normal(0, self.cv)
+            for position, side in enumerate((first, 1 - first)):
+                progress = (2 * repeat + position) / (2 * self.runs - 1)
+                log = math.log1p(self.effect) * side + self.drift * progress + shared[repeat] + rng.normal(0, self.cv)
                 sides[side][repeat] = math.exp(log)
         return sides
 
 
-def words(world: World, count: int, seed: int, band: float, alpha: float = ALPHA) -> list[Judgement]:
-    """What `compare_runs` says of so many experiments."""
+def judgements(world: World, count: int, seed: int, band: float, alpha: float = ALPHA) -> list[Judgement]:
+    """The judgements of `compare_runs` on ``count`` experiments."""
     rng = np.random.default_rng(seed)
     return [
         compare_runs(METRIC, "c=8", *world.sides(rng), interleaved=True, alpha=alpha, band=band).judgement
@@ -56,12 +56,12 @@ def words(world: World, count: int, seed: int, band: float, alpha: float = ALPHA
     ]
 
 
-def share(found: list[Judgement], wanted: set[Judgement]) -> float:
-    return sum(word in wanted for word in found) / len(found)
+def share(results: list[Judgement], wanted: set[Judgement]) -> float:
+    return sum(judgement in wanted for judgement in results) / len(results)
 
 
 def false_alarms(bars: Bars, count: int) -> None:
-    """Nothing differs."""
+    """Alarms although the engines do not differ."""
     worlds = {
         "false_alarms": (World(8), 0.015),
         "false_alarms_5_runs": (World(5), 0.015),
@@ -71,32 +71,32 @@ def false_alarms(bars: Bars, count: int) -> None:
         "false_alarms_shared_noise_15_percent": (World(8, shared=0.15), 0.015),
     }
     for seed, (name, (world, most)) in enumerate(worlds.items()):
-        bars.add(name, share(words(world, count, seed, NARROW), ALARMS), "<=", most)
+        bars.add(name, share(judgements(world, count, seed, NARROW), ALARMS), "<=", most)
 
 
-def found(bars: Bars, count: int) -> None:
-    """Something is there."""
+def true_changes(bars: Bars, count: int) -> None:
+    """Detections if the engines differ."""
     worlds = {
         "found_5_percent_8_runs": (World(8, effect=0.05), 0.90),
         "found_10_percent_5_runs": (World(5, effect=0.10), 0.95),
         "found_10_percent_8_runs_shared_noise_15_percent": (World(8, effect=0.10, shared=0.15), 0.95),
     }
     for seed, (name, (world, least)) in enumerate(worlds.items(), start=20):
-        bars.add(name, share(words(world, count, seed, BAND), {Judgement.WORSE}), ">=", least)
+        bars.add(name, share(judgements(world, count, seed, BAND), {Judgement.WORSE}), ">=", least)
 
 
 def coverage(bars: Bars, count: int) -> None:
     """95 % intervals, of one engine and of a ratio."""
     for runs in (3, 5, 8):
         rng, world = np.random.default_rng(40 + runs), World(runs, effect=0.05)
-        one = ratio = 0
+        interval_hits = ratio_hits = 0
         for _ in range(count):
             a, b = world.sides(rng)
             interval = log_t_interval(list(a.values()))
-            both = compare_runs(METRIC, "c=8", a, b, interleaved=True, alpha=0.05).ratio
-            one += interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0)
-            ratio += both is not None and (both.low or 0) <= 1.05 <= (both.high or 0)
-        for name, covered in (("interval", one), ("ratio", ratio)):
+            ratio = compare_runs(METRIC, "c=8", a, b, interleaved=True, alpha=0.05).ratio
+            interval_hits += interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0)
+            ratio_hits += ratio is not None and (ratio.low or 0) <= 1.05 <= (ratio.high or 0)
+        for name, covered in (("interval", interval_hits), ("ratio", ratio_hits)):
             bars.add(f"{name}_coverage_{runs}_runs", covered / count, ">=", 0.93)
             bars.add(f"{name}_coverage_{runs}_runs_at_most", covered / count, "<=", 0.97)
 
@@ -110,12 +110,12 @@ def many_metrics(bars: Bars, reports: int, metrics: int = 60) -> None:
             compare_runs(METRIC, f"metric {number}", *world.sides(rng), interleaved=True, band=NARROW)
             for number in range(metrics)
         ]
-        alarmed += any(one.judgement in ALARMS for one in guardrails(comparisons))
+        alarmed += any(comparison.judgement in ALARMS for comparison in guardrails(comparisons))
     bars.add(f"any_alarm_among_{metrics}_metrics", alarmed / reports, "<=", 0.05)
 
 
 def sequential(bars: Bars, count: int) -> None:
-    """The same, with looks on the way; each comparison ends at the first look that is clear."""
+    """False alarms and detections of sequential comparisons, which end at the first look with a clear verdict."""
     looks = analysis_schedule(8)
     levels = nominal_levels(ALPHA, looks)
     print(f"looks after {looks} repeats, at " + ", ".join(f"{level:.4f}" for level in levels))
@@ -124,11 +124,11 @@ def sequential(bars: Bars, count: int) -> None:
         for _ in range(count):
             a, b = world.sides(rng)
             for look, level in zip(looks, levels, strict=True):
-                seen = ({repeat: side[repeat] for repeat in range(look)} for side in (a, b))
-                word = compare_runs(METRIC, "c=8", *seen, interleaved=True, alpha=level, band=band).judgement
-                if word is not Judgement.UNCLEAR:
+                sides = ({repeat: side[repeat] for repeat in range(look)} for side in (a, b))
+                judgement = compare_runs(METRIC, "c=8", *sides, interleaved=True, alpha=level, band=band).judgement
+                if judgement is not Judgement.UNCLEAR:
                     break
-            hits += word in wanted
+            hits += judgement in wanted
             used += look
         name = "sequential_found_5_percent" if effect else "sequential_false_alarms"
         print(f"{name}: {used / count:.2f} of 8 repeats on average")
@@ -141,7 +141,7 @@ def main() -> None:
     count = parser.parse_args().comparisons
     bars = Bars()
     false_alarms(bars, count)
-    found(bars, count)
+    true_changes(bars, count)
     coverage(bars, count)
     many_metrics(bars, count)
     sequential(bars, count)

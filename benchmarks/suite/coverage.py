@@ -12,11 +12,11 @@ from benchmarks.clone import ROOT
 
 _SLEEP = re.compile(r"\bsleep\(\s*([0-9.]+)")
 _POLL_S = 0.01
-"""A sleep up to this long is a poll for another process's doing, or the heartbeat whose lateness is the subject."""
+"""Shorter sleeps are allowed: polls of another process, and the heartbeat whose lateness a test measures."""
 
 
 def percent(report: dict[str, dict[str, dict[str, float]]], prefix: str) -> float:
-    """Lines and branches covered, over all files that begin with ``prefix``."""
+    """Percentage of lines and branches covered, in all files whose paths begin with ``prefix``."""
     totals = [entry["summary"] for name, entry in report["files"].items() if name.startswith(prefix)]
     covered = sum(t["covered_lines"] + t["covered_branches"] for t in totals)
     return 100 * covered / sum(t["num_statements"] + t["num_branches"] for t in totals)
@@ -24,15 +24,15 @@ def percent(report: dict[str, dict[str, dict[str, float]]], prefix: str) -> floa
 
 def sleepers() -> list[str]:
     """Lines under tests/ that sleep for a fixed time on the real clock; virtual time (``run_virtual``) costs none."""
-    found: list[str] = []
+    lines: list[str] = []
     for file in sorted((ROOT / "tests").rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if "run_virtual" in text:
             continue
         for number, line in enumerate(text.splitlines(), start=1):
             if any(float(seconds) > _POLL_S for seconds in _SLEEP.findall(line)):
-                found.append(f"{file.relative_to(ROOT)}:{number}")
-    return found
+                lines.append(f"{file.relative_to(ROOT)}:{number}")
+    return lines
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Accuracy and throughput of the truth server on its own core, from its own record. Run by ``make bench-truth``.
 
-The reader on the other core only reads. Medians of five rounds.
+A client on the other core reads the answers. Bars are medians of five rounds.
 """
 
 import asyncio

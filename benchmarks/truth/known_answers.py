@@ -1,4 +1,4 @@
-"""Known answers: every metric of every scenario equals the oracle's, and invalid trials are void.
+"""Known answers: every metric of every scenario equals the oracle's, and disturbed trials are INVALID.
 
     python -m benchmarks.truth.known_answers [--only TEXT] [--replications 200]
 
@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.bars import Bars
-from benchmarks.known_answers import Outcome, Scenario, played, run_scenario, scenarios
+from benchmarks.known_answers import Outcome, Scenario, run_and_check, run_scenario, scenarios
 from harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
 from results.findings import FindingCode
 from results.statistics.distributions import t_quantile
@@ -33,8 +33,10 @@ def judged(scenario: Scenario, outcome: Outcome) -> list[str]:
     """Errors of an outcome, one line each."""
     lines = list(outcome.wrong)
     if outcome.codes != scenario.codes:
-        shown, wanted = (sorted(code.value for code in codes) or ["VALID"] for codes in (outcome.codes, scenario.codes))
-        lines.append(f"findings: {', '.join(shown)} instead of {', '.join(wanted)}")
+        actual, wanted = (
+            sorted(code.value for code in codes) or ["VALID"] for codes in (outcome.codes, scenario.codes)
+        )
+        lines.append(f"findings: {', '.join(actual)} instead of {', '.join(wanted)}")
     if outcome.exit_code != (3 if scenario.codes else 0):
         lines.append(f"exit code {outcome.exit_code}")
     return lines
@@ -69,7 +71,7 @@ def replicated(job: tuple[str, float, int, int]) -> tuple[float, float, bool]:
 
 def part_one(bars: Bars, pool: ProcessPoolExecutor, only: str) -> None:
     chosen = [scenario for scenario in scenarios() if only in scenario.name]
-    outcomes = list(pool.map(played, chosen, chunksize=4))
+    outcomes = list(pool.map(run_and_check, chosen, chunksize=4))
     wrong_and_valid = 0
     for scenario, outcome in zip(chosen, outcomes, strict=True):
         lines = judged(scenario, outcome)
@@ -89,22 +91,22 @@ def part_two(bars: Bars, pool: ProcessPoolExecutor, replications: int) -> None:
     quantile = t_quantile(1 - 0.005 / (2 * len(steady)), replications - 1)
     print(f"{'server':<8} {'util.':>6} {'requests/s':>22} {'tokens/s':>22} {'saturated':>10}")
     for kind, share in steady:
-        found = list(pool.map(replicated, [(kind, share, 400, seed) for seed in range(replications)], chunksize=4))
+        results = list(pool.map(replicated, [(kind, share, 400, seed) for seed in range(replications)], chunksize=4))
         texts: list[str] = []
         for column, name in ((0, "requests"), (1, "tokens")):
-            ratios = [row[column] for row in found]
+            ratios = [row[column] for row in results]
             mean, half = statistics.fmean(ratios), quantile * statistics.stdev(ratios) / math.sqrt(replications)
             texts.append(f"{mean - 1:+.2%} ± {half:.2%}")
             bars.add(f"bias_{kind}_{share:g}_{name}", max(0.0, abs(mean - 1) - half), "<=", 0.02)
-        called = statistics.fmean(row[2] for row in found)
-        print(f"{kind:<8} {share:>6.0%} {texts[0]:>22} {texts[1]:>22} {called:>10.1%}")
-        bars.add(f"saturated_{kind}_{share:g}", called, "<=", 0.01)
+        saturated = statistics.fmean(row[2] for row in results)
+        print(f"{kind:<8} {share:>6.0%} {texts[0]:>22} {texts[1]:>22} {saturated:>10.1%}")
+        bars.add(f"saturated_{kind}_{share:g}", saturated, "<=", 0.01)
     for kind in ("M/M/1", "M/M/c", "M/D/c"):
         for requests, goal in SATURATED.items():
             jobs = [(kind, 1.2, requests, seed) for seed in range(replications)]
-            called = statistics.fmean(row[2] for row in pool.map(replicated, jobs, chunksize=4))
-            print(f"{kind:<8} {'120%':>6} {requests:>22} arrivals {called:>24.1%}")
-            bars.add(f"saturated_{kind}_1.2_of_{requests}", called, ">=", goal)
+            saturated = statistics.fmean(row[2] for row in pool.map(replicated, jobs, chunksize=4))
+            print(f"{kind:<8} {'120%':>6} {requests:>22} arrivals {saturated:>24.1%}")
+            bars.add(f"saturated_{kind}_1.2_of_{requests}", saturated, ">=", goal)
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """Bar: our views print what the real tools print. Run by ``make bench-views``; needs ``make peers``.
 
-vLLM bench, AIPerf and GuideLLM are run against the truth server. The server's own record of the very same answers,
-decoded as ours are, goes through our view: the figures must agree within 1 %, which is the tools' own error. Then the
-tools' own stamps go through the view: the figures must be the same number. Last, a run is exported to each tool's
-files, and the tool's own reader reads them.
+vLLM bench, AIPerf and GuideLLM run against the truth server. Our view of the server's own record of the same answers,
+decoded like our own records, must agree with the tools' figures within 1 %, which is the tools' own error. Our view of
+the tools' own timestamps must give the same numbers. Last, a run is exported to each tool's format, and the tool's own
+reader reads it.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from results.views import VIEWS, Figure, Log, MetricFamily
 CONCURRENCY, REQUESTS, TOKENS = 4, 24, 32
 MAX_APART_PCT = 1.0
 _NOISE = ("std", "min", "max")
-"""Statistics of the tools' own error rather than of the server: compared by the tools' own stamps only."""
+"""Statistics that the tools' own error dominates: they are compared by the tools' own timestamps only."""
 
 
 _RATES = (MetricFamily.REQUEST_RATE, MetricFamily.OUTPUT_RATE)
 _UNSTAMPED = {"vllm": (MetricFamily.DURATION, *_RATES), "aiperf": _RATES}
-"""What rests on the beginning and end of a whole run, which these tools' files do not say."""
+"""Families that depend on the start and end of a whole run, which these tools' files do not hold."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 _PACE = Schedule(ttft_s=0.8, itl_s=0.04, jitter="exponential", finish_chunk=False)
-"""Slow enough that a tool's own lateness is small beside it."""
+"""Slow enough that a tool's own delays are small in comparison."""
 CASES: dict[str, Case] = {
     "completions": Case("completions", _PACE),
     "chat": Case("chat", msgspec.structs.replace(_PACE, role_chunk="with_first", finish_chunk=True)),
@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
         case: name of the case.
         true: the server's record, decoded.
         stamped: the same requests by the tool's clock.
-        printed: what the tool said.
+        printed: the figures that the tool printed.
     """
 
     tool: str
@@ -73,17 +73,17 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def run(name: str, case: str, model: Path, folder: Path) -> Outcome:
-    """One tool against one truth server."""
-    real, what = TOOLS[name], CASES[case]
-    tokens = TOKENS * what.schedule.tokens_per_chunk
-    async with truth_process(what.schedule, core=0) as truth:
-        load = Load(truth.url, model, REQUESTS, tokens, CONCURRENCY, endpoint=what.endpoint)
-        await asyncio.to_thread(real.start, load, folder)
-        streams = stream_records(await truth.answered(), what.schedule)
+    """Run one tool against one truth server."""
+    tool, setting = TOOLS[name], CASES[case]
+    tokens = TOKENS * setting.schedule.tokens_per_chunk
+    async with truth_process(setting.schedule, core=0) as truth:
+        load = Load(truth.url, model, REQUESTS, tokens, CONCURRENCY, endpoint=setting.endpoint)
+        await asyncio.to_thread(tool.start, load, folder)
+        streams = stream_records(await truth.answered(), setting.schedule)
     requests = [decode_stream(stream, OpenAiDialect(), None) for stream in streams]
-    # Whatever was sent before is the tool's warm-up.
+    # Earlier requests are the tool's warm-up.
     true = sorted(requests, key=lambda request: request.planned_ns)[-REQUESTS:]
-    return Outcome(name, case, true, real.stamped(folder), real.printed(folder))
+    return Outcome(name, case, true, tool.stamped(folder), tool.printed(folder))
 
 
 def figures_of(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
@@ -93,37 +93,39 @@ def figures_of(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
 
 
 def differences(outcome: Outcome) -> dict[str, tuple[float, float, float]]:
-    """Figure → what the tool said, what our view of the server's record says, and how far apart in per cent."""
-    ours = figures_of(outcome.tool, outcome.true)
+    """Figure → the tool's value, our view's value from the server's record, and their difference in per cent."""
+    view = figures_of(outcome.tool, outcome.true)
     compared = {
-        name: ours[name].value.value or 0.0
+        name: view[name].value.value or 0.0
         for name in outcome.printed
-        if ours[name].stat not in _NOISE and ours[name].family is not MetricFamily.OTHER
+        if view[name].stat not in _NOISE and view[name].family is not MetricFamily.OTHER
     }
-    return {name: (said := outcome.printed[name], value, _apart_pct(said, value)) for name, value in compared.items()}
+    return {
+        name: (printed := outcome.printed[name], value, _apart_pct(printed, value)) for name, value in compared.items()
+    }
 
 
 def own_stamps(outcome: Outcome) -> dict[str, float]:
-    """Figure → difference in per cent between what the tool said and our view of its own stamps."""
-    ours = figures_of(outcome.tool, outcome.stamped)
+    """Figure → difference in per cent between the tool's value and our view's value from its own timestamps."""
+    view = figures_of(outcome.tool, outcome.stamped)
     unstamped = _UNSTAMPED.get(outcome.tool, ())
     return {
-        name: _apart_pct(said, ours[name].value.value or 0.0)
-        for name, said in outcome.printed.items()
-        if ours[name].family not in unstamped
+        name: _apart_pct(printed, view[name].value.value or 0.0)
+        for name, printed in outcome.printed.items()
+        if view[name].family not in unstamped
     }
 
 
-def _apart_pct(said: float, ours: float) -> float:
-    return 100 * abs(said - ours) / abs(ours) if ours else 100 * abs(said)
+def _apart_pct(printed: float, viewed: float) -> float:
+    return 100 * abs(printed - viewed) / abs(viewed) if viewed else 100 * abs(printed)
 
 
 def _table(outcome: Outcome, apart: dict[str, tuple[float, float, float]]) -> None:
     print(f"\n{VIEWS[outcome.tool].title}, {outcome.case}: {len(outcome.true)} requests")
     width = max(map(len, apart))
     print(f"  {'figure':<{width}} {'the tool':>12} {'our view':>12} {'apart':>9}")
-    for name, (said, ours, pct) in apart.items():
-        print(f"  {name:<{width}} {said:>12.4f} {ours:>12.4f} {pct:>7.3f} %")
+    for name, (printed, viewed, pct) in apart.items():
+        print(f"  {name:<{width}} {printed:>12.4f} {viewed:>12.4f} {pct:>7.3f} %")
 
 
 def _options() -> argparse.Namespace:
@@ -132,7 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tools", nargs="+", choices=[*TOOLS], default=[*TOOLS])
     parser.add_argument("--cases", nargs="+", choices=[*CASES], default=[*CASES])
     parser.add_argument("--rounds", type=int, default=3, help="the median difference of each figure counts")
-    parser.add_argument("--fixtures", type=Path, help="write what was seen here, for the suite")
+    parser.add_argument("--fixtures", type=Path, help="folder to write fixtures of the tests to")
     parser.add_argument("--keep", type=Path, help="keep the tools' own files here")
     return parser.parse_args()
 
@@ -147,44 +149,44 @@ def main() -> None:
     for tool in options.tools:
         worst, exact = 0.0, 0.0
         for case in options.cases:
-            place = folder / tool / case.replace(" ", "-")
+            case_folder = folder / tool / case.replace(" ", "-")
             outcomes = [
-                asyncio.run(run(tool, case, Path(options.model), place / str(number)))
+                asyncio.run(run(tool, case, Path(options.model), case_folder / str(number)))
                 for number in range(options.rounds)
             ]
-            found = [differences(outcome) for outcome in outcomes]
-            _table(outcomes[-1], found[-1])
-            worst = max(worst, *(statistics.median(one[name][2] for one in found) for name in found[0]))
+            by_round = [differences(outcome) for outcome in outcomes]
+            _table(outcomes[-1], by_round[-1])
+            worst = max(worst, *(statistics.median(figures[name][2] for figures in by_round) for name in by_round[0]))
             exact = max(exact, *(pct for outcome in outcomes for pct in own_stamps(outcome).values()))
-            if options.fixtures and max(pct for _, _, pct in found[-1].values()) <= MAX_APART_PCT:
+            if options.fixtures and max(pct for _, _, pct in by_round[-1].values()) <= MAX_APART_PCT:
                 write_fixture(options.fixtures, outcomes[-1])
-                write_keys(options.fixtures, tool, place / "0")
+                write_keys(options.fixtures, tool, case_folder / "0")
         bars.add(f"{tool}_apart_pct", worst, "<=", MAX_APART_PCT)
         bars.add(f"{tool}_own_stamps_apart_pct", exact, "<=", 0.001)
-    for name, held in read_back(folder, options.tools).items():
-        bars.add(name, held, "==", 1)
+    for name, passed in read_back(folder, options.tools).items():
+        bars.add(name, passed, "==", 1)
     bars.finish()
 
 
 def write_fixture(folder: Path, outcome: Outcome) -> None:
-    """What was seen, with times counted from the first request and without texts."""
-    first_ns = {id(some): min(r.planned_ns for r in some) for some in (outcome.true, outcome.stamped)}
+    """Write an outcome with times counted from the first request and without texts."""
+    first_ns = {id(requests): min(r.planned_ns for r in requests) for requests in (outcome.true, outcome.stamped)}
     moved = {
-        kind: [_moved(request, -first_ns[id(some)]) for request in some]
-        for kind, some in (("true", outcome.true), ("stamped", outcome.stamped))
+        kind: [_moved(request, -first_ns[id(requests)]) for request in requests]
+        for kind, requests in (("true", outcome.true), ("stamped", outcome.stamped))
     }
     path = folder / f"{outcome.tool}-{outcome.case.replace(' ', '-')}.json"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(outcome, **moved)) + b"\n")
 
 
 def write_keys(folder: Path, tool: str, place: Path) -> None:
-    """The keys of the tool's result file, to which our export is held."""
+    """Write the keys of the tool's result file, which our export must have."""
     keys = sorted(key_paths(msgspec.json.decode((place / TOOLS[tool].file).read_bytes())))
     (folder / f"{tool}.keys").write_text("\n".join(keys) + "\n", encoding="utf-8")
 
 
 def _moved(request: RequestRecord, by_ns: int) -> RequestRecord:
-    """A request at another time."""
+    """A request with all times shifted."""
     lists = {name: [t + by_ns for t in getattr(request, name)] for name in ("chunk_ns", "empty_chunk_ns")}
     names = ("planned_ns", "sent_ns", "ended_ns", "first_byte_ns", "usage_ns", "last_event_ns")
     times = {name: None if (t := getattr(request, name)) is None else t + by_ns for name in names}

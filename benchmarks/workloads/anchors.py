@@ -1,8 +1,8 @@
-"""Bar 1: generators meet their anchors, and a replayed trace shares what it shared. Run by ``make bench-workloads``.
+"""Bar 1: generators meet their anchors, and a replayed trace shares its prefixes. Run by ``make bench-workloads``.
 
-Poisson arrivals; every anchor of every preset, over ten times the sample that ``workloads show`` draws and for three
-seeds; and Mooncake's conversation trace (``--data``), each request encoded as it goes to the socket, its prompt taken
-out of those bytes again, encoded whole, and looked up in a prefix cache without end.
+Checks Poisson arrivals; every anchor of every preset, over ten times the sample that ``workloads show`` draws and for
+three seeds; and Mooncake's conversation trace (``--data``). Each of its requests is encoded as for the socket; the
+prompt is extracted from those bytes, encoded as a whole, and looked up in an unbounded prefix cache.
 """
 
 import argparse
@@ -29,26 +29,26 @@ MOONCAKE, BLOCK_TOKENS, BATCH = "mooncake-fast25/conversation_trace.jsonl.gz", 5
 
 
 class Body(msgspec.Struct):
-    """What of a request's body matters here."""
+    """The part of a request's body that is read here."""
 
     prompt: str
 
 
 def poisson(bars: Bars) -> None:
-    """A Poisson process is one: gaps and counts."""
-    found = []
+    """Check the gaps and counts of a Poisson process."""
+    values_by_seed = []
     for seed in SEEDS:
         timing = ArrivalStatistics()
         timing.add_all(itertools.islice(arrival("poisson", 5.0).offsets_s(seed), 100_000))
-        found.append((timing.gap_cv or 0.0, timing.dispersion(10) or 0.0))
-    for name, values, tolerance in zip(("cv", "idc_10s"), zip(*found, strict=True), (0.02, 0.2), strict=True):
+        values_by_seed.append((timing.gap_cv or 0.0, timing.dispersion(10) or 0.0))
+    for name, values, tolerance in zip(("cv", "idc_10s"), zip(*values_by_seed, strict=True), (0.02, 0.2), strict=True):
         worst = max(abs(value - 1) for value in values)
         print(f"poisson {name}: {', '.join(f'{value:.3f}' for value in values)}")
         bars.add(f"poisson_{name}_off", worst, "<=", tolerance)
 
 
 def anchors(bars: Bars) -> None:
-    """Every anchor of every preset: the median over seeds."""
+    """Check the median over seeds of every anchor of every preset."""
     missed = 0
     for name in preset_names():
         sessions = AGENTIC_SESSIONS if name == "agentic-tools" else SESSIONS
@@ -69,7 +69,7 @@ def anchors(bars: Bars) -> None:
 
 
 def replayed(bars: Bars, trace: Path, model: Path, scale: float) -> None:
-    """Mooncake's conversation, as it is sent."""
+    """Check the prefixes and lengths of Mooncake's conversation trace as it is sent."""
     replay = workload("trace", {"path": str(trace), "format": "mooncake", "scale": scale})
     assert isinstance(replay, Replay)
     planned = (PlannedSession(session, None) for session in replay.sessions(Tokenizer(model), Seed.of("1")))
@@ -87,15 +87,15 @@ def replayed(bars: Bars, trace: Path, model: Path, scale: float) -> None:
 
 
 def encoded(bodies: Iterable[bytes], model: Path) -> Iterator[list[int]]:
-    """The token ids of each request's prompt, by the library alone."""
+    """The token ids of each request's prompt, encoded by the library alone."""
     tokenizer, decoder = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json")), msgspec.json.Decoder(Body)
     for batch in batches(bodies):
-        for found in tokenizer.encode_batch_fast([decoder.decode(body).prompt for body in batch]):
-            yield found.ids
+        for encoding in tokenizer.encode_batch_fast([decoder.decode(body).prompt for body in batch]):
+            yield encoding.ids
 
 
 def batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """So many at a time as keep all cores busy."""
+    """Batches that are large enough to keep all cores busy."""
     source = iter(bodies)
     while batch := list(itertools.islice(source, BATCH)):
         yield batch
@@ -106,14 +106,14 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the public traces")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the trace's lengths; 1 takes ten minutes")
-    chosen = parser.parse_args()
-    trace = chosen.data / MOONCAKE
+    options = parser.parse_args()
+    trace = options.data / MOONCAKE
     if not trace.is_file():
         sys.exit(f"{trace} is not there; give the folder that has {MOONCAKE} with --data")
     bars = Bars()
     poisson(bars)
     anchors(bars)
-    replayed(bars, trace, Path(chosen.model), chosen.scale)
+    replayed(bars, trace, Path(options.model), options.scale)
     bars.finish()
 
 

@@ -1,9 +1,9 @@
 """Bar 2: prompts have exactly the wanted tokens, and share exactly the declared prefixes. ``make bench-workloads``.
 
-For each preset and each of three real tokenizers, 1,000 requests: every prompt is rendered by the model's template and
-encoded whole, as an engine would, by the ``tokenizers`` library alone; and for sessions of one group the common prefix
-of their token ids must end where the shared text ends. The two longest presets are drawn at a tenth and a quarter of
-their length.
+For each preset and each of three real tokenizers, 1,000 requests are drawn. Every prompt is rendered by the model's
+template and encoded as a whole by the ``tokenizers`` library, as in an engine. For sessions of one group, the common
+prefix of their token ids must end where the shared text ends. The two longest presets are scaled to a tenth and a
+quarter of their length.
 """
 
 import collections
@@ -26,7 +26,7 @@ _MARK = "@here@"
 
 
 class Count(msgspec.Struct):
-    """What was found for one preset and tokenizer."""
+    """Counts of one preset with one tokenizer."""
 
     requests: int = 0
     off: int = 0
@@ -47,7 +47,7 @@ def sessions(traffic: PresetTraffic, tokenizer: Tokenizer) -> Iterator[Session]:
 
 
 class Engine:
-    """Counts as an engine does: template, then the whole text through the tokenizer."""
+    """Encodes prompts as an engine does: template, then the whole text through the tokenizer."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -56,7 +56,7 @@ class Engine:
     def ids(self, turns: list[Turn]) -> list[list[int]]:
         """Token ids of several prompts."""
         texts = [self._template.render_chat([msgspec.structs.asdict(m) for m in turn.messages or ()]) for turn in turns]
-        return [found.ids for found in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def measured(traffic: PresetTraffic, folder: Path) -> Count:
@@ -65,18 +65,18 @@ def measured(traffic: PresetTraffic, folder: Path) -> Count:
     groups: dict[int | None, list[tuple[list[int], str]]] = collections.defaultdict(list)
     drawn = traffic.drawing(SEED).sessions()
     for numbers, session in zip(drawn, sessions(traffic, tokenizer), strict=False):
-        found = engine.ids(list(session.turns))
-        for turn, ids in zip(session.turns, found, strict=True):
+        ids_of_turns = engine.ids(list(session.turns))
+        for turn, ids in zip(session.turns, ids_of_turns, strict=True):
             difference = abs(len(ids) - turn.input_tokens)
             count.requests += 1
             count.tokens += len(ids)
             count.off += difference != 0
             count.worst = max(count.worst, difference)
         if not numbers.turns[0].documents:
-            groups[numbers.group].append((found[0], question(session.turns[0])))
+            groups[numbers.group].append((ids_of_turns[0], question(session.turns[0])))
     for members in groups.values():
         for (a, text_a), (b, _) in itertools.pairwise(members):
-            # Behind the system prompt and the template's words, the first token of the questions differs.
+            # The questions, which follow the system prompt and the template's text, differ in their first token.
             count.pairs += 1
             count.unshared += common(a, b) != before(tokenizer, text_a, a)
     return count
@@ -93,9 +93,9 @@ def common(a: list[int], b: list[int]) -> int:
 
 
 def before(tokenizer: Tokenizer, text: str, ids: list[int]) -> int:
-    """How many tokens of a prompt stand before its question: all but it and what the template puts behind it."""
-    behind = tokenizer.render_chat([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
-    return len(ids) - tokenizer.count(text + behind)
+    """Number of tokens before a prompt's question: all but those of the question and the template's text after it."""
+    suffix = tokenizer.render_chat([{"role": "user", "content": _MARK}]).rpartition(_MARK)[2]
+    return len(ids) - tokenizer.count(text + suffix)
 
 
 def main() -> None:
@@ -108,14 +108,14 @@ def main() -> None:
         traffic = workload(name, {"scale": SCALES.get(name, 1.0)})
         assert isinstance(traffic, PresetTraffic)
         for label, folder in real_tokenizers().items():
-            found = measured(traffic, folder)
-            exact = 1 - found.off / found.requests
+            count = measured(traffic, folder)
+            exact = 1 - count.off / count.requests
             print(
-                f"{name:20} {label:10} {found.requests:9,} {found.tokens:12,} {exact:9.3%} {found.worst:6} "
-                f"{found.pairs:6} {found.unshared}",
+                f"{name:20} {label:10} {count.requests:9,} {count.tokens:12,} {exact:9.3%} {count.worst:6} "
+                f"{count.pairs:6} {count.unshared}",
                 flush=True,
             )
-            least, worst, unshared = min(least, exact), max(worst, found.worst), unshared + found.unshared
+            least, worst, unshared = min(least, exact), max(worst, count.worst), unshared + count.unshared
     bars.add("least_share_of_exact_prompts", least, ">=", 0.999)
     bars.add("worst_difference_tokens", worst, "<=", 1)
     bars.add("prefixes_not_shared_to_the_token", unshared, "==", 0)

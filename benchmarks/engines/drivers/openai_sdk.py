@@ -7,8 +7,8 @@ from openai import OpenAI
 
 
 def chunks(client: OpenAI, route: str, body: dict) -> dict:
-    """An answer of chat or of completions."""
-    made = {"text": "", "output_tokens": None, "prompt_tokens": None, "finish": None}
+    """Read an answer of Chat Completions or of Completions."""
+    reading = {"text": "", "output_tokens": None, "prompt_tokens": None, "finish": None}
     call = client.chat.completions.create if route == "chat" else client.completions.create
     needed = {name: body.pop(name) for name in ("model", "messages", "prompt") if name in body}
     body.pop("stream")
@@ -17,34 +17,35 @@ def chunks(client: OpenAI, route: str, body: dict) -> dict:
             for choice in chunk.choices:
                 delta = choice.delta if route == "chat" else None
                 thought = (getattr(delta, "reasoning_content", None) or "") if delta else ""
-                made["text"] += thought + ((delta.content or "") if delta else choice.text)
-                made["finish"] = choice.finish_reason or made["finish"]
+                reading["text"] += thought + ((delta.content or "") if delta else choice.text)
+                reading["finish"] = choice.finish_reason or reading["finish"]
             if usage := getattr(chunk, "usage", None):
-                made["output_tokens"], made["prompt_tokens"] = usage.completion_tokens, usage.prompt_tokens
-    except Exception as caught:  # noqa: BLE001  (whatever its client raises is what it made of the answer)
-        made["error"] = str(caught)
-    return made
+                reading["output_tokens"], reading["prompt_tokens"] = usage.completion_tokens, usage.prompt_tokens
+    except Exception as exception:  # noqa: BLE001  (any exception of the client is its reading of the answer)
+        reading["error"] = str(exception)
+    return reading
 
 
 def responses(client: OpenAI, body: dict) -> dict:
-    """An answer of Responses."""
-    made = {"text": "", "output_tokens": None, "prompt_tokens": None, "finish": None}
+    """Read an answer of Responses."""
+    reading = {"text": "", "output_tokens": None, "prompt_tokens": None, "finish": None}
     needed = {name: body.pop(name) for name in ("model", "input")}
     body.pop("stream")
     try:
         for event in client.responses.create(**needed, stream=True, extra_body=body):
             if event.type in {"response.output_text.delta", "response.reasoning_text.delta"}:
-                made["text"] += event.delta
+                reading["text"] += event.delta
             elif event.type == "response.failed":
-                made["error"] = event.response.error.message
+                reading["error"] = event.response.error.message
             elif event.type in {"response.completed", "response.incomplete"}:
                 response = event.response
-                made["finish"] = response.incomplete_details.reason if response.incomplete_details else response.status
-                made["output_tokens"] = response.usage.output_tokens
-                made["prompt_tokens"] = response.usage.input_tokens
-    except Exception as caught:  # noqa: BLE001  (whatever its client raises is what it made of the answer)
-        made["error"] = str(caught)
-    return made
+                incomplete = response.incomplete_details
+                reading["finish"] = incomplete.reason if incomplete else response.status
+                reading["output_tokens"] = response.usage.output_tokens
+                reading["prompt_tokens"] = response.usage.input_tokens
+    except Exception as exception:  # noqa: BLE001  (any exception of the client is its reading of the answer)
+        reading["error"] = str(exception)
+    return reading
 
 
 def main() -> None:

@@ -7,23 +7,23 @@ import sys
 from text_generation import AsyncClient
 
 TIMEOUT_S = 120
-"""Of the whole stream; its default of 10 s cuts longer ones off."""
+"""Limit on a whole stream; the client's default of 10 s is too short for long streams."""
 
 
 async def read(client: AsyncClient, body: dict) -> dict:
-    """One answer, as its documents say to read it: special tokens are no text."""
-    texts, ids, details, error, whole = [], [], None, None, None
-    wanted = body["parameters"]["max_new_tokens"]
+    """Read one answer as the client's documentation says: special tokens are no text."""
+    texts, ids, details, error, generated_text = [], [], None, None, None
+    max_tokens = body["parameters"]["max_new_tokens"]
     try:
-        async for said in client.generate_stream(body["inputs"], max_new_tokens=wanted):
-            ids.append(said.token.id)
-            texts.append("" if said.token.special else said.token.text)
-            details, whole = said.details, said.generated_text
-    except Exception as caught:  # noqa: BLE001  (whatever its client raises is what it made of the answer)
-        error = str(caught)
+        async for response in client.generate_stream(body["inputs"], max_new_tokens=max_tokens):
+            ids.append(response.token.id)
+            texts.append("" if response.token.special else response.token.text)
+            details, generated_text = response.details, response.generated_text
+    except Exception as exception:  # noqa: BLE001  (any exception of the client is its reading of the answer)
+        error = str(exception)
     text = "".join(texts)
-    if error is None and whole != text:
-        error = f"its tokens say {text!r}, its generated_text {whole!r}"
+    if error is None and generated_text != text:
+        error = f"its tokens say {text!r}, its generated_text {generated_text!r}"
     return {
         "text": text,
         "ids": ids or None,

@@ -1,4 +1,4 @@
-"""Answers that are easy to misread, by name: the name is the last word of the prompt that gets them."""
+"""Answers that are easy to misread, by name; a prompt whose last word is the name gets the answer."""
 
 from tests.engines.fakes.answers import Said
 from tests.engines.fakes.stage import EOS_ID, Token
@@ -25,7 +25,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "numbers": ("1", ".", "5", "e", "-", "9", "NaN"),
     "long": tuple(f" word{number}" for number in range(400)),
 }
-"""Cut off by their bound."""
+"""Each is truncated at its last token."""
 
 
 def _tokens(texts: tuple[str, ...]) -> tuple[Token, ...]:
@@ -33,11 +33,11 @@ def _tokens(texts: tuple[str, ...]) -> tuple[Token, ...]:
 
 
 THOUGHTS = ("thoughts", "hidden-thoughts")
-"""Which answers have any: completions know none."""
+"""Answers with thoughts, which completions do not have."""
 
 
 def scripted() -> dict[str, Said]:
-    """Every answer; each route is asked for all of them."""
+    """Every answer by name; each route requests all of them."""
     plain = _tokens(TEXTS["plain"])
     cut_off = {name: Said(said=_tokens(texts)) for name, texts in TEXTS.items()}
     special = Token(1, "<|tool|>", special=True)

@@ -1,4 +1,4 @@
-"""What a reader made of one answer, whoever it was."""
+"""One answer as a client read it, and how two readings differ."""
 
 import msgspec
 
@@ -7,12 +7,12 @@ class Reading(msgspec.Struct, frozen=True):
     """One answer as it was read.
 
     Attributes:
-        text: all that was said, thoughts included.
-        output_tokens: as the server counted them; None where it did not.
+        text: the whole text, thoughts included.
+        output_tokens: as the server counted them; None if it did not.
         prompt_tokens: the same.
-        finish: why it ended; None where it did not say.
-        ids: of the tokens; None where the reader has none.
-        error: what went wrong, in the reader's words.
+        finish: finish reason; None if the server gave none.
+        ids: token ids; None if the reader has none.
+        error: the reader's error message.
     """
 
     text: str = ""
@@ -23,30 +23,30 @@ class Reading(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def differences(ours: Reading, theirs: Reading, hidden: int) -> list[str]:
-    """How two readings of one answer differ; empty for not at all.
+def differences(by_dialect: Reading, by_sdk: Reading, hidden: int) -> list[str]:
+    """The differences of two readings of one answer, one line each.
 
     Args:
-        ours: by our dialect.
-        theirs: by the service's own client; what it does not tell is not compared.
-        hidden: thoughts that were counted and never shown, which we take out of the count.
+        by_dialect: by our dialect.
+        by_sdk: by the service's own client; fields that it does not report are not compared.
+        hidden: tokens of hidden thoughts, which the server counts and our dialect does not.
     """
-    found = [] if ours.text == theirs.text else [f"text {ours.text!r} is not {theirs.text!r}"]
-    if ours.error or theirs.error:
-        return found + _error_differences(ours, theirs)
-    output = None if theirs.output_tokens is None else theirs.output_tokens - hidden
+    lines = [] if by_dialect.text == by_sdk.text else [f"text {by_dialect.text!r} is not {by_sdk.text!r}"]
+    if by_dialect.error or by_sdk.error:
+        return lines + _error_differences(by_dialect, by_sdk)
+    output = None if by_sdk.output_tokens is None else by_sdk.output_tokens - hidden
     pairs = (
-        ("output tokens", ours.output_tokens, output),
-        ("prompt tokens", ours.prompt_tokens, theirs.prompt_tokens),
-        ("finish", ours.finish, theirs.finish),
-        ("ids", ours.ids, theirs.ids),
+        ("output tokens", by_dialect.output_tokens, output),
+        ("prompt tokens", by_dialect.prompt_tokens, by_sdk.prompt_tokens),
+        ("finish", by_dialect.finish, by_sdk.finish),
+        ("ids", by_dialect.ids, by_sdk.ids),
     )
-    return found + [f"{name} {a} is not {b}" for name, a, b in pairs if b is not None and a != b]
+    return lines + [f"{name} {a} is not {b}" for name, a, b in pairs if b is not None and a != b]
 
 
-def _error_differences(ours: Reading, theirs: Reading) -> list[str]:
-    """Both must have failed, and theirs say all that ours says, but for the words ``HTTP 429``."""
-    if not ours.error or not theirs.error:
-        return [f"error {ours.error!r} is not {theirs.error!r}"]
-    parts = [part for part in ours.error.split(": ") if not part.startswith("HTTP ")]
-    return [f"{part!r} is not in {theirs.error!r}" for part in parts if part not in theirs.error]
+def _error_differences(by_dialect: Reading, by_sdk: Reading) -> list[str]:
+    """Both must have failed, and the SDK's message must contain all parts of our dialect's but ``HTTP 429``."""
+    if not by_dialect.error or not by_sdk.error:
+        return [f"error {by_dialect.error!r} is not {by_sdk.error!r}"]
+    parts = [part for part in by_dialect.error.split(": ") if not part.startswith("HTTP ")]
+    return [f"{part!r} is not in {by_sdk.error!r}" for part in parts if part not in by_sdk.error]

@@ -1,6 +1,6 @@
-"""Our own client from the outside: one load, then the figures that the other clients report too, as JSON.
+"""Sends one load with our own client, and writes the figures that the other clients report too as JSON.
 
-The worker process measures; this one makes the traffic before and decodes after, and sleeps in between.
+The worker process measures; this process generates the traffic before the load, sleeps during it, and decodes after it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def _as_chat(turn: Turn) -> Turn:
 
 
 async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> list[RequestRecord]:
-    """Put the load on from a worker on the one core that this process may use; decode when it is over."""
+    """Send the load from a worker on the core of this process, and decode the answers after it."""
     dialect = ReferenceDialect()
     folder = TrialFolder(options.folder / "trial")
     folder.create()
@@ -53,7 +53,7 @@ async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> 
 
 
 def figures(requests: list[RequestRecord], sessions: list[PlannedSession]) -> dict[str, float | int | None]:
-    """As :class:`benchmarks.peers.protocol.Figures`; latencies of requests that ended ok, timed from their plan."""
+    """Fields of :class:`benchmarks.peers.protocol.Figures`; latencies count from the plan, of successful requests."""
     good = [request for request in requests if request.outcome is Outcome.OK]
     ttft_ms = [value * 1e3 for request in good if (value := latency.ttft_s(request)) is not None]
     tpot_ms = [value * 1e3 for request in good if (value := latency.tpot_s(request)) is not None]

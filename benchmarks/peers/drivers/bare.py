@@ -1,4 +1,4 @@
-"""A bare asyncio client, the yardstick of ``benchmarks/client/cpu.py``: it stamps each read and keeps the bytes.
+"""A bare asyncio client, the reference of ``benchmarks/client/cpu.py``: it stamps each read and keeps the bytes.
 
 ``python -m benchmarks.peers.drivers.bare PORT STREAMS REQUESTS TOKENS FILE`` keeps STREAMS requests in flight and
 writes, as JSON, when each was sent and when each of its tokens arrived. Nothing is parsed before the load is over; the
@@ -50,7 +50,7 @@ class _Stream(asyncio.Protocol):
 
 
 class _Load:
-    """What all streams share."""
+    """State that all streams share."""
 
     def __init__(self, streams: int, requests: int, tokens: int) -> None:
         body = {"model": "truth", "prompt": "a " * 64, "max_tokens": tokens, "stream": True, "ignore_eos": True}
@@ -60,23 +60,23 @@ class _Load:
         self.left = requests
         self.answers: list[tuple[int, list[tuple[int, bytes]]]] = []
         self._streams = streams
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def ended(self) -> None:
-        """A stream has nothing more to send."""
+        """Count a stream that has nothing more to send."""
         self._streams -= 1
         if not self._streams:
-            self.over.set_result(None)
+            self.finished.set_result(None)
 
 
 async def drive(port: int, streams: int, requests: int, tokens: int) -> list[tuple[int, list[int]]]:
-    """Put the load on; returns when each request was sent and when its tokens arrived."""
+    """Send the load; returns the time of each request and of its tokens."""
     loop, load = asyncio.get_running_loop(), _Load(streams, requests, tokens)
     for number in range(streams):
         await loop.create_connection(lambda: _Stream(load), "127.0.0.1", port)
         if number % 4 == 3:  # four each millisecond, as our own closed loop starts
             await asyncio.sleep(0.001)
-    await load.over
+    await load.finished
     return [
         (sent_ns, [t_ns for t_ns, data in reads for _ in range(data.count(_EVENT))][:tokens])
         for sent_ns, reads in load.answers

@@ -1,4 +1,4 @@
-"""Runs inside SGLang's environment: its Rust client by itself, without the package around it, which wants an engine."""
+"""Runs SGLang's Rust client in SGLang's environment, without the package around it, which requires an engine."""
 
 import importlib.util
 import sys

@@ -1,6 +1,6 @@
-"""Runs inside vLLM's environment: ``vllm bench serve`` without the command that wraps it.
+"""Runs ``vllm bench serve`` in vLLM's environment without the ``vllm`` command.
 
-``vllm`` itself asks for a distribution of that name, which the wheel for CPUs is not, and refuses to start.
+That command requires an installed distribution named ``vllm``, but the wheel for CPUs has another name.
 """
 
 from vllm.benchmarks.serve import add_cli_args, main

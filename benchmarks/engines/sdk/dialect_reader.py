@@ -1,4 +1,4 @@
-"""How our client reads an answer: the raw transport, then the dialect, as in every run."""
+"""Reads answers with our client: the raw transport, then the dialect, as in every run."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from results.records import Outcome, Phase, StreamRecord
 
 
 async def read_all(base_url: str, dialect: Dialect, requests: Sequence[HttpRequest]) -> list[Reading]:
-    """One answer after another."""
+    """Send the requests one after another and read their answers."""
     transport = HttpTransport(base_url)
     try:
         return [_reading(await _exchange(transport, request), dialect) for request in requests]
@@ -38,5 +38,5 @@ def _reading(log: StreamLog, dialect: Dialect) -> Reading:
 def _ids(stream: StreamRecord, dialect: Dialect) -> list[int] | None:
     parser, reader = SseParser(), dialect.reader()
     events = [event for read in stream.reads for data in parser.feed(read) for event in reader.events(data)]
-    found = [event.token_ids for event in events if isinstance(event, TokenDelta) and event.token_ids]
-    return [number for ids in found for number in ids] or None
+    ids_of_deltas = [event.token_ids for event in events if isinstance(event, TokenDelta) and event.token_ids]
+    return [number for ids in ids_of_deltas for number in ids] or None

@@ -1,4 +1,4 @@
-"""How the services' own clients read an answer: each in an environment of its own, in a process of its own."""
+"""Reads answers with the services' own clients, each in its own environment and process."""
 
 import asyncio
 import sys
@@ -19,12 +19,12 @@ TGI = "text-generation"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a driver is asked.
+    """The input of a driver.
 
     Attributes:
         base_url: of the server.
-        route: which of its client's calls.
-        bodies: what our dialect sent, as JSON: the driver asks for the same.
+        route: the client's method to use.
+        bodies: request bodies that our dialect sent, as JSON; the driver sends the same.
     """
 
     base_url: str
@@ -33,9 +33,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def environments() -> dict[str, Environment]:
-    """The clients' environments, made where they are not there."""
-    RECIPES.setdefault(SDKS.name, SDKS)  # of no use to anybody who only measures
-    return {name: install(name, _told) for name in (TGI, SDKS.name)}
+    """The clients' environments; those that are missing are installed."""
+    RECIPES.setdefault(SDKS.name, SDKS)  # only checks need it, so it is in no list of recipes
+    return {name: install(name, _print_progress) for name in (TGI, SDKS.name)}
 
 
 async def read_all(python: Path, driver: str, job: Job) -> list[Reading]:
@@ -43,10 +43,10 @@ async def read_all(python: Path, driver: str, job: Job) -> list[Reading]:
     process = await asyncio.create_subprocess_exec(
         str(python), str(DRIVERS / driver), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(job)), 300)
+    output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(job)), 300)
     if process.returncode != 0:
         raise SystemExit(f"{driver} ended with status {process.returncode}")
-    return msgspec.json.decode(said, type=list[Reading])
+    return msgspec.json.decode(output, type=list[Reading])
 
 
 def bodies_of(requests: Sequence[bytes]) -> list[msgspec.Raw]:
@@ -54,6 +54,6 @@ def bodies_of(requests: Sequence[bytes]) -> list[msgspec.Raw]:
     return [msgspec.Raw(body) for body in requests]
 
 
-def _told(words: str, seconds: float) -> None:
+def _print_progress(message: str, seconds: float) -> None:
     if not seconds:
-        print(words, file=sys.stderr, flush=True)
+        print(message, file=sys.stderr, flush=True)
