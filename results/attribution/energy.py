@@ -1,9 +1,9 @@
 """GPU energy by phase: what prefill, decode and waiting draw, from the energy counter and the engine's steps.
 
-NVML's counter advances about ten times a second, some drivers are read less often, and a step takes milliseconds, so each interval between two readings
-holds several phases: E = P_prefill · t_prefill + P_decode · t_decode + P_idle · t_idle. These powers are fitted over
-all intervals of the window by non-negative least squares (Lawson and Hanson 1974). The proportions of the phases must
-change from interval to interval; where they hardly do, there is no number.
+NVML's counter advances about ten times a second, some drivers are read less often, and a step takes milliseconds, so
+each interval between two readings holds several phases: E = P_prefill · t_prefill + P_decode · t_decode + P_idle ·
+t_idle. These powers are fitted over all intervals of the window by non-negative least squares (Lawson and Hanson 1974).
+The proportions of the phases must change from interval to interval; where they hardly do, there is no number.
 """
 
 from collections.abc import Sequence
