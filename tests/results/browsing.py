@@ -84,7 +84,7 @@ def serious(page: Page, *, rules: int) -> list[tuple[str, str]]:
         page: to look at.
         rules: more than so many must have found something to look at, or it is no answer.
     """
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response  # the others with one element each
-    assert len(found["passes"]) > rules
-    broken = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
-    return [(one["id"], one["nodes"][0]["html"][:200]) for one in broken]
+    axe_results = Axe().run(page, options={"resultTypes": ["violations"]}).response  # the others with one element each
+    assert len(axe_results["passes"]) > rules
+    broken = [violation for violation in axe_results["violations"] if violation["impact"] in {"serious", "critical"}]
+    return [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in broken]

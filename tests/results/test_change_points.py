@@ -46,9 +46,9 @@ def test_noise_and_single_runs_that_went_wrong_are_no_steps() -> None:
 def test_runs_that_resemble_the_night_before_are_no_steps() -> None:
     """As if they were independent, every other of these series would have a step."""
     for seed in range(10):
-        known = course(np.exp(0.01 * waves(seed, 100, 0.7)).tolist())
-        assert (len(known.stretches), known.steps) == (1, [])
-        assert 0.4 <= known.autocorrelation <= 0.95
+        course_shape = course(np.exp(0.01 * waves(seed, 100, 0.7)).tolist())
+        assert (len(course_shape.stretches), course_shape.steps) == (1, [])
+        assert 0.4 <= course_shape.autocorrelation <= 0.95
 
 
 def test_a_step_is_seen_in_correlated_noise() -> None:
@@ -61,9 +61,9 @@ def test_a_step_is_seen_in_correlated_noise() -> None:
 def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
     rng = np.random.default_rng(8)
     logs = rng.normal(0, 0.01, 160) + np.r_[np.zeros(60), np.linspace(0, 0.12, 100)]
-    known = course(np.exp(logs).tolist())
-    assert known.steps == []
-    level, drift = known.stretches
+    course_shape = course(np.exp(logs).tolist())
+    assert course_shape.steps == []
+    level, drift = course_shape.stretches
     assert (level.is_drift, level.p_value, level.first, level.start) == (False, None, 0, level.end)
     assert (drift.first, drift.last) == (level.last + 1, 159)
     assert 30 <= drift.first <= 80
@@ -75,11 +75,11 @@ def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
 def test_a_step_within_a_drift_is_a_step() -> None:
     rng = np.random.default_rng(9)
     logs = rng.normal(0, 0.01, 160) + np.linspace(0, 0.08, 160) + np.repeat([0, 0.08], 80)
-    known = course(np.exp(logs).tolist())
-    (step,) = known.steps
+    course_shape = course(np.exp(logs).tolist())
+    (step,) = course_shape.steps
     assert step.index == pytest.approx(80, abs=1)
     assert step.ratio == pytest.approx(1.08, abs=0.015)
-    assert [stretch.is_drift for stretch in known.stretches] == [True, True]
+    assert [stretch.is_drift for stretch in course_shape.stretches] == [True, True]
 
 
 def test_levels_and_constant_series() -> None:
@@ -189,11 +189,13 @@ def test_segments_that_happen_to_be_quiet_have_the_noise_of_the_series() -> None
 def test_the_noise_of_the_series_is_that_of_its_independent_part() -> None:
     """Differences of neighbours have variance 2 v / (1 + rho), where v is what each run adds of its own."""
     logs = 0.01 * waves(2, 100, 0.6) + np.repeat([0, 0.08], 50)
-    known = course(np.exp(logs).tolist())
-    (step,) = known.steps
+    course_shape = course(np.exp(logs).tolist())
+    (step,) = course_shape.steps
     halves = (Segment(0, step.index), Segment(step.index, 100))
-    clean, variance = _without_outliers(logs, _noise(logs)), _noise(logs) ** 2 * (1 + known.autocorrelation)
-    of_halves, of_series = (_Model(clean, known.autocorrelation, least).step(*halves) for least in (0.0, variance))
+    clean, variance = _without_outliers(logs, _noise(logs)), _noise(logs) ** 2 * (1 + course_shape.autocorrelation)
+    of_halves, of_series = (
+        _Model(clean, course_shape.autocorrelation, least).step(*halves) for least in (0.0, variance)
+    )
     assert step.p_value == pytest.approx(of_series.p_value, rel=1e-6, abs=0)
     assert of_series.p_value > 10 * of_halves.p_value, "the halves happen to be quiet"
 

@@ -37,13 +37,13 @@ def test_700_watts_over_30_seconds() -> None:
 
 def test_idle_draw_is_taken_away() -> None:
     """Idle 100 W: 21,000 − 100 × 30 = 18,000 J."""
-    found = energy(samples(), WINDOW, idle=Window(45 * S, 59 * S))
-    assert found.above_idle_j.value == pytest.approx(18_000, rel=0.01)
+    window_energy = energy(samples(), WINDOW, idle=Window(45 * S, 59 * S))
+    assert window_energy.above_idle_j.value == pytest.approx(18_000, rel=0.01)
 
 
 def test_two_gpus_add_up() -> None:
-    both = samples(300.0) + samples(400.0, source="gpu1")
-    assert energy(both, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
+    two_gpus = samples(300.0) + samples(400.0, source="gpu1")
+    assert energy(two_gpus, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
 
 
 def test_a_gpu_whose_power_is_shared_leaves_the_sum_without_a_number() -> None:
@@ -53,9 +53,9 @@ def test_a_gpu_whose_power_is_shared_leaves_the_sum_without_a_number() -> None:
 
 def test_a_short_window_is_refused() -> None:
     """In 0.05 s the counter may not step at all."""
-    found = energy(samples(), Window(60 * S, 60 * S + S // 20))
-    assert found.total_j.reason == "energy needs a window of 15 s, this one has 0.1 s"
-    assert found.above_idle_j.reason == found.total_j.reason
+    window_energy = energy(samples(), Window(60 * S, 60 * S + S // 20))
+    assert window_energy.total_j.reason == "energy needs a window of 15 s, this one has 0.1 s"
+    assert window_energy.above_idle_j.reason == window_energy.total_j.reason
 
 
 def test_counter_and_power_that_disagree_are_both_doubted() -> None:
@@ -133,8 +133,10 @@ def test_no_gpu_and_no_counter() -> None:
     assert energy([], WINDOW).total_j.reason == "no GPU was sampled"
     blind = [gpu(t, power_w=700.0) for t in range(50, 100)]
     assert energy(blind, WINDOW).total_j.reason == "gpu0: energy_j was not sampled"
-    told = [TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)]
-    assert energy(told, WINDOW).total_j.reason == "gpu0: not supported"
+    records = [
+        TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)
+    ]
+    assert energy(records, WINDOW).total_j.reason == "gpu0: not supported"
 
 
 def test_energy_per_token() -> None:
@@ -182,7 +184,7 @@ def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:
     ]
     assert peak_gpu_bytes(records).value == 70.0
     assert peak_gpu_bytes([]).reason == "no GPU was sampled"
-    told = [TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})]
-    assert peak_gpu_bytes(told).reason == "no driver"
+    driverless = TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})
+    assert peak_gpu_bytes([driverless]).reason == "no driver"
     without = TelemetryRecord(1, "gpu0", {"memory_used_bytes": None}, {"memory_used_bytes": "Not Supported"})
     assert peak_gpu_bytes([without]).reason == "Not Supported"

@@ -19,7 +19,7 @@ CLOSED = tuple(Load(concurrency=n) for n in (1, 4, 8))
 GIB = 1 << 30
 
 
-def both(tmp_path: Path, **changes: object) -> Run:
+def fast_and_slow(tmp_path: Path, **changes: object) -> Run:
     sheet = Sheet(engines={"fast": FAST, "slow": SLOW}, loads=CLOSED, invalid=(), **changes)  # type: ignore[arg-type]
     return results.load(build_run(tmp_path, sheet))
 
@@ -29,7 +29,7 @@ def of(points: list[FrontierPoint], engine: str) -> list[FrontierPoint]:
 
 
 def test_a_point_is_one_over_tpot_and_the_output_of_all(tmp_path: Path) -> None:
-    run = both(tmp_path)
+    run = fast_and_slow(tmp_path)
     points = frontier([run])
     assert len(points) == 6
     for point in points:
@@ -42,7 +42,7 @@ def test_a_point_is_one_over_tpot_and_the_output_of_all(tmp_path: Path) -> None:
 
 
 def test_more_users_cost_each_of_them_and_the_slow_engine_is_beaten_everywhere(tmp_path: Path) -> None:
-    points = frontier([both(tmp_path)])
+    points = frontier([fast_and_slow(tmp_path)])
     assert [point.load for point in of(points, "fast")] == ["c=1", "c=4", "c=8"]
     assert all(point.own and point.joint for point in of(points, "fast"))
     slow = of(points, "slow")
@@ -58,9 +58,9 @@ def test_a_level_that_is_worse_in_both_is_on_no_frontier(tmp_path: Path) -> None
 
 
 def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
-    one = both(tmp_path, run_id="one")
-    other = both(tmp_path, run_id="two")
-    points = frontier([one, other])
+    first = fast_and_slow(tmp_path, run_id="one")
+    second = fast_and_slow(tmp_path, run_id="two")
+    points = frontier([first, second])
     assert {point.engine for point in points} == {"fast (one)", "fast (two)", "slow (one)", "slow (two)"}
     assert any(point.joint for point in of(points, "fast (one)"))
 
@@ -78,10 +78,10 @@ def taking(run: Run, gpus: int) -> None:
 
 
 def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:
-    one, four = both(tmp_path / "1", run_id="one"), both(tmp_path / "4", run_id="four")
-    taking(one, 1)
-    taking(four, 4)
-    points = frontier([results.load(one.path), results.load(four.path)])
+    on_one, on_four = fast_and_slow(tmp_path / "1", run_id="one"), fast_and_slow(tmp_path / "4", run_id="four")
+    taking(on_one, 1)
+    taking(on_four, 4)
+    points = frontier([results.load(on_one.path), results.load(on_four.path)])
     assert {point.engine: point.gpus for point in points if "fast" in point.engine} == {
         "fast (one)": 1,
         "fast (four)": 4,

@@ -45,17 +45,17 @@ def runs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_of_runs(runs: Path) -> None:
-    series = history(runs, metrics=("itl_p50_s", "output_tokens_per_s", "failures"))
-    assert [(one.engine, one.level, one.metric, len(one.points)) for one in series] == [
+    all_series = history(runs, metrics=("itl_p50_s", "output_tokens_per_s", "failures"))
+    assert [(series.engine, series.level, series.metric, len(series.points)) for series in all_series] == [
         ("only", "c=1", "itl_p50_s", 10), ("only", "c=1", "output_tokens_per_s", 10),
     ]  # fmt: skip
-    for one, ratio in zip(series, (1.5, 1 / 1.5), strict=True):
-        (change,) = one.changes
+    for series, ratio in zip(all_series, (1.5, 1 / 1.5), strict=True):
+        (change,) = series.changes
         assert (change.last_before.run, change.first_after.run) == ("run-04", "run-05")
         assert change.step.ratio == pytest.approx(ratio, rel=0.03)
         assert change.is_worse
     out = io.StringIO()
-    print_history(series, Console(file=out, width=180))
+    print_history(all_series, Console(file=out, width=180))
     assert "000000004..000000005" in out.getvalue()
     assert "▼ worse" in out.getvalue()
     assert "2 steps and 0 drifts in 2 series of up to 10 runs; 0 series never changed" in out.getvalue()
@@ -63,13 +63,16 @@ def test_a_folder_of_runs(runs: Path) -> None:
 
 
 def test_only_runs_that_belong_together(runs: Path, tmp_path: Path) -> None:
-    (one,) = history(runs, branch="main", metrics=("itl_p50_s",))
-    assert "run-03" not in {point.run for point in one.points}
+    (series,) = history(runs, branch="main", metrics=("itl_p50_s",))
+    assert "run-03" not in {point.run for point in series.points}
     for number in range(7):
         run_of(tmp_path, number, **({"environment": {"cpu": "other", "cores": 64}} if number > 5 else {}))
     run_of(tmp_path, 8, status=RunStatus.INTERRUPTED)
-    series = history(tmp_path, metrics=("itl_p50_s",))
-    assert [(one.machine, len(one.points)) for one in series] == [("Xeon 8468, 2 cores", 6), ("other, 64 cores", 1)]
+    by_machine = history(tmp_path, metrics=("itl_p50_s",))
+    assert [(series.machine, len(series.points)) for series in by_machine] == [
+        ("Xeon 8468, 2 cores", 6),
+        ("other, 64 cores", 1),
+    ]
 
 
 def test_what_is_no_history(runs: Path, tmp_path: Path) -> None:
@@ -168,8 +171,8 @@ def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
     values = [*quiet(40), 20 * 1.028]
     for many, doubt in ((1, Doubt.OUTLIER), (5, None)):
         names = ["itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s", "ttft_p50_s"][:many]
-        series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
-        assert [one.doubt for one in series] == [doubt] * many
+        all_series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
+        assert [series.doubt for series in all_series] == [doubt] * many
 
 
 def test_a_series_that_the_newest_run_should_continue_and_does_not() -> None:

@@ -86,8 +86,8 @@ def test_operations_of_a_cpu_nest_in_the_trace(tmp_path: Path) -> None:
     assert record.share_in_steps() is None
     outcome = simulate(Simulated(requests=2))
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
-    found = trace.slices("engine 0 after the trial, with kernels/thread 7")
-    assert [(depth, name) for depth, name, _, _ in found][:3] == [
+    slices = trace.slices("engine 0 after the trial, with kernels/thread 7")
+    assert [(depth, name) for depth, name, _, _ in slices][:3] == [
         (2, "aten::mm"),
         (1, "aten::linear"),
         (0, "engine step"),

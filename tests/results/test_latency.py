@@ -82,8 +82,8 @@ def test_tpot_is_undefined_when_all_tokens_came_at_once() -> None:
 
 def test_pooled_tpot_weighs_requests_by_their_tokens() -> None:
     """(50 + 20) ms over 6 + 1 tokens: 10 ms; the mean of the two requests' own would be 14.2 ms."""
-    both = [request(chunks=[10, 50, 60], tokens=[1, 4, 2]), request(chunks=[0, 20])]
-    assert latency.pooled_tpot_s([*both, request(chunks=[5]), request()]) == pytest.approx(0.010)
+    answers = [request(chunks=[10, 50, 60], tokens=[1, 4, 2]), request(chunks=[0, 20])]
+    assert latency.pooled_tpot_s([*answers, request(chunks=[5]), request()]) == pytest.approx(0.010)
     assert latency.pooled_tpot_s([request(chunks=[10], tokens=[9]), request()]) is None
 
 

@@ -110,16 +110,18 @@ def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
 @pytest.mark.parametrize(("newer", "held_s"), [(False, 2.0), (True, 1.0)])
 def test_an_older_driver_counts_all_heat_in_one(newer: bool, held_s: float) -> None:
     """0.2 s per second by the policy; newer drivers tell heat as the driver saw it, 0.1 s, and need no second count."""
-    both = {"heat_driver_s": 0.1} if newer else {}
-    records = [gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in both.items()}) for t in range(9, 22)]
+    newer_values = {"heat_driver_s": 0.1} if newer else {}
+    records = [
+        gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in newer_values.items()}) for t in range(9, 22)
+    ]
     (limited,) = held_back(records, WINDOW)
     assert limited.heat_or_brake_s == pytest.approx(held_s)
 
 
 def test_each_gpu_is_looked_at_by_itself() -> None:
-    one = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
-    other = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
-    assert held_back(one + other, WINDOW) == [
+    capped = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
+    hot = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
+    assert held_back(capped + hot, WINDOW) == [
         HeldBack("gpu0", 10.0, 0.0, PowerBasis.SAMPLED), HeldBack("gpu1", 0.0, 1.0, PowerBasis.SAMPLED),
     ]  # fmt: skip
     assert held_back([], WINDOW) == []

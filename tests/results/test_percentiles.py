@@ -40,9 +40,9 @@ def test_median_interpolates_between_the_two_middle_values() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=130, max_size=200))
 def test_percentiles_rise_with_the_quantile_and_stay_inside(values: list[float]) -> None:
-    found = [percentile(values, q).value for q in (0.5, 0.9, 0.95)]
-    assert None not in found
-    assert min(values) <= found[0] <= found[1] <= found[2] <= max(values)  # type: ignore[operator]
+    percentiles = [percentile(values, q).value for q in (0.5, 0.9, 0.95)]
+    assert None not in percentiles
+    assert min(values) <= percentiles[0] <= percentiles[1] <= percentiles[2] <= max(values)  # type: ignore[operator]
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=64, max_size=100), st.permutations(range(64)))

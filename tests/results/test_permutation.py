@@ -19,12 +19,12 @@ DRAWS = 20_000
 def test_all_divisions_are_counted() -> None:
     """1, 2 against 4, 8: of six divisions of four logs two are as far apart as this one."""
     a, b = runs(1.0, 2.0), runs(4.0, 8.0)
-    found = contrast(a, b, interleaved=False)
-    assert found is not None
-    test = permutation_test(a, b, found)
+    effect = contrast(a, b, interleaved=False)
+    assert effect is not None
+    test = permutation_test(a, b, effect)
     assert (test.p_value, test.least) == pytest.approx((2 / 6, 2 / 6))
     assert test.agrees(0.01), "it cannot say more with so few runs"
-    uneven = permutation_test(runs(1.0), runs(2.0, 4.0), found)
+    uneven = permutation_test(runs(1.0), runs(2.0, 4.0), effect)
     assert uneven.least == pytest.approx(1 / 3)
 
 
@@ -47,7 +47,10 @@ def as_extreme(values: list[int], seen: int) -> float:
     sums = Counter({0: 1})
     for value in values:
         sums = Counter(
-            {one: sums[one - value] + sums[one + value] for one in {s + sign * value for s in sums for sign in (1, -1)}}
+            {
+                total: sums[total - value] + sums[total + value]
+                for total in {s + sign * value for s in sums for sign in (1, -1)}
+            }
         )
     return sum(count for total, count in sums.items() if abs(total) >= seen) / 2 ** len(values)
 
@@ -106,6 +109,6 @@ def test_the_lot_is_the_same_in_every_process() -> None:
     for _ in range(2):
         permutation._divisions.cache_clear()
         permutation._signs.cache_clear()
-        tests.append([permutation_test(a, b, found) for found in (WELCH, PAIRED)])
+        tests.append([permutation_test(a, b, effect) for effect in (WELCH, PAIRED)])
     assert tests[0] == tests[1]
     assert permutation_test(a, a, WELCH).p_value == 1.0

@@ -20,12 +20,12 @@ def equal(runs: int, noise: float = 0.02, method: Method = Method.WELCH) -> Cont
 def test_power_is_what_it_says() -> None:
     """Runs with an effect of just the stated size are told apart in about 9 of 10 cases; and with the stated number."""
     rng = np.random.default_rng(4)
-    known = equal(8)
-    effect = smallest_effect(known, 0.01)
+    equal_sides = equal(8)
+    effect = smallest_effect(equal_sides, 0.01)
     assert effect == pytest.approx(0.0447, abs=5e-4)
     drawn = (sides(rng, 1 + effect) for _ in range(1_000))
-    told = sum((contrast(a, b, interleaved=False) or known).p_value <= 0.01 for a, b in drawn)
-    assert told == pytest.approx(900, abs=40)
+    detected = sum((contrast(a, b, interleaved=False) or equal_sides).p_value <= 0.01 for a, b in drawn)
+    assert detected == pytest.approx(900, abs=40)
 
 
 @pytest.mark.parametrize("degrees", [1.7, 4.0, 14.0, 98.4])
@@ -41,12 +41,12 @@ def test_the_smallest_effect_has_a_power_of_nine_tenths(degrees: float, alpha: f
 @pytest.mark.parametrize("method", list(Method))
 @pytest.mark.parametrize("runs", [2, 3, 8, 100])
 def test_as_many_runs_as_there_are_show_what_they_can_show(runs: int, method: Method) -> None:
-    known = equal(runs, method=method)
-    effect = smallest_effect(known, 0.01)
-    assert runs_needed(known, 0.01, effect * 1.001) == runs
+    equal_sides = equal(runs, method=method)
+    effect = smallest_effect(equal_sides, 0.01)
+    assert runs_needed(equal_sides, 0.01, effect * 1.001) == runs
     more = runs + 1 if runs < 100 else None
-    assert runs_needed(known, 0.01, effect * 0.998) == more, "above 100 there are too many"
-    assert runs_needed(known, 0.01, 1e6) == 2, "fewer know no noise"
+    assert runs_needed(equal_sides, 0.01, effect * 0.998) == more, "above 100 there are too many"
+    assert runs_needed(equal_sides, 0.01, 1e6) == 2, "fewer know no noise"
 
 
 def test_unequal_sides_count_by_their_harmonic_mean() -> None:

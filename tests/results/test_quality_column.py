@@ -61,8 +61,8 @@ def test_answers_weigh_by_their_tokens() -> None:
     assert summary.mean_regret == pytest.approx(0.2 / 40)
     assert summary.max_regret == 0.1
     assert summary.mean_abs_logprob_diff is None
-    told = [answer(10, mean_abs_logprob_diff=0.1, max_abs_logprob_diff=0.4), answer(30)]
-    summary = pooled([*told, answer(30, mean_abs_logprob_diff=0.3, max_abs_logprob_diff=0.2)])
+    answers = [answer(10, mean_abs_logprob_diff=0.1, max_abs_logprob_diff=0.4), answer(30)]
+    summary = pooled([*answers, answer(30, mean_abs_logprob_diff=0.3, max_abs_logprob_diff=0.2)])
     assert summary is not None
     assert summary.mean_abs_logprob_diff == pytest.approx(0.25)
     assert summary.max_abs_logprob_diff == 0.4

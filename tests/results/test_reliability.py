@@ -67,8 +67,8 @@ def test_the_most_damning_finding_of_the_engine_counts(
     ],
 )
 def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[int, int], word: Judgement) -> None:
-    found = tallies(side(a[0], finding, of=a[1]), side(b[0], finding, of=b[1]), ["c=8", "c=16"], alpha=0.01)
-    assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in found] == [("c=8", a, b, word)]
+    rows = tallies(side(a[0], finding, of=a[1]), side(b[0], finding, of=b[1]), ["c=8", "c=16"], alpha=0.01)
+    assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in rows] == [("c=8", a, b, word)]
 
 
 def test_saturated_loads_share_one_level() -> None:
@@ -76,12 +76,16 @@ def test_saturated_loads_share_one_level() -> None:
     loads = [Load(rate_per_s=float(rate), arrival="poisson") for rate in (1, 2, 3)]
 
     def at(count: int, *findings: Finding) -> list[TrialRecord]:
-        return [msgspec.structs.replace(one, load=load) for load in loads[:count] for one in side(6, *findings)]
+        return [
+            msgspec.structs.replace(trial_record, load=load)
+            for load in loads[:count]
+            for trial_record in side(6, *findings)
+        ]
 
     for count, word in ((2, Judgement.WORSE), (3, Judgement.UNCLEAR)):
         levels = [load.label for load in loads[:count]]
-        found = tallies(at(count), at(count, SATURATED), levels, alpha=0.01)
-        assert {tally.judgement for tally in found} == {word}
+        rows = tallies(at(count), at(count, SATURATED), levels, alpha=0.01)
+        assert {tally.judgement for tally in rows} == {word}
 
 
 def test_starts_that_failed() -> None:
@@ -91,8 +95,8 @@ def test_starts_that_failed() -> None:
     assert (alone.failure_mode, alone.level, alone.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
     (inside,) = tallies(side(0), side(1, DIED), ["c=8"], alpha=0.01, failures_b=[failure])
     assert inside.failure_mode is FailureMode.DIED
-    both = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
-    assert [tally.judgement for tally in both] == [Judgement.SAME]
+    rows = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
+    assert [tally.judgement for tally in rows] == [Judgement.SAME]
 
 
 def test_fishers_test_worked_by_hand() -> None:

@@ -72,7 +72,7 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "said"),
+    ("address", "error", "message"),
     [
         ("memory://bucket/nothing", RunNotFound, "is not a run folder"),
         ("memory://bucket/runs", RunNotFound, "is not a run folder"),
@@ -81,11 +81,11 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
     ],
 )
 def test_what_cannot_be_had_is_told_in_a_line(
-    store: fsspec.AbstractFileSystem, address: str, error: type[Exception], said: str
+    store: fsspec.AbstractFileSystem, address: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as raised:
         results.load(address)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -135,8 +135,8 @@ def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
     assert "reference" in text
     x, y, index = bar(page, "trial2", 6)
     page.mouse.move(x, y)
-    said = page.locator("details.trial:visible .readout").inner_text()
-    assert said.startswith(f"request {index}: ok, first token ")
+    readout = page.locator("details.trial:visible .readout").inner_text()
+    assert readout.startswith(f"request {index}: ok, first token ")
 
 
 def test_a_request_is_shown_chunk_by_chunk(browser: Browser, report: Path, demo: results.Run) -> None:
@@ -147,7 +147,7 @@ def test_a_request_is_shown_chunk_by_chunk(browser: Browser, report: Path, demo:
     assert page.locator("#request option").count() == len(trial.requests)
     assert page.input_value("#request") == str(slowest_of(trial)[0].index), "the slowest is shown first"
     page.select_option("#request", value="7")
-    (request,) = [one for one in trial.requests if one.index == 7]
+    (request,) = [request for request in trial.requests if request.index == 7]
     rows = [row.split("\t") for row in page.locator("[data-part=table] tr").all_inner_texts()]
     expected = [(t - request.planned_ns) / 1e6 for t in request.chunk_ns]
     assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.0051)

@@ -19,7 +19,7 @@ def test_every_section_is_described() -> None:
 
 def test_the_budgets_are_the_codes() -> None:
     text = TEXT.replace("\n", " ")
-    for said in (
+    for phrase in (
         f"{trials.BAR_BUDGET:,} bars",
         f"{trials.POINT_BUDGET:,} points of telemetry lines",
         f"{waterfalls.CHUNK_BUDGET:,} chunk times",
@@ -27,7 +27,7 @@ def test_the_budgets_are_the_codes() -> None:
         f"{MAX_DOTS} dots for each engine",
         f"of at least {batches.MIN_TOKENS} tokens",
     ):
-        assert said in text, said
+        assert phrase in text, phrase
 
 
 def test_the_way_to_everything_works(demo: results.Run) -> None:

@@ -123,8 +123,8 @@ def test_what_an_engine_says_is_quoted_and_never_read_as_a_template() -> None:
 
 
 def test_several_findings_are_one_line() -> None:
-    found = [void(FindingCode.CLIENT_LATE), void(FindingCode.THROTTLED)]
-    assert sentences(found) == f"{sentence(found[0])}; also: {sentence(found[1])}"
+    findings = [void(FindingCode.CLIENT_LATE), void(FindingCode.THROTTLED)]
+    assert sentences(findings) == f"{sentence(findings[0])}; also: {sentence(findings[1])}"
     assert not sentences([])
 
 

@@ -54,9 +54,9 @@ def outline(page: str) -> Outline:
 
 
 def island(page: str) -> str:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 def test_sections_stand_in_their_order(outline: Outline) -> None:
@@ -162,7 +162,7 @@ def test_the_report_of_a_big_run_stays_small(tmp_path: Path) -> None:
         results.load(build_run(tmp_path / str(tokens), Sheet(requests=60, tokens=tokens, repeats=3)))
         for tokens in (48, 120)
     )
-    size, longer_size = (len(render_html(each).encode()) for each in (run, longer))
+    size, longer_size = (len(render_html(loaded_run).encode()) for loaded_run in (run, longer))
     assert max(size, longer_size) < 1_250_000
     assert longer_size < 1.04 * size
 
@@ -252,7 +252,7 @@ def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
             build_run(tmp_path / "2", replace(sheet, error_s=0.1)),
         )
     ]
-    assert [found and found[1] for found in bold] == [" best", None]
+    assert [match and match[1] for match in bold] == [" best", None]
 
 
 def test_the_clients_workers_are_listed_when_there_are_several(tmp_path: Path, outline: Outline) -> None:

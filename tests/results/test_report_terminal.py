@@ -105,7 +105,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
             (itl, "c=1", (), float),
         )
     )
-    assert [one.judgement for one in (primary, *others)] == list(Judgement)
+    assert [comparison.judgement for comparison in (primary, *others)] == list(Judgement)
     out = io.StringIO()
     print_comparison(
         EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, ComparisonConfig()),

@@ -74,7 +74,7 @@ def test_where_one_repeat_lacks_a_metric_nobody_shows_the_others(tmp_path: Path)
     (facts,) = facts_of(path).cells
     assert "ttft_p50_s" not in facts.metrics
     assert "itl_p50_s" in facts.metrics
-    exported = {one["params"]["metric"] for one in json.loads(benchmark_json({"t": run}))["benchmarks"]}
+    exported = {benchmark["params"]["metric"] for benchmark in json.loads(benchmark_json({"t": run}))["benchmarks"]}
     assert "itl_p50_s" in exported
     assert "ttft_p50_s" not in exported
 

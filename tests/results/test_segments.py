@@ -97,14 +97,14 @@ def test_the_autocorrelation_is_that_of_the_noise_whatever_the_levels_do(rho: fl
     """Steps and slopes are none of it, since the search takes them out."""
     steps, ramp = np.repeat([0.0, 12.0, 3.0, -5.0], 50), np.linspace(0, 60, 200)
     for shape, count in ((np.zeros(200), 1), (steps, 4), (ramp, 1)):
-        known = [divided(waves(seed, 200, rho) + shape, math.sqrt(1 - rho)) for seed in range(2)]
-        assert low <= np.mean([found for _, found in known]) <= high
-        assert {len(segments) for segments, _ in known} == {count}
+        divided_series = [divided(waves(seed, 200, rho) + shape, math.sqrt(1 - rho)) for seed in range(2)]
+        assert low <= np.mean([autocorrelation for _, autocorrelation in divided_series]) <= high
+        assert {len(segments) for segments, _ in divided_series} == {count}
 
 
 def test_a_short_series_counts_as_more_correlated_than_it_looks() -> None:
     """Twice the bias of one mean, 2 (1 + 3 · 0) / n, to the nearest row of the grid; of two means twice that."""
     even = np.tile([-1.0, 1.0], 100)
-    for count, known in ((50, 0.0), (38, 0.1), (14, 0.1), (12, 0.2)):
-        assert divided(even[:count], 1.0) == ([Segment(0, count)], known)
+    for count, autocorrelation in ((50, 0.0), (38, 0.1), (14, 0.1), (12, 0.2)):
+        assert divided(even[:count], 1.0) == ([Segment(0, count)], autocorrelation)
     assert divided(np.r_[even[:10], even[:10] + 20], 1.0) == ([Segment(0, 10), Segment(10, 20)], 0.2)

@@ -197,25 +197,25 @@ def test_one_request_is_divided_as_by_hand() -> None:
 
 
 def test_what_is_derived_and_what_is_absent_is_said():
-    found = by_spans(simulate(Simulated()))
-    titles = {part: title for part, title, _ in part_rows(found)}
+    attribution = by_spans(simulate(Simulated()))
+    titles = {part: title for part, title, _ in part_rows(attribution)}
     assert {part for part, title in titles.items() if title.endswith(" *")} == {
         Part.QUEUE, Part.HANDOVER, Part.PREFILL_PHASE, Part.DECODE_PHASE,
     }  # fmt: skip
-    assert bottleneck_sentence(found).startswith("Bottleneck: decode phase, ")
-    assert "all 200 pairs of stamps are in order" in clock_line(found.clock)
-    derived, absent = span_lines(found)
+    assert bottleneck_sentence(attribution).startswith("Bottleneck: decode phase, ")
+    assert "all 200 pairs of stamps are in order" in clock_line(attribution.clock)
+    derived, absent = span_lines(attribution)
     assert derived.startswith("* derived from durations")
     assert absent.startswith("vLLM does not report its steps")
-    assert cost_line(found) == ""
+    assert cost_line(attribution) == ""
     assert span_lines(simulate(Simulated()).attribution()) == []
 
 
 def test_requests_without_a_span_stay_unattributed():
     outcome = simulate(Simulated())
     spans = spans_of(outcome)[1:]
-    found = by_spans(outcome, [ClockReading(0, 0), SpanBatch(0, body(*spans))])
-    assert found.attributed_share == pytest.approx(39 / 40)
+    attribution = by_spans(outcome, [ClockReading(0, 0), SpanBatch(0, body(*spans))])
+    assert attribution.attributed_share == pytest.approx(39 / 40)
     empty = by_spans(outcome, NO_BATCH)
     assert empty.missing == "no span of the engine belongs to a request of the window"
     assert bottleneck_sentence(empty) == f"nothing to attribute: {empty.missing}"
@@ -257,13 +257,13 @@ def test_without_any_record_only_its_absence_is_reported():
 def test_steps_and_spans_are_compared_by_the_parts_that_both_have():
     outcome = simulate(Simulated(slots=4))
     steps, spans = outcome.attribution(), by_spans(outcome)
-    (found,) = differences([steps], [spans])
-    assert found.merged
-    assert found.total_s(Latency.E2E) == pytest.approx((steps.mean_s(Latency.E2E),) * 2)
+    (difference,) = differences([steps], [spans])
+    assert difference.merged
+    assert difference.total_s(Latency.E2E) == pytest.approx((steps.mean_s(Latency.E2E),) * 2)
     for latency in Latency:
-        assert max(abs(change) for change in found.changes_s(latency).values()) < 1e-6
+        assert max(abs(change) for change in difference.changes_s(latency).values()) < 1e-6
     console = Console(width=120, record=True, file=io.StringIO())
-    print_differences([found], console)
+    print_differences([difference], console)
     text = console.export_text()
     assert "prefill phase" in text
     assert "merged" in text

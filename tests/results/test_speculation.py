@@ -119,8 +119,8 @@ def test_the_page_has_table_and_chart(tmp_path: Path):
 
 
 def test_a_mark_lies_below_its_curve_by_what_is_missing():
-    found = Measured("e", 0, 0.8, 5.0, Interval(1.845, 1.8, 1.9, 3))
-    svg = speed_up_chart("t", "c=1", [found])
+    mark = Measured("e", 0, 0.8, 5.0, Interval(1.845, 1.8, 1.9, 3))
+    svg = speed_up_chart("t", "c=1", [mark])
     (expected,) = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)" r="3.2" class="hollow"', svg)
     (measured,) = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)" r="4.5" class="mark"', svg)
     (bottom,) = re.findall(r'y1="([\d.]+)" x2="[\d.]+" y2="\1" class="grid"', svg)[:1]

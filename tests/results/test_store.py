@@ -93,7 +93,7 @@ def test_run_ids_sort_by_time_and_differ() -> None:
     """Two processes that save a thousand runs each in a second collide in one of 2,000 such seconds."""
     ids = {new_run_id("demo") for _ in range(2_000)}
     assert len(ids) == 2_000
-    assert all(one[8] == "-" and "-demo-" in one for one in ids)
+    assert all(run_id[8] == "-" and "-demo-" in run_id for run_id in ids)
 
 
 def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,8 @@ def values(tool: str, *requests: RequestRecord) -> dict[str, float | None]:
     ],
 )  # fmt: skip
 def test_the_worked_example(tool: str, expected: dict[str, float]) -> None:
-    found = values(tool, answer())
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    figures = values(tool, answer())
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
 FAULT = {"outcome": Outcome.STREAM_ERROR, "error": "out of memory", "finish_reason": None}
@@ -155,17 +155,17 @@ def test_percentiles_differ_on_the_same_four_requests() -> None:
 def test_guidellm_weighs_a_request_by_its_tokens() -> None:
     """7 tokens after the first at 50/6 ms, and 1 after the first at 30 ms."""
     short = answer(1, chunk_ns=[10 * MS, 40 * MS], chunk_tokens=[1, 1], output_tokens=2)
-    found = values("guidellm", answer(), short)
-    assert found["ITL ms Mean"] == pytest.approx((6 * 50 / 6 + 1 * 30) / 7)
-    assert found["TPOT ms Mean"] == pytest.approx((57 + 37) / 9)
+    figures = values("guidellm", answer(), short)
+    assert figures["ITL ms Mean"] == pytest.approx((6 * 50 / 6 + 1 * 30) / 7)
+    assert figures["TPOT ms Mean"] == pytest.approx((57 + 37) / 9)
 
 
 def test_mlperf_counts_to_the_query_that_was_issued_last() -> None:
     late = answer(1, at=10, sent_ns=13 * MS)  # ends at 73; the first, issued earlier, ends at 90
     slow = answer(0, last_event_ns=90 * MS, ended_ns=90 * MS)
-    found = values("mlperf", slow, late)
-    assert found["Completed tokens per second"] == pytest.approx(14 / 0.073)
-    assert found["Completed samples per second"] == pytest.approx(1 / 0.073)
+    figures = values("mlperf", slow, late)
+    assert figures["Completed tokens per second"] == pytest.approx(14 / 0.073)
+    assert figures["Completed samples per second"] == pytest.approx(1 / 0.073)
 
 
 def test_chunks_of_ids_without_text_are_seen_by_vllm_alone() -> None:

@@ -161,7 +161,7 @@ def test_tokens_in_groups_are_spread_over_the_chunks(tmp_path: Path) -> None:
 def test_more_chunks_than_tokens_and_two_is_a_guess_that_is_said(tmp_path: Path) -> None:
     run = imported(tmp_path, result(output_lens=[1] * 8))
     assert run.finished[0].requests[0].token_source is TokenSource.ASSUMED
-    (assumed,) = [found for found in run.finished[0].record.warnings if found.code is FindingCode.TOKENS_ASSUMED]
+    (assumed,) = [finding for finding in run.finished[0].record.warnings if finding.code is FindingCode.TOKENS_ASSUMED]
     assert assumed.parameters["assumed_requests"] == 8
 
 
@@ -197,10 +197,10 @@ def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: 
         (tmp_path / name).mkdir()
         runs = [result(label=name, ttfts=[ttft + 0.001 * i] * 8) for i in range(3)]
         sides.append(select(str(imported(tmp_path / name, *runs).path)))
-    found = {one.metric: one for one in compare_sides(*sides).comparisons}["ttft_p50_s"]
-    assert found.ratio is not None
-    assert found.ratio.centre == pytest.approx(2, rel=0.02)
-    assert found.judgement.value == "unclear"
+    comparison = {comparison.metric: comparison for comparison in compare_sides(*sides).comparisons}["ttft_p50_s"]
+    assert comparison.ratio is not None
+    assert comparison.ratio.centre == pytest.approx(2, rel=0.02)
+    assert comparison.judgement.value == "unclear"
 
 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.flo
 
 
 def covered(samples: list[list[list[float]]]) -> float:
-    found = [own_interval(sample, 0.5) for sample in samples]
-    return sum(one is not None and (one.low or 0) <= 1 <= (one.high or 0) for one in found) / len(found)
+    intervals = [own_interval(sample, 0.5) for sample in samples]
+    return sum(
+        interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0) for interval in intervals
+    ) / len(intervals)
 
 
 @pytest.mark.parametrize(("count", "memory"), [(60, 0.0), (400, 0.5), (1000, 0.9)])
@@ -38,15 +40,17 @@ def test_tokens_of_an_answer_are_not_independent():
         [list(math.exp(0.2 * rng.normal()) * np.exp(0.1 * rng.normal(size=40))) for _ in range(60)] for _ in range(100)
     ]
     assert covered(samples) >= 0.9
-    widths = [(one.high or 0) - (one.low or 0) for sample in samples if (one := own_interval(sample, 0.5))]
+    widths = [
+        (interval.high or 0) - (interval.low or 0) for sample in samples if (interval := own_interval(sample, 0.5))
+    ]
     assert np.median(widths) == pytest.approx(2 * 1.96 * 1.25 * 0.2 / math.sqrt(60), rel=0.3)
 
 
 def test_equal_stretches_leave_no_doubt():
     """Each stretch holds 1, 2, 3: whichever are drawn, the median is 2."""
-    found = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
-    assert found is not None
-    assert (found.low, found.centre, found.high, found.n) == (2.0, 2.0, 2.0, 60)
+    interval = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
+    assert interval is not None
+    assert (interval.low, interval.centre, interval.high, interval.n) == (2.0, 2.0, 2.0, 60)
 
 
 def test_a_tail_is_less_certain_than_the_median():
