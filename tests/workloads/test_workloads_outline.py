@@ -38,7 +38,7 @@ def preset(name: str) -> Workload:
     return workload(name, {"scale": SCALES.get(name, 1.0), "max_input_tokens": 8000})
 
 
-def both(name: str, tokenizer: Tokenizer) -> Iterator[tuple[SessionOutline, Session]]:
+def outlined_and_written(name: str, tokenizer: Tokenizer) -> Iterator[tuple[SessionOutline, Session]]:
     count = SESSIONS.get(name, 10)
     return itertools.islice(
         zip(outlines(preset(name), SEED), preset(name).sessions(tokenizer, SEED), strict=False), count
@@ -50,13 +50,13 @@ class Blocks:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._known: set[bytes] = set()
+        self._earlier_blocks: set[bytes] = set()
 
     def add(self, segments: tuple[Segment, ...]) -> int:
         """Leading tokens that an earlier prompt had."""
         names = list(segment_blocks(segments, self._block_tokens))
-        hits = sum(1 for _ in itertools.takewhile(self._known.__contains__, names))
-        self._known.update(names)
+        hits = sum(1 for _ in itertools.takewhile(self._earlier_blocks.__contains__, names))
+        self._earlier_blocks.update(names)
         return hits * self._block_tokens
 
 
@@ -98,7 +98,7 @@ def test_an_outline_has_the_lengths_of_the_written_prompts(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
     """A prompt is longer than drawn only where template and question do not fit into what was drawn for them."""
-    for outline, session in both(name, request.getfixturevalue(kind)):
+    for outline, session in outlined_and_written(name, request.getfixturevalue(kind)):
         assert (outline.id, outline.start_s, len(outline.turns)) == (session.id, session.start_s, len(session.turns))
         for drawn, written in zip(outline.turns, session.turns, strict=True):
             assert (drawn.output_tokens, drawn.think_s) == (written.output_tokens, written.think_s)
@@ -117,7 +117,7 @@ def test_an_outline_shares_what_the_written_prompts_share(request: pytest.Fixtur
     tokenizer = request.getfixturevalue(kind)
     reader, written_cache, drawn_cache = PromptReader(tokenizer), EndlessCache(), Blocks(BLOCK_TOKENS)
     within_a_block = requests = 0
-    for outline, session in both(name, tokenizer):
+    for outline, session in outlined_and_written(name, tokenizer):
         longer = 0
         for drawn, written in zip(outline.turns, session.turns, strict=True):
             difference = written_cache.add(reader.ids(written)) - drawn_cache.add(drawn.segments)
@@ -156,6 +156,6 @@ def test_a_workload_that_cannot_outline_needs_a_tokenizer() -> None:
 
 
 def test_outlines_do_not_depend_on_words() -> None:
-    ours = list(itertools.islice(outlines(preset("rag"), Seed("7", "a")), 5))
-    theirs = list(itertools.islice(outlines(preset("rag"), Seed("7", "b")), 5))
-    assert msgspec.json.encode(ours) == msgspec.json.encode(theirs)
+    first = list(itertools.islice(outlines(preset("rag"), Seed("7", "a")), 5))
+    second = list(itertools.islice(outlines(preset("rag"), Seed("7", "b")), 5))
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)

@@ -82,12 +82,12 @@ HIT_BLOCKS = {
 @pytest.mark.parametrize(("capacity", "hit_blocks"), HIT_BLOCKS.items())
 def test_the_table_of_a_small_trace_is_the_one_worked_out_by_hand(capacity: int, hit_blocks: list[int]) -> None:
     """The rule of the Mooncake paper's table: leading blocks that are there, output not counted, over all tokens."""
-    cache, found = LruCache(capacity * BLOCK, BLOCK), list[int]()
+    cache, hits = LruCache(capacity * BLOCK, BLOCK), list[int]()
     for names, _ in CONVERSATION:
         before = cache.hit_tokens
         cache.add([name.encode() for name in names.split()])
-        found.append((cache.hit_tokens - before) // BLOCK)
-    assert found == hit_blocks
+        hits.append((cache.hit_tokens - before) // BLOCK)
+    assert hits == hit_blocks
     assert cache.hit_tokens / sum(tokens for _, tokens in CONVERSATION) == sum(hit_blocks) / 21
 
 

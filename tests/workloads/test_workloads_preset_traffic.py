@@ -28,9 +28,9 @@ SESSIONS = {"agentic-tools": 2, "multi-turn": 8, "long-context-chat": 20}
 
 
 def made(name: str, **options: Any) -> PresetTraffic:
-    found = workload(name, {**SMALL.get(name, {"scale": 0.05, "max_input_tokens": 800}), **options})
-    assert isinstance(found, PresetTraffic)
-    return found
+    traffic = workload(name, {**SMALL.get(name, {"scale": 0.05, "max_input_tokens": 800}), **options})
+    assert isinstance(traffic, PresetTraffic)
+    return traffic
 
 
 def drawn(traffic: PresetTraffic, tokenizer: Tokenizer, count: int, seed: Seed = SEED) -> list[Session]:
@@ -111,13 +111,13 @@ def test_sessions_of_one_group_share_the_prompt_up_to_the_question_and_no_token_
         groups.setdefault(numbers.group, []).append((up_to_the_question(smollm2, turn), reader.ids(turn)))
     assert None not in groups
     for members in groups.values():
-        for (shared, ours), (also_shared, theirs) in itertools.combinations(members, 2):
-            assert shared == also_shared
-            assert common_tokens(ours, theirs) == len(shared)
+        for (shared, prompt), (other_shared, other_prompt) in itertools.combinations(members, 2):
+            assert shared == other_shared
+            assert common_tokens(prompt, other_prompt) == len(shared)
     assert max(map(len, groups.values())) > 2
     head = len(smollm2.encode("<|im_start|>system\n"))
-    for ours, theirs in itertools.combinations([members[0][1] for members in groups.values()], 2):
-        assert common_tokens(ours, theirs) == head
+    for prompt, other_prompt in itertools.combinations([members[0][1] for members in groups.values()], 2):
+        assert common_tokens(prompt, other_prompt) == head
 
 
 def test_completions_of_one_group_share_the_system_prompt_to_the_token(small: Tokenizer) -> None:
@@ -138,9 +138,9 @@ def test_documents_are_shared_where_they_stand_first(smollm2: Tokenizer) -> None
     by_documents = [(numbers.turns[0].documents, reader.ids(session.turns[0])) for numbers, session in pairs]
     system = len(smollm2.encode("<|im_start|>system\n<|im_end|>\n<|im_start|>user\n")) + 100
     seen_equal = 0
-    for (ours, ids), (theirs, others) in itertools.combinations(by_documents, 2):
-        shared = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))]
-        assert common_tokens(ids, others) == system + sum(document.tokens for document in shared)
+    for (first, ids), (second, other_ids) in itertools.combinations(by_documents, 2):
+        shared = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
+        assert common_tokens(ids, other_ids) == system + sum(document.tokens for document in shared)
         seen_equal += bool(shared)
     assert seen_equal > 10
 
@@ -161,12 +161,12 @@ def test_other_words_have_the_same_lengths_times_and_order(
 ) -> None:
     tokenizer = request.getfixturevalue(kind)
     traffic, count = made(name), SESSIONS.get(name, 20)
-    ours, theirs = (drawn(traffic, tokenizer, count, Seed("7", words)) for words in ("a", "b"))
-    assert shape(ours) == shape(theirs)
-    pairs = zip(requests(ours), requests(theirs), strict=True)
+    first, second = (drawn(traffic, tokenizer, count, Seed("7", words)) for words in ("a", "b"))
+    assert shape(first) == shape(second)
+    pairs = zip(requests(first), requests(second), strict=True)
     assert all(question(a) != question(b) for a, b in pairs)
-    assert drawn(traffic, tokenizer, count, Seed("7", "a")) == ours
-    assert shape(drawn(traffic, tokenizer, count, Seed("8", "a"))) != shape(ours)
+    assert drawn(traffic, tokenizer, count, Seed("7", "a")) == first
+    assert shape(drawn(traffic, tokenizer, count, Seed("8", "a"))) != shape(first)
 
 
 @pytest.mark.model
@@ -276,11 +276,11 @@ def test_within_a_load_are_the_same_sessions_without_the_turns_that_it_cannot_re
 ) -> None:
     count = SESSIONS[name]
     whole, within = drawn(made(name), small, count), drawn(made(name).within(reach_s), small, count)
-    for ours, theirs in zip(within, whole, strict=True):
-        assert (ours.id, ours.start_s) == (theirs.id, theirs.start_s)
-        assert ours.turns == theirs.turns[: len(ours.turns)]
-        assert len(ours.turns) >= 1
-        assert sum(turn.think_s for turn in ours.turns[:-1]) <= reach_s
-        left_out = theirs.turns[len(ours.turns) :]
-        assert not left_out or sum(turn.think_s for turn in (*ours.turns, left_out[0])) > reach_s
+    for cut, uncut in zip(within, whole, strict=True):
+        assert (cut.id, cut.start_s) == (uncut.id, uncut.start_s)
+        assert cut.turns == uncut.turns[: len(cut.turns)]
+        assert len(cut.turns) >= 1
+        assert sum(turn.think_s for turn in cut.turns[:-1]) <= reach_s
+        left_out = uncut.turns[len(cut.turns) :]
+        assert not left_out or sum(turn.think_s for turn in (*cut.turns, left_out[0])) > reach_s
     assert sum(len(session.turns) for session in within) < sum(len(session.turns) for session in whole)

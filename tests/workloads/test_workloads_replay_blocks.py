@@ -41,13 +41,13 @@ def hits(ids: list[list[int]], block_tokens: int) -> list[int]:
 
 def bound(requests: Sequence[tuple[int, Sequence[int]]], block_tokens: int) -> list[int]:
     """Leading whole blocks of each request that an earlier one had, in tokens."""
-    known: set[int] = set()
-    found: list[int] = []
+    earlier_blocks: set[int] = set()
+    hit_tokens: list[int] = []
     for tokens, names in requests:
         whole = names[: tokens // block_tokens]
-        found.append(block_tokens * sum(1 for _ in itertools.takewhile(known.__contains__, whole)))
-        known.update(whole)
-    return found
+        hit_tokens.append(block_tokens * sum(1 for _ in itertools.takewhile(earlier_blocks.__contains__, whole)))
+        earlier_blocks.update(whole)
+    return hit_tokens
 
 
 @st.composite
@@ -78,11 +78,11 @@ def test_written_prompts_share_the_blocks_that_the_trace_names_to_the_token(
     assert [len(prompt) for prompt in ids] == [tokens for tokens, _ in requests]
     assert hits(ids, BLOCK) == bound(requests, BLOCK)
     outlined = [turn.segments for session in made.outlines(SEED) for turn in session.turns]
-    known: set[bytes] = set()
+    earlier_blocks: set[bytes] = set()
     for segments, expected in zip(outlined, bound(requests, BLOCK), strict=True):
         names = list(segment_blocks(segments, BLOCK))
-        assert BLOCK * sum(1 for _ in itertools.takewhile(known.__contains__, names)) == expected
-        known.update(names)
+        assert BLOCK * sum(1 for _ in itertools.takewhile(earlier_blocks.__contains__, names)) == expected
+        earlier_blocks.update(names)
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
@@ -97,8 +97,8 @@ def test_prompts_part_at_the_token_where_the_trace_says(
     tokenizer = request.getfixturevalue(kind)
     ids = prompts(of_blocks(mooncake(tmp_path_factory.mktemp("t"), requests)), tokenizer)
     before = len(tokenizer.encode_prompt(""))
-    for (i, (_, ours)), (j, (_, theirs)) in itertools.combinations(enumerate(requests), 2):
-        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    for (i, (_, first)), (j, (_, second)) in itertools.combinations(enumerate(requests), 2):
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
         end = min(BLOCK * shared, len(ids[i]), len(ids[j]))
         assert common_tokens(ids[i], ids[j]) == (end or before)
 
@@ -139,7 +139,7 @@ def test_a_chat_has_the_recorded_length_with_its_template_and_shares_all_but_its
     made = of_blocks(mooncake(tmp_path, requests), api="chat")
     ids = prompts(made, smollm2)
     assert [len(prompt) for prompt in ids] == [160, 192, 160, 128]
-    assert [found - expected for found, expected in zip(hits(ids, BLOCK), bound(requests, BLOCK), strict=True)] == [
+    assert [hit - expected for hit, expected in zip(hits(ids, BLOCK), bound(requests, BLOCK), strict=True)] == [
         0, -BLOCK, 0, 0,
     ]  # fmt: skip
 

@@ -17,11 +17,11 @@ class Rows:
     """A trace in memory."""
 
     def __init__(self, rows: Iterable[TraceRow]) -> None:
-        self.found = list(rows)
+        self.trace_rows = list(rows)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """All of them."""
-        return iter(self.found)
+        return iter(self.trace_rows)
 
     def notes(self) -> list[str]:
         """None."""
@@ -36,9 +36,9 @@ def seen(starts_s: Iterable[float]) -> Arrivals:
     starts = Starts(Rng("ticks"))
     for at_s in starts_s:
         starts.add(at_s)
-    found = starts.done()
-    assert found is not None
-    return found
+    arrivals = starts.done()
+    assert arrivals is not None
+    return arrivals
 
 
 def single_turns(starts_s: Iterable[float], inputs: Distribution, outputs: Distribution) -> Rows:

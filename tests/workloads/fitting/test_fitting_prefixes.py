@@ -16,8 +16,10 @@ def test_the_bound_is_what_the_longest_known_prefix_gives(prompts: list[list[int
     for prompt in prompts:
         tokens = 16 * len(prompt) + 5
         bound.add(tuple(prompt), 16, tokens)
-        known = [length for length in range(len(prompt) + 1) for other in earlier if other[:length] == prompt[:length]]
-        hits += 16 * max(known, default=0)
+        shared_lengths = [
+            length for length in range(len(prompt) + 1) for other in earlier if other[:length] == prompt[:length]
+        ]
+        hits += 16 * max(shared_lengths, default=0)
         total += tokens
         earlier.append(prompt)
     assert bound.share == hits / total

@@ -53,8 +53,8 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
     assert read("azure", path) == wanted
     rows[1500] = rows[1499]  # at its time again, which is no step back
     rows[1700] = rows[1500]
-    said = refusal("azure", write(path, AZURE + "\n".join(rows)))
-    assert said == ", row 1702: its time is before that of the previous row; sort the file by its time column"
+    message = refusal("azure", write(path, AZURE + "\n".join(rows)))
+    assert message == ", row 1702: its time is before that of the previous row; sort the file by its time column"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -108,8 +108,8 @@ def test_burstgpt_of_eight_columns_has_sessions_whose_think_time_counts_from_the
         "150.0,b,1,GPT-4,1950,20,1970,Conversation log",
         "160.0,a,1,GPT-4,1500,30,1530,Conversation log",
     ]
-    found = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
-    assert [(row.at_s, row.session, row.think_s, row.output_tokens) for row in found] == [
+    trace_rows = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
+    assert [(row.at_s, row.session, row.think_s, row.output_tokens) for row in trace_rows] == [
         (0.0, "a", None, 446),
         (20.0, None, None, 29),
         (30.0, "b", None, 123),
@@ -124,8 +124,8 @@ def test_burstgpt_forgets_the_session_that_has_been_quiet_longest(
 ) -> None:
     monkeypatch.setattr(burstgpt, "_MAX_SESSIONS", 2)
     rows = [f"{i},{name},0,GPT-4,9,4,13,Conversation log" for i, name in enumerate("abacab")]
-    found = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
-    assert [row.think_s for row in found] == [None, None, 2.0, None, 2.0, None]
+    trace_rows = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
+    assert [row.think_s for row in trace_rows] == [None, None, 2.0, None, 2.0, None]
 
 
 def test_the_flat_table_shares_exactly_the_blocks_that_it_says(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_the_flat_table_shares_exactly_the_blocks_that_it_says(tmp_path: Path) -
     assert first.at_s is None
 
 
-def shared(one: TraceRow, other: TraceRow) -> int:
+def shared(first: TraceRow, second: TraceRow) -> int:
     """How many blocks two prompts begin with alike."""
-    equal = [a == b for a, b in zip(one.blocks, other.blocks, strict=False)]
+    equal = [a == b for a, b in zip(first.blocks, second.blocks, strict=False)]
     return [*equal, False].index(False)
 
 
@@ -159,8 +159,8 @@ def test_any_csv_is_read_by_a_map_of_its_columns(tmp_path: Path) -> None:
     rows = ["1500,100,10.0,ann,", '"2000",200, 20 ,,', "2500,1,0,ann,4", "3000,5,6,ann,500"]
     columns = {"at_s": 'when;"x"', "input_tokens": "prompt", "output_tokens": "answer", "session": "user"}
     path = write(tmp_path / "trace.csv", "\n".join(['"when;""x""",prompt,answer,user,pause', *rows]))
-    found = read("csv", path, columns={**columns, "think_s": "pause"}, time_unit_s=0.001)
-    assert found == [
+    trace_rows = read("csv", path, columns={**columns, "think_s": "pause"}, time_unit_s=0.001)
+    assert trace_rows == [
         TraceRow(0.0, 100, 10, "ann"),
         TraceRow(0.5, 200, 20),
         TraceRow(1.5, 5, 6, "ann", 0.5),
