@@ -109,12 +109,12 @@ class TestCheckouts:
         assert len(clean) == 40
         assert tagged == f"v1-0-g{clean}"
         (source / "engine.py").write_text("FAST = 1")
-        one = checkout(source)
+        edited = checkout(source)
         (source / "engine.py").write_text("FAST = 2")
-        two = checkout(source)
-        assert len({tagged, one, two}) == 3
-        assert one is not None
-        assert one.startswith(f"{tagged}-dirty-")
+        edited_again = checkout(source)
+        assert len({tagged, edited, edited_again}) == 3
+        assert edited is not None
+        assert edited.startswith(f"{tagged}-dirty-")
         (source / "engine.py").write_text("FAST = True")
         assert checkout(source) == tagged
 

@@ -150,10 +150,10 @@ def test_ctrl_c_reaches_the_engine_once_and_through_the_guard(tmp_path: Path) ->
 
 def test_no_secret_stays_in_the_log_when_the_harness_is_killed(tmp_path: Path) -> None:
     """Neither the harness nor anybody after it has the chance to clean up."""
-    told, folder = tmp_path / "told", tmp_path / "run"
+    printed, folder = tmp_path / "told", tmp_path / "run"
     folder.mkdir()
-    told.write_text(f"token={SENTINEL} twice {SENTINEL}")
-    with harness(folder, f"print={told}", token=SENTINEL) as (process, held):
+    printed.write_text(f"token={SENTINEL} twice {SENTINEL}")
+    with harness(folder, f"print={printed}", token=SENTINEL) as (process, held):
         (guards,) = (child for child in psutil.Process(process.pid).children())
         with Held(guards.pid) as guards_held:
             process.kill()
@@ -183,14 +183,14 @@ class TestMaskedLog:
 
     @pytest.mark.parametrize("cut", range(28))
     def test_a_secret_is_masked_wherever_the_output_is_cut(self, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
-        said = b"a=secret-token b=secret\nend"
-        assert self.copied(monkeypatch, said[:cut], said[cut:]) == b"a=*** b=***\nend"
+        output = b"a=secret-token b=secret\nend"
+        assert self.copied(monkeypatch, output[:cut], output[cut:]) == b"a=*** b=***\nend"
 
     def test_a_line_without_an_end_is_written_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = random.Random(4)
-        said = b"".join(rng.choice((b"x" * 5_000, b"secret-token")) for _ in range(100))
-        pieces = [said[at : at + 7_001] for at in range(0, len(said), 7_001)]
-        assert self.copied(monkeypatch, *pieces) == said.replace(b"secret-token", b"***")
+        output = b"".join(rng.choice((b"x" * 5_000, b"secret-token")) for _ in range(100))
+        pieces = [output[at : at + 7_001] for at in range(0, len(output), 7_001)]
+        assert self.copied(monkeypatch, *pieces) == output.replace(b"secret-token", b"***")
 
     def test_a_full_disk_does_not_stop_the_engine(self) -> None:
         """It would wait for ever for somebody to read its pipe."""

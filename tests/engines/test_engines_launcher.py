@@ -71,12 +71,12 @@ class TestReady:
         assert isinstance(error, NotReady)
         assert "(last: ClientConnectorError)" in str(error)
 
-    @pytest.mark.parametrize(("served", "said"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
-    def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, said: str) -> None:
+    @pytest.mark.parametrize(("served", "message"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
+    def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, message: str) -> None:
         """On another host: a server that was there before answers at once, the engine itself would in a minute."""
         error = failure(visit(fake_engine(tmp_path, served, listed_model="smol"), tmp_path / "log"))
         assert isinstance(error, NotReady)
-        assert f"another server answers in place of the engine: {said} not smol; start again" in str(error)
+        assert f"another server answers in place of the engine: {message} not smol; start again" in str(error)
 
     def test_the_engine_itself_is_known_by_its_models_name(self, tmp_path: Path) -> None:
         asyncio.run(visit(fake_engine(tmp_path, "serves=smol", listed_model="smol"), tmp_path / "log"))
@@ -204,9 +204,9 @@ class TestFiles:
 
         async def story() -> None:
             async with asyncio.timeout(SOON_S), launched(launch, tmp_path / "log"):
-                while "token=" not in (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110
+                while "token=" not in (log := (tmp_path / "log").read_text()):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
-                assert said == "loading None 1\ntoken=••• of •••\n", "while it runs too"
+                assert log == "loading None 1\ntoken=••• of •••\n", "while it runs too"
 
         asyncio.run(story())
         assert (tmp_path / "log").read_text() == "loading None 1\ntoken=••• of •••\nbye\n"
@@ -253,9 +253,9 @@ class TestTail:
 
 class TestPort:
     def test_a_free_port_is_found_and_a_wanted_one_kept(self) -> None:
-        found = pick_port()
-        assert 1024 < found < 65536
-        assert pick_port(found) == found
+        port = pick_port()
+        assert 1024 < port < 65536
+        assert pick_port(port) == port
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
     def test_a_port_that_is_listened_on_is_refused(self, address: str) -> None:

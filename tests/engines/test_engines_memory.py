@@ -6,7 +6,7 @@ import pytest
 
 from engines.memory import error_line, kernel_kills
 
-SAID = [
+ERROR_LINES = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.57 GiB",
     "RuntimeError: CUDA error: out of memory",
     "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 91 MiB on device 0: cudaMalloc failed: out of memory",
@@ -21,7 +21,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("line", SAID)
+@pytest.mark.parametrize("line", ERROR_LINES)
 def test_engines_say_so_in_many_words(line: str) -> None:
     assert error_line(["loading", f"  {line}", "RuntimeError: Engine core initialization failed."]) == line
 

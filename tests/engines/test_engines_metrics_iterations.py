@@ -103,9 +103,9 @@ def test_records_lost_to_another_reader_are_counted():
 
 def test_values_that_the_engine_lacks_are_absent():
     assert IterationReader().read(b'[{"iter":1,"numActiveRequests":3}]') == {"running": 3}
-    told = record(1)
-    told["kvCacheStats"] = told["specDecodingStats"] = told["inflightBatchingStats"] = None
-    assert set(IterationReader().read(page(told))) == {"running", "waiting"}
+    bare = record(1)
+    bare["kvCacheStats"] = bare["specDecodingStats"] = bare["inflightBatchingStats"] = None
+    assert set(IterationReader().read(page(bare))) == {"running", "waiting"}
     empty = IterationReader().read(page(record(1, maxNumBlocks=0)))
     assert "kv_usage_share" not in empty
 

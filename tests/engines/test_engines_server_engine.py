@@ -258,10 +258,10 @@ async def visit(launch: Launch, log: Path) -> None:
 
 def command_lines() -> str:
     """Of every process of this machine."""
-    found: list[str] = []
+    words: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
-        found += process.info["cmdline"] or []
-    return "\n".join(found)
+        words += process.info["cmdline"] or []
+    return "\n".join(words)
 
 
 HARNESS = """

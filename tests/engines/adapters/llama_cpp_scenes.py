@@ -26,10 +26,10 @@ def made(model: Model, adapter: str = "llama_cpp", deployment: Deployment | None
 
 
 def launch(model: Model, adapter: str = "llama_cpp", deployment: Deployment | None = None, **settings: Any) -> Launch:
-    """How it would be started."""
-    found = made(model, adapter, deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    """How it would be command."""
+    command = made(model, adapter, deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def environment(folder: Path, package: str, version: str) -> str:

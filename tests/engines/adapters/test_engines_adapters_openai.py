@@ -47,13 +47,13 @@ def test_the_key_is_in_nothing_that_is_printed_or_stored(monkeypatch: pytest.Mon
     held = engine("openai", Model("smol"), {}, deployment=WITH_KEY)
     assert isinstance(held, OpenAiEngine)
     server = attached(held.url or "", held.access)
-    told = [
+    texts = [
         repr(held.setup), repr(held), repr(held.dialect), str(vars(held)), repr(server), str(vars(server)),
         str(asyncio.run(held.describe(server))), repr(copy.copy(held.access)),
         msgspec.json.encode(held.setup.deployment).decode(), str(masked_data(msgspec.to_builtins(held.access))),
     ]  # fmt: skip
-    assert [text for text in told if SENTINEL in text] == []
-    assert "BAKEOFF_TEST_KEY" in told[0], "the name of the variable may be told"
+    assert [text for text in texts if SENTINEL in text] == []
+    assert "BAKEOFF_TEST_KEY" in texts[0], "the name of the variable may be told"
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +104,14 @@ def test_routes_that_it_does_not_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "told"),
+    ("url", "options", "excerpts"),
     [
         (ELSEWHERE, {}, ("compare figures per token",)),
         (SERVICE, {}, ("compare figures per token", "its tokens are not counted")),
         (ELSEWHERE, {"api": "responses"}, ("figures per token", "its tokens are not counted", "template come on top")),
     ],
 )
-def test_notes_explain_its_metrics(url: str, options: dict[str, object], told: tuple[str, ...]) -> None:
+def test_notes_explain_its_metrics(url: str, options: dict[str, object], excerpts: tuple[str, ...]) -> None:
     notes = engine("openai", Model("m"), options, deployment=Deployment(url=url)).notes
-    assert len(notes) == len(told)
-    assert all(part in note for part, note in zip(told, notes, strict=True))
+    assert len(notes) == len(excerpts)
+    assert all(part in note for part, note in zip(excerpts, notes, strict=True))

@@ -69,9 +69,9 @@ def made(deployment: Deployment = HERE, **settings: Any) -> SglangEngine:
 
 
 def launch(deployment: Deployment = HERE, **settings: Any) -> Launch:
-    found = made(deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def test_it_tells_metrics_and_cache_hits_and_samples_as_requests_say() -> None:
@@ -82,9 +82,9 @@ def test_it_tells_metrics_and_cache_hits_and_samples_as_requests_say() -> None:
 
 def test_its_readiness_generates_no_tokens() -> None:
     """Bias 2: /health runs a generation each time and takes a second."""
-    found = launch()
-    assert found.ready_path == "/ready"
-    assert found.env == {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+    command = launch()
+    assert command.ready_path == "/ready"
+    assert command.env == {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
 
 @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
@@ -174,10 +174,10 @@ def test_over_ssh_the_program_is_looked_for_there() -> None:
 
 
 def test_at_an_address_nothing_is_launched() -> None:
-    found = engine(
+    attached_engine = engine(
         "sglang", Model("smol"), {"api": "native"}, EngineSpec(), Deployment(url="http://127.0.0.1:30000/v1")
     )
-    assert found.launch(9000) is None
+    assert attached_engine.launch(9000) is None
 
 
 # What it is asked beside the load.
@@ -202,10 +202,10 @@ def flags(*argv: str) -> Any:
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     fake = FakeSglang(flags=flags("--tp-size", "2", "--context-length", "2048", "--dtype", "bfloat16"))
-    told = ask(fake, lambda sglang, there: sglang.describe(there))
-    assert told["version"] == "0.5.23"
-    assert (told["tp_size"], told["context_length"], told["dtype"]) == (2, 2048, "bfloat16")
-    assert not {"launch_command", "internal_states", "host"} & set(told)
+    description = ask(fake, lambda sglang, there: sglang.describe(there))
+    assert description["version"] == "0.5.23"
+    assert (description["tp_size"], description["context_length"], description["dtype"]) == (2, 2048, "bfloat16")
+    assert not {"launch_command", "internal_states", "host"} & set(description)
 
 
 def test_its_prefix_cache_is_emptied() -> None:

@@ -86,9 +86,9 @@ def made(deployment: Deployment, model: Model = MODEL, **settings: Any) -> VllmE
 
 
 def launch(deployment: Deployment, **settings: Any) -> Launch:
-    found = made(deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def test_a_launch_for_a_profile_exports_only_the_spans_that_requests_ask_for(gpu: Deployment):
@@ -114,10 +114,10 @@ def test_it_is_started_from_its_environment_with_neutral_sampling_and_without_a_
     gpu: Deployment,
 ) -> None:
     """Bias 2: the model's generation config decides nothing."""
-    found = launch(gpu)
+    command = launch(gpu)
     python = f"{gpu.environment}/bin/python"
-    assert found.argv == (python, "-m", "vllm.entrypoints.openai.api_server", *WHERE, *FIXED)
-    assert (found.ready_path, found.ready_timeout_s) == ("/health", 600.0)
+    assert command.argv == (python, "-m", "vllm.entrypoints.openai.api_server", *WHERE, *FIXED)
+    assert (command.ready_path, command.ready_timeout_s) == ("/health", 600.0)
 
 
 def test_nothing_of_it_leaves_the_machine_and_its_development_calls_are_there(gpu: Deployment) -> None:
@@ -202,9 +202,9 @@ def test_a_launched_server_asks_for_the_key_that_requests_carry(
 ) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", "sk-sentinel-vllm")
     keyed = msgspec.structs.replace(gpu, api_key_env="BAKEOFF_TEST_KEY")
-    found = launch(keyed)
-    assert found.env["VLLM_API_KEY"] == "sk-sentinel-vllm"
-    assert not any("sentinel" in word for word in found.argv)
+    command = launch(keyed)
+    assert command.env["VLLM_API_KEY"] == "sk-sentinel-vllm"
+    assert not any("sentinel" in word for word in command.argv)
 
 
 def test_a_reader_is_told_that_the_front_end_shares_the_machine(gpu: Deployment) -> None:
@@ -214,9 +214,9 @@ def test_a_reader_is_told_that_the_front_end_shares_the_machine(gpu: Deployment)
 
 
 def test_at_an_address_nothing_is_launched_and_the_dialect_is_its_own() -> None:
-    found = engine("vllm", Model("smol"), {}, EngineSpec(), Deployment(url="http://127.0.0.1:8000/v1"))
-    assert found.launch(9000) is None
-    assert isinstance(found.dialect, VllmDialect)
+    attached_engine = engine("vllm", Model("smol"), {}, EngineSpec(), Deployment(url="http://127.0.0.1:8000/v1"))
+    assert attached_engine.launch(9000) is None
+    assert isinstance(attached_engine.dialect, VllmDialect)
 
 
 # What it is asked beside the load.
@@ -287,8 +287,8 @@ def ask(asked: Asked, question: Any) -> Any:
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     """Bias 8: how many sequences and tokens it really batches is read back."""
-    told = ask(Asked(), lambda vllm, there: vllm.describe(there))
-    assert told == {
+    description = ask(Asked(), lambda vllm, there: vllm.describe(there))
+    assert description == {
         "version": "0.32.0",
         "max_model_len": 2048,
         "kv_cache": {"block_size": "128", "num_gpu_blocks": "728", "cache_dtype": "auto"},
@@ -300,8 +300,8 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
 
 
 def test_out_of_development_mode_it_is_described_by_what_is_left() -> None:
-    told = ask(Asked(dev=False), lambda vllm, there: vllm.describe(there))
-    assert set(told) == {"version", "max_model_len", "kv_cache"}
+    description = ask(Asked(dev=False), lambda vllm, there: vllm.describe(there))
+    assert set(description) == {"version", "max_model_len", "kv_cache"}
 
 
 def test_its_configuration_is_asked_for_again_where_it_was_too_slow_to_answer() -> None:

@@ -137,11 +137,15 @@ class TestRequests:
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     def test_llama_cpp_python_forces_the_length_by_min_tokens_and_no_penalty(self, turn: Turn) -> None:
         """It penalises repetitions by default, also in greedy decoding."""
-        found = body(PYTHON, turn)
+        request_body = body(PYTHON, turn)
         wanted = turn.output_tokens
-        assert (found["max_tokens"], found["min_tokens"], found["temperature"]) == (wanted, wanted, 0)
-        assert found["repeat_penalty"] == 1.0
-        assert not {"ignore_eos", "stream_options"} & set(found), "these it would ignore"
+        assert (request_body["max_tokens"], request_body["min_tokens"], request_body["temperature"]) == (
+            wanted,
+            wanted,
+            0,
+        )
+        assert request_body["repeat_penalty"] == 1.0
+        assert not {"ignore_eos", "stream_options"} & set(request_body), "these it would ignore"
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     @pytest.mark.parametrize("logprobs", [False, True])
@@ -228,10 +232,10 @@ class TestNativeStream:
         assert read(NATIVE, *burst) == [TokenDelta(" c", (265 + i,)) for i in range(4)]
 
     def test_log_probabilities_come_with_their_token_and_not_with_pieces(self) -> None:
-        def said(value: float) -> dict[str, object]:
+        def probability(value: float) -> dict[str, object]:
             return {"completion_probabilities": [{"id": 9, "token": " a", "logprob": value, "top_logprobs": []}]}
 
-        events = read(NATIVE, native(" a", [9], 1, **said(-0.5)), native("🇫", [121], 4, **said(-0.25)))
+        events = read(NATIVE, native(" a", [9], 1, **probability(-0.5)), native("🇫", [121], 4, **probability(-0.25)))
         assert events == [TokenDelta(" a", (9,), (-0.5,)), TokenDelta("🇫", tokens=3)]
 
     def test_a_server_that_sends_no_ids_is_read_too(self) -> None:
@@ -269,12 +273,12 @@ class TestOpenAiStream:
         assert [type(event) for event in read(OPENAI, ended)] == [EmptyChunk, StreamFault]
 
     def test_ids_of_a_chats_log_probabilities_hold_where_counts_confirm_them(self) -> None:
-        def said(text: str, token: int, total: int) -> dict[str, object]:
+        def chat_chunk(text: str, token: int, total: int) -> dict[str, object]:
             logprobs = {"content": [{"id": token, "token": text, "logprob": -0.5}]}
             choice = {"finish_reason": None, "index": 0, "delta": {"content": text}, "logprobs": logprobs}
             return {"choices": [choice], "timings": {"predicted_n": total}}
 
-        events = read(OPENAI, said("Hi", 7, 1), said(" 🦙", 243, 4), said("!", 9, 5))
+        events = read(OPENAI, chat_chunk("Hi", 7, 1), chat_chunk(" 🦙", 243, 4), chat_chunk("!", 9, 5))
         assert events == [TokenDelta("Hi", (7,), (-0.5,)), TokenDelta(" 🦙", tokens=3), TokenDelta("!", (9,), (-0.5,))]
 
     @given(st.dictionaries(st.sampled_from(["content", "stop", "tokens", "choices", "timings", "__verbose", "error",
@@ -289,10 +293,10 @@ class TestOpenAiStream:
 
 
 def test_refusals_are_told_in_the_servers_words() -> None:
-    said = b'{"error":{"code":400,"message":"request (1500 tokens) exceeds the available context size (1024 tokens)",'
-    said += b'"type":"exceed_context_size_error","n_prompt_tokens":1500,"n_ctx":1024}}'
-    told = NATIVE.refusal(400, said)
-    assert told == "HTTP 400: request (1500 tokens) exceeds the available context size (1024 tokens)"
+    answer = b'{"error":{"code":400,"message":"request (1500 tokens) exceeds the available context size (1024 tokens)",'
+    answer += b'"type":"exceed_context_size_error","n_prompt_tokens":1500,"n_ctx":1024}}'
+    refusal = NATIVE.refusal(400, answer)
+    assert refusal == "HTTP 400: request (1500 tokens) exceeds the available context size (1024 tokens)"
     failed = b'{"error":{"message":"3 validation errors:\\n  {}","type":"internal_server_error","code":null}}'
     assert PYTHON.refusal(500, failed) == "HTTP 500: 3 validation errors: {}"
 
@@ -335,14 +339,14 @@ class TestRecordings:
         ]  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "texts"),
         [("chat_stream", ["Hello", "!", " How", " can"]), ("completion_stream", [" Paris", ".", "\n", "-"])],
     )
-    def test_llama_cpp_python_counts_by_its_chunks(self, name: str, said: list[str]) -> None:
+    def test_llama_cpp_python_counts_by_its_chunks(self, name: str, texts: list[str]) -> None:
         """The last chunk is empty; with no usage, each text is a token where the tokenizer has no other opinion."""
         events = recorded(PYTHON, f"llama_cpp_python_{name}.http")
         deltas = [event for event in events if isinstance(event, TokenDelta)]
-        assert [one.text for one in deltas] == said
+        assert [delta.text for delta in deltas] == texts
         assert events[-2:] == [EMPTY, Finish("length")]
         assert token_counts(list(enumerate(deltas)), None, None) == ([1, 1, 1, 1], TokenSource.ASSUMED)
 
@@ -351,14 +355,14 @@ class TestRecordings:
         assert recorded(PYTHON, "llama_cpp_python_err_too_long_stream.http") == []
 
     @pytest.mark.parametrize(
-        ("name", "told"),
+        ("name", "message"),
         [
             ("llama_server_err_context.http", "HTTP 400: request (1500 tokens) exceeds the available context size"),
             ("llama_server_err_bad_type.http", "HTTP 400: "),
             ("llama_cpp_python_err_token_ids.http", "HTTP 500: 3 validation errors: {'type': 'string_type'"),
         ],
     )
-    def test_errors(self, name: str, told: str) -> None:
+    def test_errors(self, name: str, message: str) -> None:
         _, _, answer = (CAPTURES / name).read_bytes().partition(b"HTTP ")
         head, _, content = answer.partition(b"\n\n")
-        assert NATIVE.refusal(int(head[:3]), content).startswith(told)
+        assert NATIVE.refusal(int(head[:3]), content).startswith(message)

@@ -204,16 +204,16 @@ class TestGarbage:
     @pytest.mark.parametrize("dialect", DIALECTS)
     @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
     def test_random_bytes_raise_nothing(self, dialect: OpenAiDialect, data: bytes) -> None:
-        found = dialect.events(data)
-        assert all(isinstance(event, Event) for event in found)
+        events = dialect.events(data)
+        assert all(isinstance(event, Event) for event in events)
         assert dialect.refusal(500, data).startswith("HTTP 500: ")
 
     @given(payload=JSON)
     def test_random_json_never_raises_and_gives_events_that_can_be_stored(self, payload: object) -> None:
         data = json.dumps(payload).encode()
-        found = OpenAiDialect().events(data)
-        assert all(isinstance(event, Event) for event in found)
-        msgspec.json.encode(found)
+        events = OpenAiDialect().events(data)
+        assert all(isinstance(event, Event) for event in events)
+        msgspec.json.encode(events)
         assert "\n" not in OpenAiDialect().refusal(500, data)
 
     @given(payload=JSON)

@@ -35,7 +35,9 @@ def wheel(folder: Path, name: str, version: str = "1.0", *requires: str) -> None
     head = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"  # as many packages write themselves
     with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{module}.py", f"version = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", head + "".join(f"Requires-Dist: {one}\n" for one in requires))
+        archive.writestr(
+            f"{info}/METADATA", head + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.engines.fakes.answers import Answering, ended, fails_after, part, shown
 from tests.engines.fakes.stage import Script, Token, event
 
-_KNOWN = {
+_FIELDS = {
     "model", "max_tokens", "messages", "system", "stream", "temperature", "top_p", "top_k", "stop_sequences",
     "thinking", "cache_control", "tools", "tool_choice", "metadata", "service_tier",
 }  # fmt: skip
@@ -125,7 +125,7 @@ def _problem(request: web.Request, body: dict) -> str | None:
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
             return f"{name}: Field required"
-    if unknown := sorted(set(body) - _KNOWN):
+    if unknown := sorted(set(body) - _FIELDS):
         return f"{unknown[0]}: Extra inputs are not permitted"
     roles = [message["role"] for message in body["messages"]]
     wrong = next((role for role in roles if role not in {"user", "assistant"}), None)

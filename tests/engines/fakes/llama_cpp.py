@@ -42,9 +42,9 @@ class _Task:
         self.drafted = self.verifications = 0
 
     def timings(self) -> dict[str, float]:
-        said = {"cache_n": self.cached, "prompt_n": self.length - self.cached, "prompt_ms": 1.5, "predicted_ms": 2.5}
+        counts = {"cache_n": self.cached, "prompt_n": self.length - self.cached, "prompt_ms": 1.5, "predicted_ms": 2.5}
         drafts = {"draft_n": self.drafted, "draft_n_accepted": self.drafted} if self.drafted else {}
-        return {**said, "predicted_n": self.predicted, "predicted_per_second": 100.0, **drafts}
+        return {**counts, "predicted_n": self.predicted, "predicted_per_second": 100.0, **drafts}
 
     def final(self, reason: str) -> dict[str, Any]:
         """The last native event."""
@@ -229,13 +229,13 @@ def _native(task: _Task, text: str, tokens: Sequence[Token], end: str | None) ->
     if end:
         return [_FAILED if end == "error" else task.final(end)]
     counts = {"tokens_predicted": task.predicted, "tokens_evaluated": task.length}
-    said = {"index": 0, "content": text, "stop": False, "id_slot": -1, **counts}
+    payload = {"index": 0, "content": text, "stop": False, "id_slot": -1, **counts}
     if text == "progress":
-        return [{**said, "content": "", "tokens": [0], "timings": task.timings(), "prompt_progress": _PROGRESS}]
-    said["tokens"] = [tokens[-1].id] if task.body.get("return_tokens") else []
+        return [{**payload, "content": "", "tokens": [0], "timings": task.timings(), "prompt_progress": _PROGRESS}]
+    payload["tokens"] = [tokens[-1].id] if task.body.get("return_tokens") else []
     if task.body.get("n_probs") or task.body.get("logprobs"):
-        said["completion_probabilities"] = [_probability(tokens[-1], text)]
-    return [said]
+        payload["completion_probabilities"] = [_probability(tokens[-1], text)]
+    return [payload]
 
 
 def _text(task: _Task, text: str, tokens: Sequence[Token], end: str | None) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ _SHARED = {
     "prompt_cache_key", "prompt_cache_retention", "seed", "stop", "n", "frequency_penalty", "presence_penalty",
     "logit_bias",
 }  # fmt: skip
-KNOWN = {
+FIELDS = {
     "chat": _SHARED | {"messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs",
                        "reasoning_effort", "response_format", "tools", "tool_choice"},
     "completions": _SHARED | {"prompt", "max_tokens", "logprobs", "best_of", "echo", "suffix"},
@@ -80,14 +80,14 @@ class FakeOpenAi(Answering):
         tokens = script.tokens(wanted)
 
         def written(choice: dict) -> bytes:
-            told = {**head, "choices": [choice], **({"usage": None} if options.get("include_usage") else {})}
+            chunk = {**head, "choices": [choice], **({"usage": None} if options.get("include_usage") else {})}
             pad = next(padding)
-            return event({**told, "obfuscation": pad} if pad else told)
+            return event({**chunk, "obfuscation": pad} if pad else chunk)
 
         async with self.stream(request) as response:
             if "messages" in body:
                 await response.write(written(_choice(body, {"role": "assistant", "content": "", "refusal": None})))
-            async for group in self._said(script, tokens):
+            async for group in self._streamed(script, tokens):
                 if group is None:
                     await response.write(event({"error": _FAILURE}))
                     return response
@@ -124,7 +124,7 @@ class FakeOpenAi(Answering):
             place = {"item_id": "m1", "output_index": 0, "content_index": 0}
             part_ = {"type": "output_text", "text": "", "annotations": []}
             await response.write(written("response.content_part.added", **place, part=part_))
-            async for group in self._said(script, tokens):
+            async for group in self._streamed(script, tokens):
                 if group is None:
                     failed = {**_response("failed"), "error": {"code": "server_error", "message": _FAILURE["message"]}}
                     await response.write(written("response.failed", response=failed))
@@ -165,7 +165,7 @@ class FakeOpenAi(Answering):
             {"kind": f"response.{named}", "response": whole},
         ]
 
-    async def _said(self, script: Script, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token] | None]:
+    async def _streamed(self, script: Script, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token] | None]:
         """The tokens as they come; None where it fails."""
         count, breaks = 0, fails_after(script)
         async for group in script.paced(tokens):
@@ -195,21 +195,21 @@ class FakeOpenAi(Answering):
             return _refused(401)
         body = msgspec.json.decode(await request.read(), type=dict)
         self.bodies.append(body)
-        if unknown := sorted(set(body) - KNOWN[route]):
+        if unknown := sorted(set(body) - FIELDS[route]):
             return _refused(400, f"Unrecognized request argument supplied: {unknown[0]}")
         return body
 
 
 def _refused(status: int, message: str | None = None) -> web.Response:
     kind, usual = _ERRORS[status]
-    told = {"message": message or usual, "type": kind, "param": None, "code": None}
-    return web.json_response({"error": told}, status=status, headers={"retry-after": "0"})
+    error = {"message": message or usual, "type": kind, "param": None, "code": None}
+    return web.json_response({"error": error}, status=status, headers={"retry-after": "0"})
 
 
 def _response(status: str) -> dict[str, Any]:
     fixed = {"created_at": 1, "model": "m", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    told = {"id": "r1", "object": "response", "status": status, "output": [], "usage": None, "error": None}
-    return {**told, "incomplete_details": None, **fixed}
+    response = {"id": "r1", "object": "response", "status": status, "output": [], "usage": None, "error": None}
+    return {**response, "incomplete_details": None, **fixed}
 
 
 def _choice(body: dict, delta: dict, tokens: Sequence[Token] = ()) -> dict[str, Any]:

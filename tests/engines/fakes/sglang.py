@@ -136,14 +136,14 @@ class FakeSglang(Fake):
         if len(ids) + wanted > self.context:
             return web.json_response({"error": {"message": self._too_long(ids, wanted)}}, status=400)
         async with self.stream(request) as response:
-            said: list[Token] = []
+            tokens: list[Token] = []
             async for new, meta in self._answer(ids, wanted, forced=forced):
                 if meta is None:
                     message = {"message": "CUDA error", "type": "invalid_request_error", "code": 500}
                     await response.write(event({"error": {**message, "retryable": False}}))
                     break
-                said += new
-                shown = new if self.flags.incremental_streaming_output else said
+                tokens += new
+                shown = new if self.flags.incremental_streaming_output else tokens
                 if body.get("return_logprob"):
                     meta["output_token_logprobs"] = [[token.logprob, token.id, None] for token in shown]
                     meta["output_token_logprobs_length"] = len(shown)
@@ -181,12 +181,12 @@ class FakeSglang(Fake):
                 if not count and kind != "text_completion":
                     await response.write(event({**head, "choices": [_delta({"role": "assistant", "content": ""})]}))
                 count += len(new)
-                so_far = self._usage(ids, count, meta) if _told(body, "continuous_usage_stats") else None
+                so_far = self._usage(ids, count, meta) if _stream_option(body, "continuous_usage_stats") else None
                 await response.write(event({**head, "choices": [_choice(body, new, meta, kind)], "usage": so_far}))
             if kind != "text_completion":
                 ended = {**_delta({}), "finish_reason": meta["finish_reason"]["type"]}
                 await response.write(event({**head, "choices": [ended]}))
-            if _told(body, "include_usage"):
+            if _stream_option(body, "include_usage"):
                 await response.write(event({**head, "choices": [], "usage": self._usage(ids, count, meta)}))
             await response.write(DONE)
         return response
@@ -254,16 +254,16 @@ def _refused(message: str) -> web.Response:
 
 
 def _delta(delta: dict) -> dict[str, Any]:
-    told = {"reasoning_content": None, **delta}
-    return {"index": 0, "delta": told, "logprobs": None, "finish_reason": None, "matched_stop": None}
+    fields = {"reasoning_content": None, **delta}
+    return {"index": 0, "delta": fields, "logprobs": None, "finish_reason": None, "matched_stop": None}
 
 
 def _choice(body: dict, new: Sequence[Token], meta: dict, kind: str) -> dict[str, Any]:
     """One choice of a chunk; in a chat the reason why it ended comes in a chunk of its own."""
     text = "".join(token.text for token in new if not token.special)
     if kind != "text_completion":
-        said = [{"token": token.text, "logprob": token.logprob, "bytes": None, "top_logprobs": []} for token in new]
-        return {**_delta({"content": text}), "logprobs": {"content": said} if body.get("logprobs") else None}
+        logprobs = [{"token": token.text, "logprob": token.logprob, "bytes": None, "top_logprobs": []} for token in new]
+        return {**_delta({"content": text}), "logprobs": {"content": logprobs} if body.get("logprobs") else None}
     reason = meta["finish_reason"] or {}
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason.get("type")}
     if body.get("logprobs") is not None:
@@ -300,5 +300,5 @@ if __name__ == "__main__":
     main()
 
 
-def _told(body: dict, option: str) -> bool:
+def _stream_option(body: dict, option: str) -> bool:
     return bool((body.get("stream_options") or {}).get(option))

@@ -44,8 +44,8 @@ class Script(msgspec.Struct, frozen=True):
         """The answer: ``wanted`` tokens, or fewer where the model ends first and may."""
         ends = self.natural_length and self.natural_length < wanted and not forced
         count = self.natural_length - 1 if ends else wanted
-        said = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
-        return [*said, Token(EOS_ID, "</s>", special=True)] if ends else said
+        tokens = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
+        return [*tokens, Token(EOS_ID, "</s>", special=True)] if ends else tokens
 
     def groups(self, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
         """The tokens as they come together."""

@@ -96,9 +96,9 @@ class TensorRtLlmFake(Fake):
         self.reads += 1
         if not self._iterations:
             await asyncio.sleep(self._wait_s)
-        told = list(self._iterations)
+        records = list(self._iterations)
         self._iterations.clear()
-        return web.json_response(told)
+        return web.json_response(records)
 
     async def _prometheus(self, _: web.Request) -> web.Response:
         labels = '{engine_type="undefined",model_name="undefined"}'
@@ -116,7 +116,9 @@ class TensorRtLlmFake(Fake):
                 return web.json_response(flat, status=status)
         self._number += 1
         prompt = body.get("prompt") or body.get("messages") or ""
-        cached = self._look_up(prompt if isinstance(prompt, str) else "\n".join(said["content"] for said in prompt))
+        cached = self._look_up(
+            prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+        )
         async with self.stream(request) as response:
             writing = _Writing(self, body, api, self._number, self._count(prompt), cached)
             async for chunk, is_last in self._chunks(body, writing):
@@ -145,10 +147,10 @@ class TensorRtLlmFake(Fake):
             return 0
         words = prompt.split()
         heads = [" ".join(words[:end]) for end in range(BLOCK_TOKENS, len(words), BLOCK_TOKENS)]
-        found = sum(head in self._seen for head in heads)
+        reused = sum(head in self._seen for head in heads)
         self._seen.update(heads)
-        self._reused, self._missed = self._reused + found, self._missed + len(heads) - found
-        return found * BLOCK_TOKENS
+        self._reused, self._missed = self._reused + reused, self._missed + len(heads) - reused
+        return reused * BLOCK_TOKENS
 
     def _iterate(self, group: Sequence[Token]) -> None:
         self._iteration += 1
@@ -230,8 +232,8 @@ class _Writing:
             choice["logprobs"] = {"content": [{"token": t.text, "logprob": t.logprob, "bytes": []} for t in group]}
         if finish:
             choice["finish_reason"] = finish
-        said = event({**self._head, "choices": [choice]})
-        return opening.removesuffix(b"\n\n") + b" \n\n" + said if self._chunks == 1 else said
+        content = event({**self._head, "choices": [choice]})
+        return opening.removesuffix(b"\n\n") + b" \n\n" + content if self._chunks == 1 else content
 
     def _log_probs(self, group: Sequence[Token]) -> dict[str, Any] | None:
         if not self._body.get("logprobs"):
@@ -242,10 +244,10 @@ class _Writing:
         }  # fmt: skip
 
 
-def _schema(body: dict[str, Any], known: set[str]) -> str | None:
+def _schema(body: dict[str, Any], fields: set[str]) -> str | None:
     """What a strict schema complains of, or None."""
     stream_options = body.get("stream_options")
-    extra = sorted({*body} - known) + sorted({*(stream_options or {})} - {"include_usage", "continuous_usage_stats"})
+    extra = sorted({*body} - fields) + sorted({*(stream_options or {})} - {"include_usage", "continuous_usage_stats"})
     wrong = [name for name, kind in _TYPES.items() if name in body and type(body[name]) is not kind]
     if extra:
         return (

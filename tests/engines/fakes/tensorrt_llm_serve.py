@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     flags = vars(_parser().parse_args(list(argv)))
     config = json.loads(Path(flags["config"]).read_text(encoding="utf-8")) if flags["config"] else {}  # JSON is YAML
     if unknown := [name for name in config if name not in _KEYS] + [
-        name for part, known in _INNER.items() for name in config.get(part, ()) if name not in known
+        name for part, keys in _INNER.items() for name in config.get(part, ()) if name not in keys
     ]:
         sys.exit(f"Extra inputs are not permitted: {unknown}")
     print(json.dumps({"flags": flags, "config": config}), flush=True)

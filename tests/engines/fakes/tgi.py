@@ -97,10 +97,12 @@ class FakeTgi(Answering):
         details = params.get("details", False)
         answer = self._answer(body["inputs"], params.get("max_new_tokens", 1024), _invalid(params))
         async with aclosing(answer), self.stream(request, **self._headers(body["inputs"])) as response:
-            async for said in answer:
+            async for answer_event in answer:
                 if "comments" in self.faults:
                     await response.write(b":\n\n")
-                await response.write(event(said if details or "error" in said else {**said, "details": None}))
+                await response.write(
+                    event(answer_event if details or "error" in answer_event else {**answer_event, "details": None})
+                )
         return response
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -112,8 +114,8 @@ class FakeTgi(Answering):
         if isinstance(body, web.Response):
             return body
         if body.get("suffix"):
-            told = {"error": "Suffix is not supported and can be achieved by preprocessing the prompt."}
-            return web.json_response({**told, "error_type": "suffix not supported"}, status=422)
+            refusal = {"error": "Suffix is not supported and can be achieved by preprocessing the prompt."}
+            return web.json_response({**refusal, "error_type": "suffix not supported"}, status=422)
         prompt = body["prompt"] if isinstance(body["prompt"], str) else body["prompt"][0]
         return await self._openai(request, body, prompt)
 
@@ -125,12 +127,12 @@ class FakeTgi(Answering):
                 "system_fingerprint": "3.3.6-dev0-sha-db931fc"}  # fmt: skip
         answer = self._answer(prompt, wanted, None)
         async with aclosing(answer), self.stream(request, **self._headers(prompt)) as response:
-            async for said in answer:
-                if "error" in said:
-                    told = {"message": said["error"], "http_status_code": _STATUS[said["error_type"]]}
-                    await response.write(event({"error": told}))
+            async for answer_event in answer:
+                if "error" in answer_event:
+                    error = {"message": answer_event["error"], "http_status_code": _STATUS[answer_event["error_type"]]}
+                    await response.write(event({"error": error}))
                     break
-                for chunk in _chunks(body, said, is_chat=is_chat):
+                for chunk in _chunks(body, answer_event, is_chat=is_chat):
                     await response.write(event({**head, **chunk}))
             await response.write(DONE)
         return response
@@ -170,8 +172,8 @@ class FakeTgi(Answering):
             generated = self._generated(prompt, length, min(wanted, self.flags.max_total_tokens - length))
             try:
                 async with aclosing(generated):
-                    async for said in generated:
-                        yield said
+                    async for answer_event in generated:
+                        yield answer_event
             finally:
                 self.running -= 1
 
@@ -236,13 +238,13 @@ def _event(token: Token, index: int, whole: Any, length: int) -> Event:
     if whole:
         reason = "eos_token" if ended(whole) else "length"
         details = {"finish_reason": reason, "generated_tokens": len(whole), "seed": None, "input_length": length}
-    said = {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
-    return {"index": index, "token": said, "generated_text": shown(whole) if whole else None, "details": details}
+    fields = {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
+    return {"index": index, "token": fields, "generated_text": shown(whole) if whole else None, "details": details}
 
 
-def _chunks(body: dict, said: Event, *, is_chat: bool) -> list[Event]:
+def _chunks(body: dict, answer_event: Event, *, is_chat: bool) -> list[Event]:
     """What an OpenAI route makes of an event."""
-    token, details = said["token"], said["details"]
+    token, details = answer_event["token"], answer_event["details"]
     usage = details and {"prompt_tokens": details["input_length"], "completion_tokens": details["generated_tokens"],
                          "total_tokens": details["input_length"] + details["generated_tokens"]}  # fmt: skip
     reason = details and details["finish_reason"]

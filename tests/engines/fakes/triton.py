@@ -55,8 +55,8 @@ class TritonFake(Fake):
         if "full" in self.faults:
             return _error("[request id: <id_unknown>] Exceeds maximum queue size")
         async with self.stream(request) as response:
-            async for said in self._events(model, body, is_llm_api=is_llm_api):
-                await response.write(event(said if "error" in said else {"model_name": model, **_HEAD, **said}))
+            async for answer in self._events(model, body, is_llm_api=is_llm_api):
+                await response.write(event(answer if "error" in answer else {"model_name": model, **_HEAD, **answer}))
                 if "break" in self.faults:
                     assert request.transport is not None
                     request.transport.abort()
