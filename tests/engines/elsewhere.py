@@ -93,8 +93,10 @@ class Elsewhere:
 
     def _shell(self, client: socket.socket, argv: list[str], output: Any) -> int:
         """A session whose processes hang up when the connection ends."""
-        _, here, _, there = argv[argv.index("-L") + 1].split(":")
-        engine = self._start(["sh", "-c", _redirected(argv[-1], there, here)], {"PATH": os.environ["PATH"]}, output)
+        _, local_port, _, remote_port = argv[argv.index("-L") + 1].split(":")
+        engine = self._start(
+            ["sh", "-c", _redirected(argv[-1], remote_port, local_port)], {"PATH": os.environ["PATH"]}, output
+        )
         while not _ended(engine, client):
             if not client.recv(1):
                 os.killpg(engine.pid, signal.SIGHUP)
@@ -103,11 +105,11 @@ class Elsewhere:
 
     def _run(self, client: socket.socket, words: list[str], env: dict[str, str], output: Any) -> int:
         """A container that runs on when its client is gone."""
-        _, here, there = words[words.index("--publish") + 1].split(":")
+        _, local_port, remote_port = words[words.index("--publish") + 1].split(":")
         name = words[words.index("--name") + 1]
         given = {variable: env[variable] for flag, variable in itertools.pairwise(words) if flag == "--env"}
         command = words[words.index("image") + 1 :]
-        inside = [_redirected(word, there, here) for word in command]
+        inside = [_redirected(word, remote_port, local_port) for word in command]
         engine = self._containers[name] = self._start(inside, given, output)
         while not _ended(engine, client):
             number = client.recv(1)
@@ -141,8 +143,8 @@ class Elsewhere:
         return engine
 
 
-def _redirected(word: str, there: str, here: str) -> str:
-    return re.sub(rf"\b{there}\b", here, word)
+def _redirected(word: str, remote_port: str, local_port: str) -> str:
+    return re.sub(rf"\b{remote_port}\b", local_port, word)
 
 
 def _ended(engine: "subprocess.Popen[bytes]", client: socket.socket) -> bool:

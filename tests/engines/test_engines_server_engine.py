@@ -205,8 +205,8 @@ class TestSsh:
         assert launch_of(small()).listed_model is None, "here a port that is taken ends it"
 
     def test_the_program_there_may_be_named(self) -> None:
-        there = launch_of(small(ssh=Ssh("box", command=["/opt/my venv/bin/small", "run"]))).argv[-1]
-        assert there.startswith("env HF_HUB_OFFLINE=1 '/opt/my venv/bin/small' run --host")
+        command = launch_of(small(ssh=Ssh("box", command=["/opt/my venv/bin/small", "run"]))).argv[-1]
+        assert command.startswith("env HF_HUB_OFFLINE=1 '/opt/my venv/bin/small' run --host")
 
     def test_a_program_that_is_unknown_here_must_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(_: Small) -> tuple[str, ...]:
@@ -318,10 +318,10 @@ class TestLifeElsewhere:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        where = {"container": container(tmp_path)} if way == "container" else {"ssh": remote(tmp_path)}
+        place = {"container": container(tmp_path)} if way == "container" else {"ssh": remote(tmp_path)}
         program = "docker" if way == "container" else "ssh"
         with pytest.raises(EngineDied, match=f"cannot start {program}; is it installed"):
-            asyncio.run(visit(fake(tmp_path, **where), tmp_path / "log"))
+            asyncio.run(visit(fake(tmp_path, **place), tmp_path / "log"))
 
     def test_over_ssh_it_gets_ready_and_hangs_up_with_the_connection(
         self, tmp_path: Path, other_side: Elsewhere

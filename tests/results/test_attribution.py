@@ -211,15 +211,15 @@ def test_a_change_is_traced_to_its_part() -> None:
 
 
 def test_sides_without_a_profile_in_common_are_refused() -> None:
-    here = simulate(Simulated(requests=3)).attribution()
+    first = simulate(Simulated(requests=3)).attribution()
     other = simulate(Simulated(requests=3)).attribution(engine="b", load=Load(concurrency=9))
     with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
-        differences([here], [other])
-    assert side([here, other], "b", "runs/R") == [other]
-    assert side([here], "", "runs/R") == [here]
+        differences([first], [other])
+    assert side([first, other], "b", "runs/R") == [other]
+    assert side([first], "", "runs/R") == [first]
     with pytest.raises(NotComparable, match="runs/R@sim, runs/R@b"):
-        side([here, other], "", "runs/R")
-    for attributions, engine in (([], ""), ([here], "b")):
+        side([first, other], "", "runs/R")
+    for attributions, engine in (([], ""), ([first], "b")):
         with pytest.raises(NoEvidence, match="make one with bakeoff profile"):
             side(attributions, engine, "runs/R")
 

@@ -35,8 +35,8 @@ RATES = ("output_tokens_per_s", "requests_per_s")
 SHEET = Sheet(engines={"main": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=())
 
 
-def slower(speed: Speed, by: float) -> Speed:
-    return replace(speed, ttft_s=speed.ttft_s * by, itl_s=speed.itl_s * by)
+def slower(speed: Speed, factor: float) -> Speed:
+    return replace(speed, ttft_s=speed.ttft_s * factor, itl_s=speed.itl_s * factor)
 
 
 def written(path: Path, **runs: Run) -> Path:

@@ -77,8 +77,8 @@ def test_too_few_runs_have_no_verdict() -> None:
     assert single.ratio == Interval(2.0, None, None, 1, "the noise from run to run is not known")
     turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
     assert turned.ratio == Interval(1.5, None, None, 1, "the noise from run to run is not known")
-    nothing = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
-    assert (nothing.ratio, nothing.judgement) == (None, Judgement.UNCLEAR)
+    empty = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
+    assert (empty.ratio, empty.judgement) == (None, Judgement.UNCLEAR)
 
 
 GOODPUT, P99 = CATALOGUE["goodput_per_s"], CATALOGUE["ttft_p99_s"]

@@ -20,11 +20,11 @@ NATS = [200.0, 310.0, 250.0, 110.0]
 
 
 def evaluation(nats: list[float], **changes: object) -> Evaluation:
-    some = Interval(1.0, 0.9, 1.1, 4)
+    interval = Interval(1.0, 0.9, 1.1, 4)
     whole = Evaluation(
         model="tiny", url=None, dtype="float32", kv_cache_dtype="auto", reference=None, text=None, text_sha256="1a",
-        tokens_sha256="2b", pieces=len(nats), tokens=sum(SIZES), perplexity=some, nats_per_token=some,
-        top1_match=some, reference_perplexity=None, perplexity_ratio=None, kl_nats_per_token=None, kl_absent=None,
+        tokens_sha256="2b", pieces=len(nats), tokens=sum(SIZES), perplexity=interval, nats_per_token=interval,
+        top1_match=interval, reference_perplexity=None, perplexity_ratio=None, kl_nats_per_token=None, kl_absent=None,
         token_match=None, near_ties=None, choices=None,
         piece_sums=[PieceSum(size, piece_nats) for size, piece_nats in zip(SIZES, nats, strict=False)],
     )  # fmt: skip

@@ -24,7 +24,7 @@ def fast_and_slow(tmp_path: Path, **changes: object) -> Run:
     return results.load(build_run(tmp_path, sheet))
 
 
-def of(points: list[FrontierPoint], engine: str) -> list[FrontierPoint]:
+def points_of(points: list[FrontierPoint], engine: str) -> list[FrontierPoint]:
     return [point for point in points if point.engine == engine]
 
 
@@ -37,15 +37,15 @@ def test_a_point_is_one_over_tpot_and_the_output_of_all(tmp_path: Path) -> None:
         assert point.interactivity.centre == pytest.approx(1 / cell.intervals["tpot_p50_s"].centre)
         assert point.throughput == cell.intervals["output_tokens_per_s"]
         assert (point.gpus, point.per_gpu) == (None, None)
-    felt = [point.interactivity.centre for point in of(points, "fast")]
-    assert felt == sorted(felt, reverse=True)
+    interactivities = [point.interactivity.centre for point in points_of(points, "fast")]
+    assert interactivities == sorted(interactivities, reverse=True)
 
 
 def test_more_users_cost_each_of_them_and_the_slow_engine_is_beaten_everywhere(tmp_path: Path) -> None:
     points = frontier([fast_and_slow(tmp_path)])
-    assert [point.load for point in of(points, "fast")] == ["c=1", "c=4", "c=8"]
-    assert all(point.own and point.joint for point in of(points, "fast"))
-    slow = of(points, "slow")
+    assert [point.load for point in points_of(points, "fast")] == ["c=1", "c=4", "c=8"]
+    assert all(point.own and point.joint for point in points_of(points, "fast"))
+    slow = points_of(points, "slow")
     assert slow[0].own, "alone it is beaten by none of its own"
     assert not any(point.joint for point in slow)
 
@@ -62,7 +62,7 @@ def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     second = fast_and_slow(tmp_path, run_id="two")
     points = frontier([first, second])
     assert {point.engine for point in points} == {"fast (one)", "fast (two)", "slow (one)", "slow (two)"}
-    assert any(point.joint for point in of(points, "fast (one)"))
+    assert any(point.joint for point in points_of(points, "fast (one)"))
 
 
 def taking(run: Run, gpus: int) -> None:
@@ -88,7 +88,7 @@ def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:
     }
     for point in points:
         assert point.per_gpu == pytest.approx(point.throughput.centre / (point.gpus or 0))
-    assert not any(point.joint for point in of(points, "fast (four)")), "four GPUs for the same"
+    assert not any(point.joint for point in points_of(points, "fast (four)")), "four GPUs for the same"
 
 
 def test_the_table_shows_frontiers_only(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from tests.results.hostile import TERMINAL, XSS
 SAME = Sheet(engines={"main": FAST, "branch": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=(), regret=None)
 
 
-def slower(speed: Speed, by: float) -> Speed:
-    return replace(speed, ttft_s=speed.ttft_s * by, itl_s=speed.itl_s * by)
+def slower(speed: Speed, factor: float) -> Speed:
+    return replace(speed, ttft_s=speed.ttft_s * factor, itl_s=speed.itl_s * factor)
 
 
 def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
@@ -42,7 +42,7 @@ def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
 
 def first(side: Side, trials: int) -> Side:
     """The side as it was after so many of its trials."""
-    return msgspec.structs.replace(side, sessions={name: some[:trials] for name, some in side.sessions.items()})
+    return msgspec.structs.replace(side, sessions={name: records[:trials] for name, records in side.sessions.items()})
 
 
 def gated(root: Path, config: ComparisonConfig | None = None, **changes: object) -> GateVerdict:
@@ -65,8 +65,8 @@ def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
     assert (faster.outcome, faster.regressions) == (Outcome.NO_REGRESSION, [])
     path = build_run(tmp_path / "2", SAME)
     main = select(f"{path}@main")
-    itself = judge(main, main)
-    assert (itself.outcome, itself.compared.primary.judgement) == (Outcome.NO_REGRESSION, Judgement.SAME)
+    unchanged = judge(main, main)
+    assert (unchanged.outcome, unchanged.compared.primary.judgement) == (Outcome.NO_REGRESSION, Judgement.SAME)
 
 
 def test_no_regression_is_worse_by_no_more_than_the_band(tmp_path: Path) -> None:

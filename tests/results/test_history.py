@@ -180,9 +180,9 @@ def test_a_series_that_the_newest_run_should_continue_and_does_not() -> None:
     (series,) = seen([*old, night(10, {TIME: None})], TIME)
     assert (series.is_current, series.doubt) == (True, Doubt.NO_VALUE)
     elsewhere = [night(10 + i, {TIME: value}, machine="there") for i, value in enumerate(quiet(3))]
-    here, there = seen([*old, *elsewhere], TIME)
-    assert (here.is_current, here.doubt) == (False, None), "it ended when the machine changed"
-    assert (there.is_current, there.doubt) == (True, Doubt.TOO_FEW)
+    ended, continued = seen([*old, *elsewhere], TIME)
+    assert (ended.is_current, ended.doubt) == (False, None), "it ended when the machine changed"
+    assert (continued.is_current, continued.doubt) == (True, Doubt.TOO_FEW)
     other = night(10, {TIME: 20.0}, engine="other")
     first, second = seen([*old, other], TIME)
     assert (first.is_current, second.doubt) == (False, Doubt.TOO_FEW), "the newest run had no such engine in its plan"

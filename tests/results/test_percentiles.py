@@ -10,15 +10,15 @@ from results.metrics.percentiles import percentile, required_count
 GATES = [(0.5, 3), (0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636)]
 
 
-@pytest.mark.parametrize(("q", "need"), GATES)
-def test_gate(q: float, need: int) -> None:
+@pytest.mark.parametrize(("q", "required"), GATES)
+def test_gate(q: float, required: int) -> None:
     """One observation fewer than the gate is refused with the count; at the gate the number is numpy's."""
-    assert required_count(q) == need
+    assert required_count(q) == required
     rng = np.random.default_rng(3)
-    values = rng.lognormal(size=need).tolist()
+    values = rng.lognormal(size=required).tolist()
     short = percentile(values[:-1], q)
     assert short.value is None
-    assert short.reason == f"p{q * 100:g} needs {need:,} observations, there are {need - 1:,}"
+    assert short.reason == f"p{q * 100:g} needs {required:,} observations, there are {required - 1:,}"
     assert percentile(values, q).value == pytest.approx(float(np.quantile(values, q)), rel=1e-12)
 
 
@@ -29,8 +29,8 @@ def test_gate_is_the_smallest_count_that_satisfies_the_condition(q: float) -> No
     def chance_of_at_most_one_miss(n: int) -> float:
         return q**n + n * (1 - q) * q ** (n - 1)
 
-    need = required_count(q)
-    assert chance_of_at_most_one_miss(need) <= 0.01 < chance_of_at_most_one_miss(need - 1)
+    required = required_count(q)
+    assert chance_of_at_most_one_miss(required) <= 0.01 < chance_of_at_most_one_miss(required - 1)
 
 
 def test_median_interpolates_between_the_two_middle_values() -> None:

@@ -100,7 +100,7 @@ def test_answers_differ_where_rounding_does_not_explain_it(sample: QualitySample
 
 
 def test_an_early_costly_token_is_told_and_a_late_or_cheap_one_is_not() -> None:
-    early, late, cheap = (answer(200, 1, *what) for what in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
+    early, late, cheap = (answer(200, 1, *shape) for shape in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
     shown = match_text(pooled([early, late, cheap]), "")
     assert "1 of 3 answers have a regret of 0.5 nats or more within their first 8 tokens" in shown.note
     assert match_text(pooled([late, cheap]), "").note == ""

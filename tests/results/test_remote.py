@@ -31,10 +31,10 @@ def fixture_store(tmp_path: Path) -> Iterator[fsspec.AbstractFileSystem]:
 
 
 def test_a_run_in_a_store_is_the_run(store: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    here = results.load(tmp_path / "origin" / "one")
-    there = results.load("memory://bucket/runs/one")
-    assert there.summary.equals(here.summary)
-    assert there.path.name == "one"
+    local = results.load(tmp_path / "origin" / "one")
+    stored = results.load("memory://bucket/runs/one")
+    assert stored.summary.equals(local.summary)
+    assert stored.path.name == "one"
     assert select("memory://bucket/runs/one@reference").engine == "reference"
 
 

@@ -50,13 +50,13 @@ def test_a_fit_is_that_of_generalised_least_squares(rho: float, is_line: bool) -
 def divisions(count: int) -> Iterator[list[Segment]]:
     """All of them, with each segment that is long enough as a level and as a line."""
     inner = (itertools.combinations(range(LEAST, count - LEAST + 1), many) for many in range(count // LEAST))
-    for edges in ([0, *some, count] for some in itertools.chain.from_iterable(inner)):
+    for edges in ([0, *inner_edges, count] for inner_edges in itertools.chain.from_iterable(inner)):
         pairs = list(itertools.pairwise(edges))
         if all(end - first >= LEAST for first, end in pairs):
             kinds = ([False, True] if end - first >= MIN_LINE else [False] for first, end in pairs)
             yield from (
-                [Segment(*pair, kind) for pair, kind in zip(pairs, some, strict=True)]
-                for some in itertools.product(*kinds)
+                [Segment(*pair, kind) for pair, kind in zip(pairs, kinds_chosen, strict=True)]
+                for kinds_chosen in itertools.product(*kinds)
             )
 
 

@@ -204,7 +204,7 @@ def test_an_engine_that_tells_nothing_has_no_split():
 
 
 @pytest.mark.parametrize(
-    ("telemetry", "why"),
+    ("telemetry", "reason"),
     [
         ([], "the engine's metrics were not read"),
         (
@@ -225,8 +225,8 @@ def test_an_engine_that_tells_nothing_has_no_split():
         (marks({"output_tokens_total": 90}, {"running": 4}), "the engine does not report it"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], why: str):
-    assert view(telemetry)["server_output_tokens"].reason == why
+def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], reason: str):
+    assert view(telemetry)["server_output_tokens"].reason == reason
 
 
 def test_a_counter_that_is_no_number_is_none():

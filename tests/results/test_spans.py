@@ -219,8 +219,8 @@ def test_requests_without_a_span_stay_unattributed():
     empty = by_spans(outcome, NO_BATCH)
     assert empty.missing == "no span of the engine belongs to a request of the window"
     assert bottleneck_sentence(empty) == f"nothing to attribute: {empty.missing}"
-    nobody = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
-    assert bottleneck_sentence(nobody) == "nothing to attribute: no request of the window succeeded"
+    attribution = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
+    assert bottleneck_sentence(attribution) == "nothing to attribute: no request of the window succeeded"
     assert empty.means[Latency.E2E][Part.CLIENT] == pytest.approx(0.1e-3)
 
 

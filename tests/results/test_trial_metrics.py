@@ -178,19 +178,19 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before_s", "why"),
+    ("before_s", "reason"),
     [
         (0.0, "no idle baseline was measured"),
         (0.8, "no idle baseline: energy needs a window of 4 s, this one has 0.8 s"),
         (8.0, "no output token in the window"),
     ],
 )
-def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, why: str) -> None:
+def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, reason: str) -> None:
     """500 W until 40 s and no token by then: joules that belong to nothing."""
     records = [TelemetryRecord(t * 1_000_000_000, "gpu0", {"energy_j": 500.0 * t}) for t in range(51)]
     record = trial(Load(rate_per_s=1.0, arrival="constant"), issue_start=1000 * before_s, issue_end=40_000)
     values = trial_metrics(record, [request(40_001, [41_000], ended=41_000)], records, Slo())
-    assert values["energy_above_idle_per_output_token_j"].reason == why
+    assert values["energy_above_idle_per_output_token_j"].reason == reason
     assert values["energy_per_output_token_j"].reason == "no output token in the window"
     assert values["energy_per_request_j"].reason == "no successful request in the window"
 

@@ -122,9 +122,9 @@ def test_runs_without_noise() -> None:
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=6), st.lists(st.floats(0.1, 10), min_size=2, max_size=6))
 def test_swapping_the_sides_turns_the_ratio_over(a: list[float], b: list[float]) -> None:
     for interleaved in (True, False):
-        there, back = (contrast(runs(*x), runs(*y), interleaved=interleaved) for x, y in ((a, b), (b, a)))
-        assert there is not None
+        forward, back = (contrast(runs(*x), runs(*y), interleaved=interleaved) for x, y in ((a, b), (b, a)))
+        assert forward is not None
         assert back is not None
-        assert there.difference == pytest.approx(-back.difference, abs=1e-12)
-        assert there.standard_error == pytest.approx(back.standard_error, abs=1e-12)
-        assert there.p_value == pytest.approx(back.p_value)
+        assert forward.difference == pytest.approx(-back.difference, abs=1e-12)
+        assert forward.standard_error == pytest.approx(back.standard_error, abs=1e-12)
+        assert forward.p_value == pytest.approx(back.p_value)

@@ -194,8 +194,8 @@ def test_without_an_answer_there_is_a_reason_and_no_zero_latency(tool: str, requ
 def test_what_the_log_does_not_hold_is_said() -> None:
     imported = answer(last_event_ns=None, empty_chunk_ns=[])
     for name in VIEWS:
-        says = any("no times of chunks without tokens" in line for line in view(name, imported).cannot)
-        assert says == (name != "vllm"), "an import of the tool's own file holds all that it stamped"
+        is_named = any("no times of chunks without tokens" in line for line in view(name, imported).cannot)
+        assert is_named == (name != "vllm"), "an import of the tool's own file holds all that it stamped"
         assert not any("no times of chunks without tokens" in line for line in view(name, answer()).cannot), name
     assert any("own tokenizer" in line for line in view("aiperf", answer()).cannot)
     assert any("own tokenizer" in line for line in view("vllm", answer(usage_in_choice=True)).cannot)

@@ -127,11 +127,11 @@ def test_any_other_workload_or_schedule_has_another_hash(small: Tokenizer) -> No
 
 def test_the_hash_is_over_everything_that_is_sent(small: Tokenizer) -> None:
     plan = list(plan_of("chat", small, SEED))
-    everything = PlanHash()
+    plan_hash = PlanHash()
     for planned in plan:
-        everything.add(planned)
+        plan_hash.add(planned)
     expected = hashlib.sha256(b"".join(msgspec.json.encode(planned) for planned in plan)).hexdigest()
-    assert everything.hexdigest() == plan_sha256(iter(plan)) == expected
+    assert plan_hash.hexdigest() == plan_sha256(iter(plan)) == expected
 
 
 def test_a_closed_plan_is_the_first_sessions_without_a_schedule(small: Tokenizer) -> None:

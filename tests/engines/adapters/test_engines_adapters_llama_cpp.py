@@ -55,7 +55,7 @@ def model(tmp_path: Path) -> Model:
     return model_in(tmp_path)
 
 
-def where(model: Model) -> tuple[str, ...]:
+def location(model: Model) -> tuple[str, ...]:
     file = f"{model.path}/model-bf16.gguf"
     return (PROGRAM, "-m", file, "--alias", "smol", "--host", "127.0.0.1", "--port", "9000", *FIXED)
 
@@ -64,7 +64,7 @@ class TestLlamaServersCommandLine:
     def test_untold_it_still_tells_its_metrics_and_fits_nothing_to_memory(self, model: Model) -> None:
         """Its own default lowers the context silently where memory is short; and its port changed between builds."""
         command = launch(model)
-        assert command.argv == where(model)
+        assert command.argv == location(model)
         assert (command.ready_path, command.port) == ("/health", 9000)
 
     @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
@@ -73,7 +73,7 @@ class TestLlamaServersCommandLine:
     ) -> None:
         value, flags = given
         argv = launch(model, **{name: value}).argv
-        assert argv == (*where(model), *flags)
+        assert argv == (*location(model), *flags)
         arguments().parse_args(argv[1:])
         xllamacpp_server.parser().parse_args(argv[1:])
 
@@ -95,7 +95,7 @@ class TestLlamaServersCommandLine:
         )
 
     @pytest.mark.parametrize(
-        ("settings", "why"),
+        ("settings", "reason"),
         [
             ({"quantization": "q4_0"}, "it is in the GGUF file; set path in [model] to a quantised one"),
             ({"memory_fraction": 0.5}, "bound those with max_model_len"),
@@ -106,13 +106,13 @@ class TestLlamaServersCommandLine:
             ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "not both"),
         ],
     )
-    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             check("llama_cpp", {}, EngineSpec(**settings), Deployment())
-        assert why in str(caught.value)
+        assert reason in str(caught.value)
 
     def test_one_gpu_shares_nothing(self, model: Model) -> None:
-        assert launch(model, tensor_parallel_size=1, pipeline_parallel_size=1).argv == where(model)
+        assert launch(model, tensor_parallel_size=1, pipeline_parallel_size=1).argv == location(model)
 
     @pytest.mark.parametrize(
         ("method", "kind"), [("draft", "draft-simple"), ("eagle3", "draft-eagle3"), ("mtp", "draft-mtp")]
@@ -125,7 +125,7 @@ class TestLlamaServersCommandLine:
         gguf_head(drafts / "small.gguf", 7)
         made_engine = made(model, speculation=Speculation(method, 4, str(drafts)))
         argv = made_engine.launch(9000).argv
-        assert argv[len(where(model)) :] == (
+        assert argv[len(location(model)) :] == (
             "-md", str(drafts / "small.gguf"), "--spec-type", kind, "--spec-draft-n-max", "4",
         )  # fmt: skip
         arguments().parse_args(argv[1:])
@@ -143,7 +143,7 @@ class TestLlamaServersCommandLine:
 class TestWhichFileIsServed:
     @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
     def test_the_files_own_type_is_accepted(self, model: Model, dtype: str) -> None:
-        assert launch(model, dtype=dtype).argv == where(model)
+        assert launch(model, dtype=dtype).argv == location(model)
 
     @pytest.mark.parametrize("adapter", ["llama_cpp", "llama_cpp_python"])
     def test_another_type_is_refused_since_the_file_has_one(self, model: Model, adapter: str) -> None:
@@ -198,7 +198,7 @@ class TestWhereItRuns:
         llama_cpp = made(model, deployment=Deployment(environment=venv))
         argv = llama_cpp.launch(9000).argv
         assert argv[:3] == (f"{venv}/bin/python", "-I", xllamacpp_server.__file__)
-        assert argv[3:] == where(model)[1:]
+        assert argv[3:] == location(model)[1:]
         assert llama_cpp.installed_version() == "2026.1"
         assert any("knows AVX2 and nothing newer" in note for note in llama_cpp.notes)
 
@@ -231,8 +231,8 @@ class TestWhereItRuns:
 
     @pytest.mark.parametrize("adapter", ["llama_cpp", "llama_cpp_python"])
     def test_on_another_host_the_program_and_the_file_are_that_hosts(self, model: Model, adapter: str) -> None:
-        there = Deployment(ssh=Ssh("gpu", model_path="/models/m.gguf"))
-        command = launch(model, adapter, there).argv[-1]
+        remote = Deployment(ssh=Ssh("gpu", model_path="/models/m.gguf"))
+        command = launch(model, adapter, remote).argv[-1]
         started = {"llama_cpp": " llama-server -m ", "llama_cpp_python": " python3 -m llama_cpp.server --model "}
         assert f"{started[adapter]}/models/m.gguf" in command
 

@@ -78,7 +78,7 @@ def test_it_is_ready_when_it_names_its_model_and_has_no_metrics(model: Model) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "reason"),
     [
         ({"max_num_seqs": 2}, "it answers one request at a time"),
         ({"enable_prefix_caching": False}, "it knows True, not False"),
@@ -87,10 +87,10 @@ def test_it_is_ready_when_it_names_its_model_and_has_no_metrics(model: Model) ->
         ({"kv_cache_dtype": "fp8"}, "it knows auto, f32"),
     ],
 )
-def test_unsupported_settings_are_refused_before_a_launch(settings: dict[str, Any], why: str) -> None:
+def test_unsupported_settings_are_refused_before_a_launch(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadOption) as caught:
         check("llama_cpp_python", {}, EngineSpec(**settings), Deployment())
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_its_version_is_on_its_openapi_page(model: Model) -> None:

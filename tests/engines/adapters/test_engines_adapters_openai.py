@@ -18,15 +18,15 @@ WITH_KEY = Deployment(url="https://api.example.org/v1", api_key_env="BAKEOFF_TES
 
 
 def made(**deployment: str) -> Engine:
-    where = Deployment(**{"url": "http://127.0.0.1:8000/v1", **deployment})
-    return engine("openai", Model("smol"), {}, deployment=where)
+    at_address = Deployment(**{"url": "http://127.0.0.1:8000/v1", **deployment})
+    return engine("openai", Model("smol"), {}, deployment=at_address)
 
 
 def test_it_runs_already_and_says_nothing_of_itself() -> None:
-    there = made()
-    assert there.url == "http://127.0.0.1:8000"
-    assert there.launch(9000) is None
-    assert asyncio.run(there.describe(attached(there.url))) == {}
+    attached_engine = made()
+    assert attached_engine.url == "http://127.0.0.1:8000"
+    assert attached_engine.launch(9000) is None
+    assert asyncio.run(attached_engine.describe(attached(attached_engine.url))) == {}
 
 
 def test_requests_use_the_experiments_model_name_unless_told_otherwise() -> None:

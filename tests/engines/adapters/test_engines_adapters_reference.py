@@ -114,15 +114,15 @@ def test_speculation_is_one_flag(speculation: Speculation, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speculation", "why"),
+    ("speculation", "reason"),
     [
         (Speculation("mtp", 2), "it knows the methods ngram, draft, eagle3, not 'mtp'"),
         (Speculation("ngram", 2, "/m"), "ngram does not take the folder of a draft model"),
         (Speculation("draft", 2), "draft needs the folder of a draft model, speculation.model"),
     ],
 )
-def test_speculation_that_it_does_not_know_is_refused(speculation: Speculation, why: str) -> None:
-    with pytest.raises(BadOption, match=why):
+def test_speculation_that_it_does_not_know_is_refused(speculation: Speculation, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
         made(speculation=speculation)
 
 
@@ -181,11 +181,11 @@ def test_it_is_described_and_its_cache_emptied_by_its_own_endpoints() -> None:
         app.router.add_get("/version", version)
         app.router.add_post("/reset_prefix_cache", reset)
         async with TestServer(app) as server:
-            there = attached(str(server.make_url("")).rstrip("/"))
-            assert await made().describe(there) == description
-            assert await made().reset_cache(there)
-        assert await made().describe(there) == {}, "what is wrong with it shows in the trial"
-        assert not await made().reset_cache(there)
+            engine_server = attached(str(server.make_url("")).rstrip("/"))
+            assert await made().describe(engine_server) == description
+            assert await made().reset_cache(engine_server)
+        assert await made().describe(engine_server) == {}, "what is wrong with it shows in the trial"
+        assert not await made().reset_cache(engine_server)
 
     asyncio.run(ask())
     assert resets == ["/reset_prefix_cache"]

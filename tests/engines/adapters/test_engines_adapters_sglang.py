@@ -191,9 +191,9 @@ def ask(fake: FakeSglang, question: Any) -> Any:
     return asyncio.run(scene())
 
 
-def asking(there: Server, wanted: int) -> Any:
+def asking(server: Server, wanted: int) -> Any:
     request = SglangNativeDialect().request(Turn(3, wanted, prompt="one two three"), "smol")
-    return aiohttp.request("POST", there.base_url + request.path, data=request.body, headers=request.headers)
+    return aiohttp.request("POST", server.base_url + request.path, data=request.body, headers=request.headers)
 
 
 def flags(*argv: str) -> Any:
@@ -202,7 +202,7 @@ def flags(*argv: str) -> Any:
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     fake = FakeSglang(flags=flags("--tp-size", "2", "--context-length", "2048", "--dtype", "bfloat16"))
-    description = ask(fake, lambda sglang, there: sglang.describe(there))
+    description = ask(fake, lambda sglang, server: sglang.describe(server))
     assert description["version"] == "0.5.23"
     assert (description["tp_size"], description["context_length"], description["dtype"]) == (2, 2048, "bfloat16")
     assert not {"launch_command", "internal_states", "host"} & set(description)
@@ -211,7 +211,7 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
 def test_its_prefix_cache_is_emptied() -> None:
     """Bias 4."""
     fake = FakeSglang()
-    assert ask(fake, lambda sglang, there: sglang.reset_cache(there)) is True
+    assert ask(fake, lambda sglang, server: sglang.reset_cache(server)) is True
     assert fake.flushes == 1
 
 
@@ -219,10 +219,10 @@ def test_it_waits_for_an_abandoned_request_before_the_cache_is_emptied() -> None
     """Bias 5: a request whose client hung up runs on for seconds, and the cache cannot be emptied meanwhile."""
     fake = FakeSglang(Script(gap_s=0.02), ["slow-abort"])
 
-    async def abandon(sglang: SglangEngine, there: Server) -> tuple[int, bool]:
-        async with asking(there, 500) as reply:
+    async def abandon(sglang: SglangEngine, server: Server) -> tuple[int, bool]:
+        async with asking(server, 500) as reply:
             await reply.content.readany()
-        return fake.running, await sglang.reset_cache(there)
+        return fake.running, await sglang.reset_cache(server)
 
     assert ask(fake, abandon) == (1, True)
     assert (fake.running, fake.flushes, fake.dropped) == (0, 1, 1)
@@ -233,10 +233,10 @@ def test_its_metrics_are_where_the_adapter_says(metrics: bool) -> None:
     """Biases 3 and 7: without the flag there is no page; with it retractions are preemptions."""
     fake = FakeSglang(Script(), ["retracts"], flags=flags(*["--enable-metrics"] * metrics))
 
-    async def page(_: SglangEngine, there: Server) -> tuple[int, bytes]:
-        async with asking(there, 5) as reply:
+    async def page(_: SglangEngine, server: Server) -> tuple[int, bytes]:
+        async with asking(server, 5) as reply:
             await reply.read()
-        status, body = await there.ask("GET", METRICS.path)
+        status, body = await server.ask("GET", METRICS.path)
         return status, body
 
     status, text = ask(fake, page)

@@ -95,21 +95,21 @@ class TestSettings:
         assert arguments_of(spec) == ((), {"speculative_config": {**config, "max_draft_len": 3}})
 
     @pytest.mark.parametrize(
-        ("speculation", "why"),
+        ("speculation", "reason"),
         [
             (Speculation("medusa", 3), "it knows the methods ngram, draft, eagle3, mtp, not 'medusa'"),
             (Speculation("draft", 3), "draft needs the folder of a draft model, in speculation.model"),
             (Speculation("ngram", 3, "/models/d"), "ngram takes no draft model"),
         ],
     )
-    def test_speculation_that_it_cannot_do_is_refused(self, speculation: Speculation, why: str) -> None:
+    def test_speculation_that_it_cannot_do_is_refused(self, speculation: Speculation, reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(speculation=speculation))
-        wanted = f"engine 'tensorrt_llm' cannot be told speculation: {why}; leave it out for this engine"
+        wanted = f"engine 'tensorrt_llm' cannot be told speculation: {reason}; leave it out for this engine"
         assert str(caught.value) == wanted
 
     @pytest.mark.parametrize(
-        ("setting", "why"),
+        ("setting", "reason"),
         [
             ({"dtype": "bfloat16"}, "dtype: the checkpoint sets it; use auto, not 'bfloat16'"),
             ({"quantization": "fp8"}, "quantization: the checkpoint sets it"),
@@ -117,8 +117,8 @@ class TestSettings:
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, nvfp4, not 'q8_0'"),
         ],
     )
-    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], why: str) -> None:
-        with pytest.raises(BadOption, match=why):
+    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], reason: str) -> None:
+        with pytest.raises(BadOption, match=reason):
             made(EngineSpec(**setting))
 
     def test_every_shared_setting_has_a_spelling_or_a_reason(self) -> None:

@@ -118,7 +118,7 @@ class TestCommandLine:
         assert own(launch(spec=EngineSpec(**value)).argv) == flags
 
     @pytest.mark.parametrize(
-        ("spec", "why"),
+        ("spec", "reason"),
         [
             ({"dtype": "float32"}, "dtype: it knows float16, bfloat16, not 'float32'"),
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, "),
@@ -130,10 +130,10 @@ class TestCommandLine:
             ({"speculation": Speculation("ngram", 3, "/m")}, "speculation: it takes no second model"),
         ],
     )
-    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(**spec))
-        assert str(caught.value).startswith(f"engine 'tgi' cannot be told {why}")
+        assert str(caught.value).startswith(f"engine 'tgi' cannot be told {reason}")
 
     def test_a_quantised_model_chooses_its_own_type(self) -> None:
         with pytest.raises(BadOption, match="engine 'tgi' takes dtype or quantization, not both; leave one out"):

@@ -74,9 +74,9 @@ class TestLaunch:
     def test_over_ssh_the_repository_is_that_hosts(self) -> None:
         for ssh, options in ((Ssh("gpu", model_path="/repo"), {}), (Ssh("gpu"), {"model_repository": "/repo"})):
             argv = launch(made(Deployment(ssh=ssh), **options)).argv
-            there = argv[argv.index("-L") + 1].rpartition(":")[2]
+            port = argv[argv.index("-L") + 1].rpartition(":")[2]
             assert argv[-1].endswith(
-                f"tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port {there}"
+                f"tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port {port}"
                 " --metrics-port 8002 --allow-grpc false"
             )
 

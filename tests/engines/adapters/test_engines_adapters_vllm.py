@@ -279,15 +279,15 @@ class Asked:
 def ask(asked: Asked, question: Any) -> Any:
     async def scene() -> Any:
         async with TestServer(asked.app) as server:
-            there: Server = attached(str(server.make_url("")).rstrip("/"))
-            return await question(made(Deployment(url=there.base_url)), there)
+            engine_server: Server = attached(str(server.make_url("")).rstrip("/"))
+            return await question(made(Deployment(url=engine_server.base_url)), engine_server)
 
     return asyncio.run(scene())
 
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     """Bias 8: how many sequences and tokens it really batches is read back."""
-    description = ask(Asked(), lambda vllm, there: vllm.describe(there))
+    description = ask(Asked(), lambda vllm, server: vllm.describe(server))
     assert description == {
         "version": "0.32.0",
         "max_model_len": 2048,
@@ -300,13 +300,13 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
 
 
 def test_out_of_development_mode_it_is_described_by_what_is_left() -> None:
-    description = ask(Asked(dev=False), lambda vllm, there: vllm.describe(there))
+    description = ask(Asked(dev=False), lambda vllm, server: vllm.describe(server))
     assert set(description) == {"version", "max_model_len", "kv_cache"}
 
 
 def test_its_configuration_is_asked_for_again_where_it_was_too_slow_to_answer() -> None:
     asked = Asked(answers_at=3)
-    assert "scheduler_config" in ask(asked, lambda vllm, there: vllm.describe(there))
+    assert "scheduler_config" in ask(asked, lambda vllm, server: vllm.describe(server))
     assert asked.infos == 3
 
 
@@ -318,21 +318,21 @@ def test_a_server_that_is_gone_is_described_by_nothing() -> None:
 def test_its_prefix_cache_is_emptied_before_each_trial() -> None:
     """Bias 1."""
     asked = Asked()
-    assert ask(asked, lambda vllm, there: vllm.reset_cache(there)) is True
+    assert ask(asked, lambda vllm, server: vllm.reset_cache(server)) is True
     assert asked.resets == 1
 
 
 def test_a_cache_that_is_not_emptied_because_a_request_still_runs_is_tried_again() -> None:
     """It says so with HTTP 200."""
     asked = Asked(refusals=2)
-    assert ask(asked, lambda vllm, there: vllm.reset_cache(there)) is True
+    assert ask(asked, lambda vllm, server: vllm.reset_cache(server)) is True
     assert asked.resets == 3
 
 
 def test_a_cache_that_cannot_be_emptied_is_said_not_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "_RESET_PAUSE_S", 0.0)
-    assert ask(Asked(refusals=99), lambda vllm, there: vllm.reset_cache(there)) is False
-    assert ask(Asked(dev=False), lambda vllm, there: vllm.reset_cache(there)) is False
+    assert ask(Asked(refusals=99), lambda vllm, server: vllm.reset_cache(server)) is False
+    assert ask(Asked(dev=False), lambda vllm, server: vllm.reset_cache(server)) is False
 
 
 # What it tells of the load.

@@ -45,48 +45,48 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.0",))
 
 
-def of(kind: type, machine: Machine, patch: pytest.MonkeyPatch) -> Finding:
+def examined(kind: type, machine: Machine, patch: pytest.MonkeyPatch) -> Finding:
     patch.setitem(registry._OWN, "tiny", kind)
     return examine(["tiny"], machine)[0]
 
 
 def test_one_that_is_not_installed_gets_the_command_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = of(Tiny, BARE, monkeypatch)
+    finding = examined(Tiny, BARE, monkeypatch)
     assert (finding.state, finding.place, finding.version) == (State.MISSING, None, None)
     assert finding.missing == ["tiny-engine or tiny-engine-cpu or tiny-serve is not installed"]
     assert finding.fix == "bakeoff engines install tiny-cpu"
     monkeypatch.setattr(lookup, "has_gpu", lambda: True)
-    finding = of(Tiny, WITH_GPU, monkeypatch)
+    finding = examined(Tiny, WITH_GPU, monkeypatch)
     assert (finding.fix, finding.notes) == ("bakeoff engines install tiny-gpu", ["from another index"])
 
 
 def test_one_that_is_installed_says_where_and_which_version(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     expected = Finding(adapter="tiny", state=State.READY, place="environment tiny-cpu", version="3.0")
-    assert of(Tiny, BARE, monkeypatch) == expected
+    assert examined(Tiny, BARE, monkeypatch) == expected
 
 
 def test_one_whose_recipe_has_moved_on_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.1",))
-    finding = of(Tiny, BARE, monkeypatch)
+    finding = examined(Tiny, BARE, monkeypatch)
     assert (finding.state, finding.version) == (State.READY, "3.0")
     assert finding.notes == ["outdated; renew it with: bakeoff engines install tiny-cpu"]
 
 
 def test_one_for_gpus_on_a_machine_without_is_sent_to_its_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-gpu"], tiny_engine="3.1")
-    finding = of(Tiny, BARE, monkeypatch)
+    finding = examined(Tiny, BARE, monkeypatch)
     assert (finding.state, finding.place, finding.version) == (State.MISSING, "environment tiny-gpu", "3.1")
     assert (finding.missing, finding.fix) == (["an NVIDIA GPU"], "bakeoff engines install tiny-cpu")
-    assert of(Tiny, WITH_GPU, monkeypatch).state is State.READY
+    assert examined(Tiny, WITH_GPU, monkeypatch).state is State.READY
 
 
 def test_no_command_helps_where_there_is_only_a_kind_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     class OnlyGpu(Tiny):
         recipes = ("tiny-gpu",)
 
-    finding = of(OnlyGpu, BARE, monkeypatch)
+    finding = examined(OnlyGpu, BARE, monkeypatch)
     assert (finding.state, finding.fix) == (State.MISSING, None)
     assert finding.missing[-1] == "an NVIDIA GPU"
 
@@ -100,13 +100,13 @@ def test_a_program_on_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def command(self) -> Sequence[str]:
             return ("tiny-serve",)
 
-    assert of(Program, WITH_GPU, monkeypatch).missing == ["tiny-serve is not installed"]
+    assert examined(Program, WITH_GPU, monkeypatch).missing == ["tiny-serve is not installed"]
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "tiny-serve"
     program.touch(mode=0o755)
     expected = Finding(adapter="tiny", state=State.READY, place=str(program))
-    assert of(Program, WITH_GPU, monkeypatch) == expected
-    assert of(Program, BARE, monkeypatch).missing == ["an NVIDIA GPU"]
+    assert examined(Program, WITH_GPU, monkeypatch) == expected
+    assert examined(Program, BARE, monkeypatch).missing == ["an NVIDIA GPU"]
 
 
 def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch)
             raise NotInstalled("tiny has no wheels", "tiny fetch-wheels")
 
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
-    finding = of(Refusing, BARE, monkeypatch)
+    finding = examined(Refusing, BARE, monkeypatch)
     assert (finding.state, finding.missing, finding.fix) == (State.MISSING, ["tiny has no wheels"], "tiny fetch-wheels")
 
 
@@ -128,7 +128,7 @@ def test_one_that_says_only_its_command_is_asked_for_it(monkeypatch: pytest.Monk
             return (sys.executable, "-m", "tiny")
 
     expected = Finding(adapter="tiny", state=State.READY, place="this environment")
-    assert of(OnlyCommand, BARE, monkeypatch) == expected
+    assert examined(OnlyCommand, BARE, monkeypatch) == expected
 
 
 def test_one_that_is_only_an_address_needs_nothing_here() -> None:
@@ -164,8 +164,8 @@ class Raising(NoBase):
 
 
 def test_adapters_of_other_packages_break_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of(NoBase, BARE, monkeypatch).state is State.UNKNOWN
-    finding = of(Raising, BARE, monkeypatch)
+    assert examined(NoBase, BARE, monkeypatch).state is State.UNKNOWN
+    finding = examined(Raising, BARE, monkeypatch)
     assert finding.missing == ["its adapter fails: ZeroDivisionError: division by zero"]
 
 
@@ -214,11 +214,11 @@ class Nvml:
 def test_gpus_are_named_and_their_absence_has_a_reason() -> None:
     assert gpus(Nvml()) == Gpus(("H200", "H100"))
 
-    class Nothing(Nvml):
+    class NoGpu(Nvml):
         def nvmlDeviceGetCount(self) -> int:
             return 0
 
-    assert gpus(Nothing()) == Gpus(reason="NVML sees no GPU")
+    assert gpus(NoGpu()) == Gpus(reason="NVML sees no GPU")
 
 
 @pytest.mark.parametrize(

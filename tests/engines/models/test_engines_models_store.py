@@ -236,11 +236,11 @@ class TestCheckpointHash:
         assert len(seen) == 7
 
     def test_it_is_the_same_wherever_the_folder_lies_and_whatever_else_is_in_it(self, tmp_path: Path) -> None:
-        here, there = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b" / "c")
-        (there / "README.md").write_text("hello")
-        os.utime(there / "config.json", (0, 0))
-        assert checkpoint_sha256(here) == checkpoint_sha256(there)
-        assert checkpoint_sha256(here) == "6d08acba9d2ddccfcbfff0797e720e883ef3cb5b21a1d735329001f6f86a2a5e"
+        first, second = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b" / "c")
+        (second / "README.md").write_text("hello")
+        os.utime(second / "config.json", (0, 0))
+        assert checkpoint_sha256(first) == checkpoint_sha256(second)
+        assert checkpoint_sha256(first) == "6d08acba9d2ddccfcbfff0797e720e883ef3cb5b21a1d735329001f6f86a2a5e"
 
     def test_a_single_file_is_hashed_by_its_name_and_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "a.gguf").write_bytes(GGUF)

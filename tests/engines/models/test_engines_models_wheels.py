@@ -37,10 +37,10 @@ def ignore(_: int, __: int | None) -> None:
 class TestDownload:
     def test_a_whole_file_with_its_progress(self, server: FileServer, tmp_path: Path) -> None:
         progress: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: progress.append((have, total)))
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
         assert progress[-1] == (len(CONTENT), len(CONTENT))
-        assert [have for have, _ in progress] == sorted(have for have, _ in progress)
+        assert [bytes_done for bytes_done, _ in progress] == sorted(bytes_done for bytes_done, _ in progress)
         assert server.asked == [None]
 
     def test_broken_off_half_way_it_resumes_from_there(self, server: FileServer, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ class TestDownload:
         assert (tmp_path / "part").read_bytes() == CONTENT[:60_000]
         server.break_after = None
         progress: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: progress.append((have, total)))
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
         assert server.asked == [None, "bytes=60000-"]
         assert progress[-1] == (100_000, 100_000), "progress counts what was there already"
@@ -71,7 +71,7 @@ class TestDownload:
     def test_a_length_that_is_not_told_is_unknown(self, server: FileServer, tmp_path: Path) -> None:
         server.raw = b"HTTP/1.0 200 OK\r\n\r\n" + CONTENT
         progress: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: progress.append((have, total)))
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
         assert progress[-1] == (100_000, None)
 

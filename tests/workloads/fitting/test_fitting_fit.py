@@ -45,7 +45,7 @@ def growing() -> Fit:
     return fitted(GROWING)
 
 
-def of(goodness_of_fit: Goodness, name: str) -> Any:
+def figure_named(goodness_of_fit: Goodness, name: str) -> Any:
     return next(figure for figure in (*goodness_of_fit.distances, *goodness_of_fit.figures) if figure.name == name)
 
 
@@ -75,8 +75,8 @@ def test_sessions(growing: Fit):
     assert preset.append.mean() == pytest.approx(80, rel=0.06)
     assert preset.think_s.at(0.5) == pytest.approx(20, rel=0.08)
     assert growing.goodness.complaints == ()
-    assert of(growing.goodness, "prefix_bound").preset == pytest.approx(
-        of(growing.goodness, "prefix_bound").trace, rel=0.1
+    assert figure_named(growing.goodness, "prefix_bound").preset == pytest.approx(
+        figure_named(growing.goodness, "prefix_bound").trace, rel=0.1
     )
     assert {"first_input", "append", "think_s", "turns"} < {distance.name for distance in growing.goodness.distances}
 
@@ -181,7 +181,7 @@ def test_what_a_preset_cannot_keep_is_said():
     whole_seconds = [msgspec.structs.replace(row, at_s=float(int(row.at_s or 0))) for row in SINGLE.trace_rows[:2_000]]
     coarse = fitted(Rows(whole_seconds))
     assert "clock has a resolution of 1 s" in coarse.preset.summary
-    assert of(coarse.goodness, "gaps_s").is_within
+    assert figure_named(coarse.goodness, "gaps_s").is_within
 
 
 def test_contexts_that_are_compacted_in_the_trace_are_in_the_preset(monkeypatch: pytest.MonkeyPatch):
@@ -195,9 +195,9 @@ def test_contexts_that_are_compacted_in_the_trace_are_in_the_preset(monkeypatch:
             held = 2_000 if held > 7_000 else held
     compacted = fitted(Rows(rows))
     assert 5_500 < compacted.preset.max_input_tokens <= 7_000
-    assert of(compacted.goodness, "input_mean").is_within
+    assert figure_named(compacted.goodness, "input_mean").is_within
     endless = msgspec.structs.replace(compacted.preset, max_input_tokens=100_000)
-    assert not of(goodness(observe(Rows(rows), SEED), endless, SEED, BUDGET), "input_mean").is_within
+    assert not figure_named(goodness(observe(Rows(rows), SEED), endless, SEED, BUDGET), "input_mean").is_within
 
 
 def test_all_at_once():

@@ -123,12 +123,12 @@ WRONG_ROWS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "row", "what"), WRONG_ROWS, ids=[f"{case[0]}-{i}" for i, case in enumerate(WRONG_ROWS)]
+    ("name", "content", "row", "excerpt"), WRONG_ROWS, ids=[f"{case[0]}-{i}" for i, case in enumerate(WRONG_ROWS)]
 )
-def test_a_wrong_row_is_refused_by_its_number(name: str, content: str, row: int, what: str, tmp_path: Path) -> None:
+def test_a_wrong_row_is_refused_by_its_number(name: str, content: str, row: int, excerpt: str, tmp_path: Path) -> None:
     message = refusal(name, write(tmp_path / "trace", content))
     assert message.startswith(f", row {row}: ")
-    assert what in message
+    assert excerpt in message
 
 
 def session(**changes: object) -> str:

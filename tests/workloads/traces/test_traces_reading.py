@@ -92,8 +92,8 @@ def test_a_name_that_says_gzip_over_plain_text_is_one_line(name: str, tmp_path: 
 def test_bytes_that_are_no_text_name_their_row(name: str, byte: bytes, tmp_path: Path) -> None:
     first, second, *rest = SAMPLES[name].encode().split(b"\n")
     message = refusal(name, write(tmp_path / "trace", b"\n".join([first, second[:5] + byte + second[5:], *rest])))
-    what = "has a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
-    assert message.startswith(f", row 2: {what}")
+    fault = "has a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
+    assert message.startswith(f", row 2: {fault}")
     assert "save" in message
 
 

@@ -31,7 +31,7 @@ def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
         ("bing", "4"),
         ("human", "Five?"),
     ]
-    talk = {"id": "QWJ_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in turns]}
+    talk = {"id": "QWJ_0", "conversations": [{"from": role, "value": text, "markdown": None} for role, text in turns]}
     empty = {"id": 7, "conversations": []}
     unnamed = {"conversations": [{"from": "human", "value": "Hé?"}, {"from": "gpt", "value": "Ho 🙂"}]}
     path = write(tmp_path / "trace.json", json.dumps([talk, empty, unnamed]))
