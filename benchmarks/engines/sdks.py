@@ -29,7 +29,7 @@ from engines.dialects import (
     TgiDialect,
     TgiNativeDialect,
 )
-from tests.engines.fakes.answers import Said
+from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import running
@@ -121,7 +121,7 @@ async def compare(route: Route, url: str, python: Path) -> tuple[int, int]:
 
 
 def _differs(route: Route, name: str, mine: Reading, yours: Reading) -> bool:
-    script = scripted().get(name, Said()) if route.server == "openai" else Said()
+    script = scripted().get(name, ScriptedAnswer()) if route.server == "openai" else ScriptedAnswer()
     found = differences(mine, yours, script.hidden)
     for line in found:
         print(f"{route.name}, {name}: {line}")

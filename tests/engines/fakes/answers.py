@@ -11,23 +11,23 @@ Prompt = str | list[dict]
 Count = Callable[[Prompt], int]
 
 
-class Said(Script, frozen=True, kw_only=True):
+class ScriptedAnswer(Script, frozen=True, kw_only=True):
     """A scripted answer.
 
     Attributes:
-        said: its tokens; a special last token ends the answer, otherwise it is truncated there.
+        answer: its tokens; a special last token ends the answer, otherwise it is truncated there.
         thinking: number of leading tokens that are visible reasoning.
         hidden: reasoning tokens that are counted but not sent.
         fails_after: tokens after which the engine fails; None for never.
     """
 
-    said: tuple[Token, ...] = ()
+    answer: tuple[Token, ...] = ()
     thinking: int = 0
     hidden: int = 0
     fails_after: int | None = None
 
     def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
-        return list(self.said[:wanted])
+        return list(self.answer[:wanted])
 
 
 class Answering(Fake):
