@@ -1,4 +1,4 @@
-"""Noise floors beside runs that a test has made."""
+"""Stores noise floors beside runs of a test."""
 
 from pathlib import Path
 

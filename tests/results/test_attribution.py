@@ -128,7 +128,7 @@ def test_clocks_are_checked_by_stamps_whose_order_is_certain() -> None:
     assert clock is not None
     assert (clock.residual_ns, clock.least_ns, clock.most_ns) == (0, -50_000, 50_000)
     assert "all 240 pairs of stamps are in order" in clock_line(clock)
-    ahead = [  # the server's clock lags by 3 ms, so that it receives what the client has not sent yet
+    ahead = [  # the server's clock lags by 3 ms, so the server receives requests before the client has sent them
         msgspec.structs.replace(http, received_ns=http.received_ns - 3 * MS) for http in outcome.front_end
     ]  # fmt: skip
     off = Outcomes(outcome.requests, outcome.events, ahead, {}).attribution().clock
@@ -191,7 +191,7 @@ def test_what_if_agrees_with_a_run_in_which_the_part_was_really_changed(name: st
     ratio = (
         np.mean([request.total_s(Latency.E2E) for request in slow_run.requests if request.index in short]) / measured
     )
-    assert ratio > 1.1  # the change was there to be predicted
+    assert ratio > 1.1  # the change was large enough to predict
 
 
 def test_a_change_is_traced_to_its_part() -> None:
@@ -225,7 +225,7 @@ def test_sides_without_a_profile_in_common_are_refused() -> None:
 
 
 def gpu(outcome: Outcomes, watts: dict[str, float], gpus: int = 1) -> list[TelemetryRecord]:
-    """Readings of the energy counter ten times a second, of a GPU that draws these powers by the true phases."""
+    """Readings, ten times a second, of the energy counter of a GPU that draws these powers in the true phases."""
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     timed_steps = outcome.attribution().steps[0]
     end_ns, readings = steps[-1].collected_ns, list[TelemetryRecord]()

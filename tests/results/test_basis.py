@@ -1,4 +1,4 @@
-"""What the numbers rest on: counts that are those of the metrics themselves."""
+"""What the numbers are based on: its counts equal those of the metrics themselves."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
 def test_the_percentile_is_taken_of_as_many(demo: results.Run, family: str) -> None:
-    """The p50 of exactly so many observations is the metric's; a failed request is later than all others."""
+    """The p50 of exactly that many observations equals the metric; a failed request counts as later than all others."""
     measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
     for run_trial in demo.finished:
         load = [r for r in run_trial.requests if r.phase is Phase.MEASURED and run_trial.window.holds(r.planned_ns)]
@@ -75,7 +75,7 @@ def test_a_missing_percentile_names_the_same_count() -> None:
 
 
 def test_the_table_adds_valid_trials_up(demo: results.Run) -> None:
-    """24 requests a trial, of which transformers fails two; its first trial at c=1 is INVALID."""
+    """24 requests a trial, of which two of transformers fail; its first trial at c=1 is INVALID."""
     table = basis_table(demo)
     rows = {title: row for row in table.rows for _, title in row.metrics}
     assert [column.trials for column in table.columns] == ["3", "2", "3", "3", "3", "3", "3", "3"]

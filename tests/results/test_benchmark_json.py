@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark's format: its own tools read ours, and one of ours stands for the run that it came from."""
+"""Files in pytest-benchmark's format: its own tools read ours, and a file of ours can replace its run."""
 
 import json
 import random
@@ -115,7 +115,7 @@ def test_statistics_are_pytest_benchmarks(n: int) -> None:
 
 
 def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
-    """The slower of two runs is the red one in every group, rates too: columns are times of which less is better."""
+    """The slower of two runs is red in every group, rates too: every column is a time, of which less is better."""
     for name, speed in (("a", FAST), ("b", slower(FAST, 1.5))):
         run = load(build_run(tmp_path / name, replace(SHEET, engines={"main": speed})))
         written(tmp_path / f"{name}.json", chat=run)
@@ -173,7 +173,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 def test_a_file_gives_the_verdict_of_its_run(
     pairs: dict[str, tuple[Path, Path]], a: str, b: str, config: ComparisonConfig
 ) -> None:
-    """Whole verdicts are equal: outcome, sentences, intervals, p-values, failures, answers; pairs of one run too."""
+    """Verdicts are equal: outcome, sentences, intervals, p-values, failures and answers; also for pairs of one run."""
 
     def sides(text: str) -> tuple[str, str]:
         name, at, engine = text.partition("@")

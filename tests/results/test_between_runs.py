@@ -1,4 +1,4 @@
-"""Sides of different runs: worked by hand, and what a run of its own day looks like."""
+"""Sides of different runs, worked by hand, and the noise between runs of different days."""
 
 import math
 
@@ -15,7 +15,7 @@ TTFT, ATTAINMENT = CATALOGUE["ttft_p50_s"], CATALOGUE["attainment"]
 
 
 def test_one_run_against_three_worked_by_hand() -> None:
-    """Means 1, 2, 3 against 6: v = 1, SE = √(1 + 1/3), two degrees. What differs inside the runs adds nothing."""
+    """Means 1, 2, 3 against 6: v = 1, SE = √(1 + 1/3), two degrees. Differences inside the runs add nothing."""
     a = [[0.5, 1.5], [1.5, 2.5], [2.5, 3.5]]
     effect = between_runs(a, [[5.5, 6.5]], scale=Scale.DIFFERENCE)
     assert effect is not None
@@ -43,7 +43,7 @@ def test_noise_inside_the_candidate_is_added_where_it_is_larger() -> None:
 
 
 def test_noise_that_may_be_chance_widens_the_error_and_raises_no_degrees() -> None:
-    """Variances 2 and 8 of two trials: 4 − 1 more, and F(1, 3) = 4 is chance; two degrees as of three run means."""
+    """Variances 2 and 8 of two trials: 4 − 1 more, and F(1, 3) = 4 may be chance; two degrees as of three run means."""
     effect = between_runs([[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]], [[4.0, 8.0]], scale=Scale.DIFFERENCE)
     assert effect is not None
     assert (effect.standard_error, effect.degrees) == pytest.approx((math.sqrt(4 / 3 + 3), 2))
@@ -53,7 +53,7 @@ def test_noise_that_may_be_chance_widens_the_error_and_raises_no_degrees() -> No
 
 
 def test_two_runs_show_no_noise_and_a_floor_stands_for_it() -> None:
-    """A floor of 0.1 for runs of two trials: SE = 0.1 √(1/2 + 1); with it the difference is certain, or not."""
+    """A floor of 0.1 for runs of two trials: SE = 0.1 √(1/2 + 1); with it the p-value can be computed."""
     a, b = [[1.0, 1.1], [1.2, 1.1]], [[1.1, 1.2]]
     assert between_runs(a, b, scale=Scale.DIFFERENCE) is None
     effect = between_runs(a, b, scale=Scale.DIFFERENCE, floor=NoiseFloor(0.1, 2))
@@ -68,7 +68,7 @@ def test_the_floor_is_the_upper_bound_of_chi_square() -> None:
 
 
 def test_one_stored_run_cannot_be_told_from_another_day() -> None:
-    """Ten percent, and every trial within a thousandth: it may be the day; two more runs of the baseline show it."""
+    """Ten percent apart, with trials equal to a thousandth: the day may be the cause; two more runs would show it."""
     a, b = [[1.0, 1.001, 0.999]], [[1.1, 1.101, 1.099]]
     comparison = compare_sessions(TTFT, "c=8", a, b)
     assert (comparison.judgement, comparison.evidence) == (Judgement.UNCLEAR, None)
@@ -109,7 +109,7 @@ def test_shares_of_different_runs() -> None:
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.03])
 def test_equal_engines_on_different_days_are_called_different_in_one_percent(between: float) -> None:
-    """Five stored runs of eight trials against one more: 400 each, three standard errors above 1 %."""
+    """Five stored runs of eight trials against one more, 400 times each: at most three standard errors above 1 %."""
     rng = np.random.default_rng(3)
     alarms = 0
     for _ in range(400):

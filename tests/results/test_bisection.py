@@ -1,4 +1,4 @@
-"""Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what is sampled here."""
+"""Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what this file samples."""
 
 import math
 from itertools import pairwise
@@ -77,7 +77,7 @@ def test_rates_are_not_tried_twice_but_whole_numbers_are_where_they_must_be():
 
 
 def test_of_whole_numbers_the_answer_is_one_of_them():
-    """c = 6 keeps it and c = 7 does not: no resolution is finer than that."""
+    """c = 6 meets the objective and c = 7 does not: no resolution is finer than that."""
     search = Bisection(WHOLE)
     tried = run(search, steep(0.02, 6.5))
     assert search.is_settled
@@ -104,7 +104,7 @@ def test_levels_that_cannot_be_judged_are_left_out():
 
 
 def test_one_answer_by_hand():
-    """Two levels, a wall: yes at 1 and no at 64. Nothing else is known, so the median is near their middle, 8."""
+    """Two levels and a wall: yes at 1, no at 64. Nothing else is known, so the median is near their middle, 8."""
     search = Bisection(LEVELS)
     search.observe(1.0, met=True)
     search.observe(64.0, met=False)
@@ -122,7 +122,7 @@ def test_one_answer_by_hand():
 
 
 def test_the_probabilities_of_all_answers_add_up_to_one():
-    """With a margin: of -_FAR and less, of _FAR and more, and the density between them; without: of yes and no."""
+    """With a margin: of -_FAR and less, of _FAR and more, and the density between; without a margin: of yes and no."""
     search, ahead = Bisection(LEVELS), np.array([-0.5, 0.0, 0.1, 1.0])[:, None]
     edges = np.linspace(-_FAR, _FAR, 4001)
     middles, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
@@ -133,7 +133,7 @@ def test_the_probabilities_of_all_answers_add_up_to_one():
 
 
 def test_an_unlucky_first_answer_does_not_end_the_doubling():
-    """No at 1, then yes beside it: nothing above is known yet, so it goes up by doubling, not to the middle."""
+    """No at 1, then yes just above: nothing higher is known, so the search doubles instead of taking the middle."""
     search = Bisection(LEVELS)
     search.observe(1.0, met=False)
     assert search.next_level() == pytest.approx(1.0, rel=0.05)

@@ -1,4 +1,4 @@
-"""Charts: scales put values where they belong, and no drawing says more than the data."""
+"""Charts: scales place values correctly, and no drawing shows more than the data."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Columns and limited curves: heights and places are the data's."""
+"""Columns and limited curves: heights and positions follow the data."""
 
 import re
 from xml.etree import ElementTree as ET

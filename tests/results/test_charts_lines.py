@@ -1,4 +1,4 @@
-"""Line charts with limits: points lie where their values are, limits are named, and nothing is drawn of nothing."""
+"""Line charts with limits: points lie at their values, limits are named, and empty data give no drawing."""
 
 from xml.etree import ElementTree as ET
 

@@ -1,4 +1,4 @@
-"""Path data: read back, it goes through the same points."""
+"""Path data that is parsed again passes through the same points."""
 
 import re
 
@@ -13,7 +13,7 @@ NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 def corners(data: str) -> list[tuple[float, float]]:
-    """Where the pen turns."""
+    """Where the pen changes direction."""
     vertices: list[tuple[float, float]] = []
     x = y = 0.0
     for command, rest in re.findall(r"([Mlhv])([^Mlhv]*)", data):

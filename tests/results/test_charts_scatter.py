@@ -1,4 +1,4 @@
-"""TTFT against lengths and ITL against batches: medians of what lies between two edges, and who was in flight."""
+"""TTFT against lengths and ITL against batches: medians between two edges, and the requests in flight."""
 
 import re
 
@@ -34,7 +34,7 @@ def test_the_middle_half_between_edges() -> None:
 
 
 def test_who_is_in_flight() -> None:
-    """[0, 100), [10, 60), and one that failed; who was never sent is not."""
+    """[0, 100), [10, 60), and one that failed; a request that was never sent does not count."""
     requests = [
         request(0, [50, 100], sent=0, ended=100),
         request(10, [60], sent=10, ended=60),

@@ -1,4 +1,4 @@
-"""What the client's own error means for each metric, each cell and each comparison."""
+"""The effect of the client's own error on each metric, each cell and each comparison."""
 
 from dataclasses import replace
 from pathlib import Path

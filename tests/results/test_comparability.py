@@ -1,4 +1,4 @@
-"""What must be equal, and what need not be."""
+"""What must be equal between two sides, and what need not be."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""Verdicts of two sides that do not cry wolf.
+"""Verdicts of two sides without false alarms.
 
-The simulations of `benchmarks/statistics/verdicts.py` count the false alarms; here are a few of them, small.
+The simulations of `benchmarks/statistics/verdicts.py` count the false alarms; this file has a few small ones.
 """
 
 import math
@@ -34,7 +34,7 @@ def test_equal_engines_are_called_different_in_at_most_one_and_a_half_percent(sh
     ("count", "effect", "shared", "seen"), [(8, 1.05, 0.0, 0.9), (8, 1.1, 0.15, 0.95), (5, 1.1, 0, 0.95)]
 )
 def test_what_is_slower_is_seen(count: int, effect: float, shared: float, seen: float) -> None:
-    """At 2 % from run to run; 15 % that both sides share cost little, since pairs take them out."""
+    """With 2 % from run to run; 15 % that both sides share cost little, since pairs remove them."""
     rng = np.random.default_rng(2)
     drawn = (sides(rng, effect, count=count, shared=shared) for _ in range(400))
     words = [compare_runs(TTFT, "c=8", a, b, interleaved=True).judgement for a, b in drawn]
@@ -135,7 +135,7 @@ def test_shares_are_compared_by_their_misses() -> None:
 
 
 def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
-    """Ten of 1,000 requests in one of eight trials is one hiccup, not ten; a few in each trial are more failures."""
+    """Ten failures of 1,000 requests in one of eight trials may be one incident; a few in each trial are not."""
     none, hiccup = runs(*[0.0] * 8), runs(*[0.0] * 7, 0.01)
     in_one_trial = compare_runs(FAILURES, "c=8", none, hiccup, interleaved=True)
     assert (in_one_trial.judgement, in_one_trial.no_worse(FAILURES)) == (Judgement.UNCLEAR, True)
@@ -167,7 +167,7 @@ def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
 def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
     low: float, high: float, fast: bool, full: bool
 ) -> None:
-    """With a band of 3 %: a latency may be 3 % up, a throughput 3 % down, for certain."""
+    """With a band of 3 % a latency may be certainly 3 % higher and a throughput certainly 3 % lower."""
     evidence = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False).evidence
     comparison = Comparison(
         "m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, Reason.INTERVAL, evidence=evidence
@@ -181,7 +181,7 @@ def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
 
 
 def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
-    """8 runs of each side at ±0.5 %, as equal as can be: the t test, the permutation test, power, and the terms."""
+    """8 runs of each side at ±0.5 %, as equal as possible: t test, permutation test, power, and parameters."""
     comparison = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
     effect = contrast(*EIGHT, interleaved=False)
     assert effect is not None
@@ -210,7 +210,7 @@ def test_each_side_is_counted() -> None:
 
 
 def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
-    """1.5 % up where 2.9 % would have shown: too little to tell, and more runs are not what is missing."""
+    """1.5 % higher, where 2.9 % would be detected: too small to decide, although the number of runs is sufficient."""
     a = {run: math.exp(0.0122 * (-1) ** run) for run in range(8)}
     comparison = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
     assert comparison.evidence is not None
@@ -239,7 +239,7 @@ def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: floa
 
 
 def test_a_difference_within_the_instruments_error_is_none() -> None:
-    """20.0 against 20.3 ms, repeatable to a tenth of that: told apart by an error of 0.2 ms, not by one of 0.5 ms."""
+    """20.0 against 20.3 ms, repeatable to a tenth of that: distinguishable with an error of 0.2 ms, not with 0.5 ms."""
     a = {1: 0.0200, 2: 0.0201, 3: 0.0199}
     b = {repeat: value * 1.015 for repeat, value in a.items()}
 
@@ -256,7 +256,7 @@ def test_a_difference_within_the_instruments_error_is_none() -> None:
 
 
 def test_an_outlier_that_the_t_test_alone_believes_is_no_verdict() -> None:
-    """The worse side wins one pair in six: Student's t sees six similar differences, the signs do not agree."""
+    """The worse side wins one pair in six: Student's t sees six similar differences, but the signs do not agree."""
     logs = np.array([0.0, 3.0, -3.0, 6.0, -6.0, 9.0])
     shifts = np.array([0.05, 0.05, 0.05, 0.05, 0.05, 0.004])
     a, b = runs(*np.exp(logs)), runs(*np.exp(logs + shifts))

@@ -1,4 +1,4 @@
-"""Two sides are compared only when what should be equal is equal."""
+"""Two sides are compared only if everything that must be equal is equal."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -140,7 +140,7 @@ RESUMED = replace(SHEET, engines={"a": FAST, "b": FAST}, loads=LOADS[:1], repeat
 
 
 def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_path: Path) -> None:
-    """Repeats 1 to 3 were reused from yesterday: pairs of one session speak, and nothing else."""
+    """Repeats 1 to 3 were reused from yesterday: only pairs of one session count."""
     path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(range(6), "yesterday")))
     a, b = select(f"{path}@a"), select(f"{path}@b")
     assert {name: len(trials) for name, trials in a.sessions.items()} == {"yesterday": 3, path.name: 3}
@@ -150,7 +150,7 @@ def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_pat
 
 
 def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path: Path) -> None:
-    """All of A was reused, B was measured today: interleaved on paper only."""
+    """All of A was reused, B was measured today: they are interleaved only in the plan."""
     of_a = [0, 3, 4, 7, 8, 11]
     path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(of_a, "yesterday")))
     comparison = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
@@ -159,7 +159,7 @@ def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path:
 
 
 def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:
-    """The newest four of ten: the six before were half as fast, and another thing."""
+    """Only the newest four of ten runs count, since the six before were half as fast."""
     runs = []
     for day in range(10):
         speed = replace(FAST, itl_s=FAST.itl_s * (2 if day < 6 else 1))

@@ -1,4 +1,4 @@
-"""The dashboard over HTTP: what is found, who is let in, what comes out as a file."""
+"""The dashboard over HTTP: search, access, and exported files."""
 
 import csv
 import io
@@ -30,9 +30,9 @@ SHEET = Sheet(engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine runs a day apart, the last four slower; one that goes on, one that failed, one that is damaged.
+    """Nine runs a day apart, the last four slower; one still running, one failed, one damaged.
 
-    How much runs differ there is known.
+    The noise between runs is known.
     """
     root = tmp_path_factory.mktemp("runs")
     for day in range(1, 10):

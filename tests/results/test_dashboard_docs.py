@@ -1,4 +1,4 @@
-"""What docs/dashboard.md says is so: addresses, metrics, the Grafana dashboard, the DuckDB recipes."""
+"""docs/dashboard.md is correct: addresses, metrics, the Grafana dashboard, the DuckDB recipes."""
 
 import json
 import re

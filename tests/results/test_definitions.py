@@ -1,4 +1,4 @@
-"""docs/definitions.md says what the code does: its metrics and its numbers are the catalogue's."""
+"""docs/definitions.md agrees with the code: its metrics and numbers are those of the catalogue."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_metric_list_is_the_catalogue() -> None:
 
 
 def seen_table() -> str:
-    """The figures of the engine's own view as Markdown."""
+    """The figures of the engine view as Markdown."""
     lines = ["| figure | unit | definition | name |", "|---|---|---|---|"]
     lines += [
         f"| {figure.title} | {figure.unit.value or 'count'} | {figure.definition} | `{figure.name}` |"

@@ -1,4 +1,4 @@
-"""Perplexities of two evaluations, compared piece by piece: by hand, at the command line, and every complaint."""
+"""Perplexities of two evaluations, compared piece by piece: by hand, on the command line, and every error message."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def evaluation(nats: list[float], **changes: object) -> Evaluation:
 
 @pytest.fixture
 def files(tmp_path: Path):
-    """`files(nats, **changes)`: a baseline, and a candidate with these nats."""
+    """`files(nats, **changes)` writes a baseline, and a candidate with these nats."""
 
     def write(nats: list[float], **changes: object) -> tuple[Path, Path]:
         a, b = tmp_path / "a.json", tmp_path / "b.json"
@@ -61,9 +61,9 @@ def test_the_ratio_and_its_interval_are_those_of_paired_pieces(files):
     assert comparison.ratio.high == pytest.approx(math.exp(10 / 350 + half))
     assert (comparison.metric, comparison.level) == ("perplexity", "350 tokens of the built-in text")
     assert comparison.evidence is not None
-    # of 16 choices of signs, the two that agree are as extreme
+    # of 16 choices of signs, only the two with equal signs are as extreme
     assert comparison.evidence.permutation_p == 2 / 16
-    assert comparison.judgement is Judgement.WORSE  # that is as small as it can be
+    assert comparison.judgement is Judgement.WORSE  # the p-value is the smallest possible
     assert judge_evaluations(a, b, config()).outcome is Outcome.REGRESSION
 
 

@@ -1,4 +1,4 @@
-"""The noise floor of a machine: what it rests on, where it is stored, and that a gate finds it."""
+"""The noise floor of a machine: how it is computed, where it is stored, and that a gate finds it."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Foreign load where a reader sees it: in the summary, in the report's table of trials and in the data frames."""
+"""Foreign load where readers see it: in the summary, in the report's table of trials and in the data frames."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Throughput against interactivity: which levels no other one beats in both."""
+"""Throughput against interactivity: the levels that no other level beats in both."""
 
 import io
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_more_users_cost_each_of_them_and_the_slow_engine_is_beaten_everywhere(t
 
 
 def test_a_level_that_is_worse_in_both_is_on_no_frontier(tmp_path: Path) -> None:
-    """Crowding by more than the whole: eight users get less together than four, and each of them less."""
+    """Crowding above 1: eight users get less in total than four, and each of them gets less."""
     sheet = Sheet(engines={"a": replace(FAST, crowding=2.0)}, loads=CLOSED, invalid=())
     points = frontier([results.load(build_run(tmp_path, sheet))])
     assert [point.load for point in points if point.own] == ["c=1"]
@@ -66,7 +66,7 @@ def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
 
 
 def taking(run: Run, gpus: int) -> None:
-    """As if each engine had taken so many of four GPUs when it started."""
+    """Pretend that each engine took this many of four GPUs when it started."""
     before = [GIB // 2] * 4
     ready = [GIB // 2 + (40 * GIB if gpu < gpus else 300 << 20) for gpu in range(4)]
     start = Startup(

@@ -1,4 +1,4 @@
-"""The gate's outcomes, and what each reader of them gets."""
+"""The gate's outcomes, and its output for each kind of reader."""
 
 import io
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
 
 
 def first(side: Side, trials: int) -> Side:
-    """The side as it was after so many of its trials."""
+    """The side after its first ``trials`` trials of each session."""
     return msgspec.structs.replace(side, sessions={name: records[:trials] for name, records in side.sessions.items()})
 
 
@@ -70,7 +70,7 @@ def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
 
 
 def test_no_regression_is_worse_by_no_more_than_the_band(tmp_path: Path) -> None:
-    """2 % worse for certain: within a band of 5 %, outside one of 0.5 %; and too few runs tell nothing."""
+    """2 % worse for certain: within a band of 5 %, outside one of 0.5 %; too few runs decide nothing."""
     pair = sides(tmp_path, replace(SAME, engines={"main": FAST, "branch": slower(FAST, 1.02)}))
     assert judge(*pair, ComparisonConfig(band=0.05)).outcome is Outcome.NO_REGRESSION
     assert judge(*pair, ComparisonConfig(band=0.001)).outcome is Outcome.REGRESSION
@@ -130,7 +130,7 @@ FAILING = invalid(
 SATURATED = invalid(FindingCode.SATURATED, first_in_flight=4.0, last_in_flight=40.0)
 DIED = invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")
 OF_BRANCH = (1, 2, 5, 6, 9, 10)
-"""Where the branch's trials stand in the plan: A B, B A, A B…"""
+"""Positions of the branch's trials in the plan: A B, B A, A B…"""
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_others_did_to_trials_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_did_not_start(tmp_path: Path) -> None:
-    """It has no trial at all, and the run FAILED: evidence against the branch, and none for it where it was main."""
+    """It has no trial at all and the run FAILED: evidence against the branch, but none for it if main failed."""
     failures = (EngineFailure("branch", 1, EngineFate.NOT_READY), EngineFailure("branch", 2, EngineFate.DIED))
     sheet = replace(SAME, engine_failures=failures, status=RunStatus.FAILED, finished=1)
     main, branch = sides(tmp_path, sheet)
@@ -254,7 +254,7 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
 
 
 def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
-    """A p99 needs 662 requests: a branch that has not as many is not let through without one."""
+    """A p99 needs 662 requests: a branch with fewer does not pass without one."""
     a, b = sides(tmp_path, SAME)
     (session,) = a.sessions
     enough = [msgspec.structs.replace(t, metrics=t.metrics | {"ttft_p99_s": Value(0.1)}) for t in a.sessions[session]]

@@ -25,7 +25,7 @@ TINY = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=2, requests=5, inv
 
 
 def run_of(root: Path, number: int, **changes: object) -> None:
-    """One run; from number 5 on slower by a half."""
+    """One run; from number 5 on 50 % slower."""
     slower = 1.5 if number >= 5 else 1.0
     speed = replace(FAST, ttft_s=FAST.ttft_s * slower, itl_s=FAST.itl_s * slower)
     status = changes.pop("status", RunStatus.COMPLETE)
@@ -111,7 +111,7 @@ def printed(series: list[Series]) -> str:
 
 
 def test_a_night_at_0_silences_no_series() -> None:
-    """It is named and left out; the step is found in the rest."""
+    """The night is named and left out; the step is found in the rest."""
     values = [*quiet(20), *quiet(20, 18.0, seed=2)]
     values[7] = 0.0
     (series,) = seen(nights(RATE, values), RATE)
@@ -167,7 +167,7 @@ def test_a_newest_run_far_on_the_bad_side_is_a_doubt_until_more_follow() -> None
 
 
 def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
-    """A hundredth over all series: chance sets no newest run apart every other night because there are many."""
+    """The chance of a false outlier is 1 % over all series, however many there are."""
     values = [*quiet(40), 20 * 1.028]
     for many, doubt in ((1, Doubt.OUTLIER), (5, None)):
         names = ["itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s", "ttft_p50_s"][:many]

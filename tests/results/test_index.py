@@ -1,4 +1,4 @@
-"""The index: true to its folder, whatever happened to either."""
+"""The index agrees with its folder, whatever happens to either of them."""
 
 import sqlite3
 from dataclasses import replace
@@ -197,7 +197,7 @@ def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_the_index_lives_in_memory(tmp_path: Path) -> None:
     a_run(tmp_path, "one")
-    (tmp_path / INDEX_FILE).mkdir()  # root may write anywhere, but not a file over a folder
+    (tmp_path / INDEX_FILE).mkdir()  # even root cannot write a file over a folder
     with Index(tmp_path) as index:
         index.refresh()
         assert ids(index) == ["one"]

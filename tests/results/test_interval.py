@@ -26,7 +26,7 @@ def test_worked_interval() -> None:
 
 
 def test_values_at_zero_get_the_plain_interval() -> None:
-    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484; none of them is negative, and no bound is."""
+    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484; no value and no bound is negative."""
     interval = log_t_interval([0.0, 1.0, 2.0])
     assert interval is not None
     assert (interval.centre, interval.low, interval.high) == pytest.approx((1.0, 0.0, 3.484), abs=1e-3)

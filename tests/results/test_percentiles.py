@@ -1,4 +1,4 @@
-"""Percentiles: numpy's numbers, given exactly from the count that MLPerf's early stopping asks for."""
+"""Percentiles equal numpy's, and are given only from the count on that MLPerf's early stopping requires."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ GATES = [(0.5, 3), (0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636)]
 
 @pytest.mark.parametrize(("q", "required"), GATES)
 def test_gate(q: float, required: int) -> None:
-    """One observation fewer than the gate is refused with the count; at the gate the number is numpy's."""
+    """With one observation too few the percentile is absent and names the count; with enough it equals numpy's."""
     assert required_count(q) == required
     rng = np.random.default_rng(3)
     values = rng.lognormal(size=required).tolist()
@@ -24,7 +24,7 @@ def test_gate(q: float, required: int) -> None:
 
 @pytest.mark.parametrize("q", [0.501, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999])
 def test_gate_is_the_smallest_count_that_satisfies_the_condition(q: float) -> None:
-    """q^n + n (1 − q) q^(n − 1) ≤ 0.01 holds at n and not at n − 1."""
+    """q^n + n (1 − q) q^(n − 1) ≤ 0.01 holds for n but not for n − 1."""
 
     def chance_of_at_most_one_miss(n: int) -> float:
         return q**n + n * (1 - q) * q ** (n - 1)

@@ -1,4 +1,4 @@
-"""Permutation tests: every division counted by hand, or by a count of sums; and lots that are drawn fairly."""
+"""Permutation tests: all divisions are counted by hand or by a count of sums, and random divisions are fair."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ DRAWS = 20_000
 
 
 def test_all_divisions_are_counted() -> None:
-    """1, 2 against 4, 8: of six divisions of four logs two are as far apart as this one."""
+    """1, 2 against 4, 8: of six divisions of the four logs, two are as far apart as this one."""
     a, b = runs(1.0, 2.0), runs(4.0, 8.0)
     effect = contrast(a, b, interleaved=False)
     assert effect is not None
@@ -29,7 +29,7 @@ def test_all_divisions_are_counted() -> None:
 
 
 def test_pairs_are_turned_over() -> None:
-    """Differences 1, 2 and -3 of logs: of eight choices of signs, all sum to 0 or more in size."""
+    """Differences 1, 2 and -3 of logs: with all eight choices of signs the absolute sum is at least 0."""
     a = runs(1.0, 1.0, 1.0)
     none = permutation_test(a, runs(*np.exp([1, 2, -3])), PAIRED)
     assert (none.p_value, none.least) == (1.0, 0.25)
@@ -43,7 +43,7 @@ def test_only_repeats_of_both_sides_are_pairs() -> None:
 
 
 def as_extreme(values: list[int], seen: int) -> float:
-    """Share of the choices of signs whose sum is as far from 0 as ``seen``, by a count of sums."""
+    """Share of the choices of signs whose sum is as far from 0 as ``seen``, from a count of sums."""
     sums = Counter({0: 1})
     for value in values:
         sums = Counter(
@@ -56,7 +56,7 @@ def as_extreme(values: list[int], seen: int) -> float:
 
 
 def apart(values: list[int], size: int) -> float:
-    """Share of the divisions of integer logs with sums of the first side as far from its mean as that of the first."""
+    """Share of the divisions of integer logs whose first side has a sum as far from its mean as the real first side."""
     ways = Counter({(0, 0): 1})
     for value in values:
         for (taken, total), count in list(ways.items()):
@@ -68,13 +68,13 @@ def apart(values: list[int], size: int) -> float:
 
 
 def chance(share: float) -> float:
-    """Four standard errors of a share of so many draws."""
+    """Four standard errors of a share of ``DRAWS`` draws."""
     return 4 * math.sqrt(share * (1 - share) / DRAWS)
 
 
 @pytest.mark.parametrize("count", [17, 18, 30])
 def test_many_pairs_give_the_share_of_all_choices(count: int) -> None:
-    """17 pairs have 131,072 choices, which are all counted; above 200,000 a lot of 20,000 stands for them."""
+    """The 131,072 choices of 17 pairs are all counted; for more than 200,000 a sample of 20,000 is drawn."""
     differences = [(-1) ** place * (place % 5) + 1 for place in range(count)]
     b = {place: math.exp(0.01 * value) for place, value in enumerate(differences)}
     test = permutation_test(dict.fromkeys(b, 1.0), b, PAIRED)
@@ -85,7 +85,7 @@ def test_many_pairs_give_the_share_of_all_choices(count: int) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(8, 9), (12, 10), (9, 14)])
 def test_many_runs_give_the_share_of_all_divisions(a: int, b: int) -> None:
-    """8 of 17 are 24,310 divisions, which are all counted; 12 of 22 and 9 of 23 stand for more than 200,000."""
+    """The 24,310 divisions of 8 of 17 are all counted; for 12 of 22 and 9 of 23, above 200,000, a sample is drawn."""
     logs = [place * place % 17 + (1 if place < a else 3) for place in range(a + b)]
     values = [math.exp(0.01 * log) for log in logs]
     test = permutation_test(runs(*values[:a]), runs(*values[a:]), WELCH)
@@ -95,7 +95,7 @@ def test_many_runs_give_the_share_of_all_divisions(a: int, b: int) -> None:
 
 
 def test_what_is_drawn_holds_what_was_seen() -> None:
-    """So no p value is 0: sides that lie apart are as far apart as one draw of 20,000, the one that was made."""
+    """No p value is 0: sides that are far apart are matched by one draw of 20,000, the real division itself."""
     low, high = runs(*np.linspace(1.0, 1.1, 12)), runs(*np.linspace(2.0, 2.1, 12))
     assert permutation_test(low, high, WELCH).p_value == pytest.approx(1 / DRAWS)
     low, high = runs(*np.linspace(1.0, 1.1, 30)), runs(*np.linspace(2.0, 2.1, 30))

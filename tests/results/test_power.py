@@ -1,4 +1,4 @@
-"""How small an effect shows, and how many runs another takes."""
+"""The smallest effect that can be detected, and the number of runs that an effect needs."""
 
 import math
 
@@ -12,13 +12,13 @@ from tests.results.runs import sides
 
 
 def equal(runs: int, noise: float = 0.02, method: Method = Method.WELCH) -> Contrast:
-    """So many runs of each side, each with that noise; pairs have half the degrees of freedom."""
+    """This many runs of each side with this noise; pairs have half the degrees of freedom."""
     degrees = runs - 1 if method in {Method.PAIRED, Method.PIECES} else 2 * (runs - 1)
     return Contrast(0.0, noise * math.sqrt(2 / runs), degrees, method, (runs, runs))
 
 
 def test_power_is_what_it_says() -> None:
-    """Runs with an effect of just the stated size are told apart in about 9 of 10 cases; and with the stated number."""
+    """Runs whose effect has just the stated size are told apart in about 9 of 10 cases."""
     rng = np.random.default_rng(4)
     equal_sides = equal(8)
     effect = smallest_effect(equal_sides, 0.01)
@@ -31,7 +31,7 @@ def test_power_is_what_it_says() -> None:
 @pytest.mark.parametrize("degrees", [1.7, 4.0, 14.0, 98.4])
 @pytest.mark.parametrize("alpha", [0.01, 0.05])
 def test_the_smallest_effect_has_a_power_of_nine_tenths(degrees: float, alpha: float) -> None:
-    """By scipy's noncentral t at its centre, whatever the standard error."""
+    """Checked with scipy's noncentral t, whatever the standard error."""
     critical = stats.t.isf(alpha / 2, degrees)
     for error in (0.001, 0.01):
         centre = math.log1p(smallest_effect(Contrast(0.5, error, degrees, Method.WELCH, (8, 8)), alpha)) / error
@@ -50,7 +50,7 @@ def test_as_many_runs_as_there_are_show_what_they_can_show(runs: int, method: Me
 
 
 def test_unequal_sides_count_by_their_harmonic_mean() -> None:
-    """3 and 12 runs are as sure as 4.8 of each: 1/3 + 1/12 = 2/4.8."""
+    """3 and 12 runs are as precise as 4.8 of each: 1/3 + 1/12 = 2/4.8."""
     uneven = Contrast(0.0, 0.02 * math.sqrt(1 / 3 + 1 / 12), 13, Method.WELCH, (3, 12))
     for effect in (0.03, 0.05, 0.1):
         assert runs_needed(uneven, 0.01, effect) == runs_needed(equal(8), 0.01, effect)

@@ -1,4 +1,4 @@
-"""The column ``token match``: what answers add up to, and that every table has it."""
+"""The column ``token match``: how answers are summed up, and that every table has it."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What INVALID trials say of an engine, counted by trial."""
+"""INVALID trials as evidence against an engine, counted by trial."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ def record(*findings: Finding) -> TrialRecord:
 
 
 def side(count: int, *findings: Finding, of: int = 8) -> list[TrialRecord]:
-    """So many trials with these findings, and valid ones up to ``of``."""
+    """``count`` trials with these findings, filled up to ``of`` with valid ones."""
     return [record(*findings) for _ in range(count)] + [record() for _ in range(of - count)]
 
 
@@ -72,7 +72,7 @@ def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[
 
 
 def test_saturated_loads_share_one_level() -> None:
-    """Six of eight at each of two loads: p = 0.0035 alone, 0.007 of two. At three it would not be enough."""
+    """Six of eight at each of two loads: p = 0.0035 alone, 0.007 corrected for two; for three it is not enough."""
     loads = [Load(rate_per_s=float(rate), arrival="poisson") for rate in (1, 2, 3)]
 
     def at(count: int, *findings: Finding) -> list[TrialRecord]:
@@ -89,7 +89,7 @@ def test_saturated_loads_share_one_level() -> None:
 
 
 def test_starts_that_failed() -> None:
-    """Deaths inside trials are told by the trials."""
+    """Deaths inside trials are reported by the trials."""
     failure = EngineFailure("b", 1, EngineFate.DIED)
     (alone,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
     assert (alone.failure_mode, alone.level, alone.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)

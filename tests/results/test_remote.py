@@ -1,4 +1,4 @@
-"""Runs in a store: fetched, kept, brought up to date, never written to."""
+"""Runs in a remote store are fetched, cached and updated; nothing is written to the store."""
 
 from collections.abc import Iterator
 from dataclasses import replace

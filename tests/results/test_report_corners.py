@@ -1,4 +1,4 @@
-"""Corners of the page: what a run may also hold."""
+"""Corner cases of the page: runs with unusual contents."""
 
 import io
 from dataclasses import replace
@@ -23,7 +23,7 @@ def amended(path: Path, **changes: object) -> results.Run:
 
 
 def test_equal_engines_are_not_told_apart(tmp_path: Path) -> None:
-    """The second sends two tokens per chunk at half the rate: other draws of the noise, the same speed."""
+    """The second engine sends two tokens per chunk at half the rate: the same speed with other random noise."""
     twins = {"a": FAST, "b": replace(FAST, tokens_per_chunk=2)}
     sheet = Sheet(engines=twins, loads=[Load(rate_per_s=3.0, arrival="poisson")], requests=30, invalid=())
     run_verdict = verdict(results.load(build_run(tmp_path, sheet)))

@@ -1,4 +1,4 @@
-"""docs/report.md says what the page is: its sections, its budgets, and code that runs."""
+"""docs/report.md agrees with the page: its sections, its budgets, and code examples that run."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_the_budgets_are_the_codes() -> None:
 
 
 def test_the_way_to_everything_works(demo: results.Run) -> None:
-    """As on the page and in the document; made-up runs have no raw reads, so there is nothing in the stream log."""
+    """The steps of the page and of the document; synthetic runs have no raw reads, so the stream log is empty."""
     assert {"trial", "request", "t_ns", "tokens"} == set(demo.chunks.columns)
     assert "trial, request, t_ns, tokens" in TEXT
     assert list(demo.folder.trial("r1-e0-1").read_streams()) == []

@@ -1,4 +1,4 @@
-"""The engines' own view in a report: the split as bars, the figures beside the client's, a line in the terminal."""
+"""The engine view in a report: the split as bars, figures beside the client's, and a line in the terminal."""
 
 import io
 import re
@@ -66,8 +66,8 @@ def test_no_bars_are_no_chart():
 
 def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
     drawn = rects(section(page))
-    assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the one that tells its phases, at each level
-    assert sum(kind == "rest" for kind, _, _ in drawn) == 4  # the other one, as a whole
+    assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the engine that reports its phases, at each level
+    assert sum(kind == "rest" for kind, _, _ in drawn) == 4  # the other engine, as one bar
     for cell in demo.cells:
         if cell.engine == "reference":
             parts = [
@@ -91,7 +91,7 @@ def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
 
 
 def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
-    assert page.count(">engine, running</text>") == page.count(">KV cache</text>") == 12  # of the one that tells it
+    assert page.count(">engine, running</text>") == page.count(">KV cache</text>") == 12  # of the reporting engine
     assert page.count(">engine, waiting</text>") == 12
 
 

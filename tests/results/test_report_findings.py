@@ -1,4 +1,4 @@
-"""Every finding has a sentence, and every place that finds something gives the sentence what it needs."""
+"""Every finding has a sentence, and every place that creates a finding supplies the sentence's parameters."""
 
 import ast
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def test_a_sentence_shows_every_parameter(code: FindingCode) -> None:
 
 
 def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
-    """Every call of ``invalid``, ``warning`` and ``note`` in the product: where, its code, its parameters."""
+    """Every call of ``invalid``, ``warning`` and ``note`` in the product: its place, code and parameters."""
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:

@@ -1,4 +1,4 @@
-"""Every number of the page links to how it was computed."""
+"""Every number of the page links to its definition."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The terminal summary: whole, narrow enough, and deaf to escape sequences."""
+"""The terminal summary: complete, narrow enough, and immune to escape sequences."""
 
 import io
 from dataclasses import replace

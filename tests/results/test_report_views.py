@@ -1,4 +1,4 @@
-"""Other tools' numbers on the page: those of the views, beside ours, each with its definition."""
+"""Other tools' numbers on the page equal those of the views and stand beside ours, each with its definition."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 
 
 def test_the_numbers_are_the_views(demo: results.Run) -> None:
-    """vLLM's mean of medians at c=8, worked from the log."""
+    """vLLM's mean of medians at c=8, computed from the log."""
     section = views_section(demo)
     (panel,) = [panel for panel in section.panels if panel.primary]
     (reference,) = [engine for engine in panel.engines if engine.engine == "reference"]
@@ -29,7 +29,7 @@ def test_the_numbers_are_the_views(demo: results.Run) -> None:
 
 
 def test_how_far_it_is_from_ours(demo: results.Run) -> None:
-    """GuideLLM's TPOT has the time to the first token in it: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
+    """GuideLLM's TPOT includes the time to the first token: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
     for panel in views_section(demo).panels:
         for engine in panel.engines:
             own_ms = float(engine.ours[2].text.split()[0])

@@ -34,7 +34,7 @@ CURVE = [BatchCost(1 << i, WEIGHTS + KV * 200 * (1 << i), OPERATIONS * (1 << i))
 
 
 def timed(bytes_share: float, flops_share: float, **changes: object) -> Simulated:
-    """An engine that reaches these shares: of the bandwidth in decode, of the products for each prompt token."""
+    """An engine that reaches these shares of the bandwidth in decode and of the products for each prompt token."""
     defaults: dict[str, object] = {
         "slots": 1, "every_ms": 800.0, "base_ms": 1e3 * WEIGHTS / (bytes_share * BANDWIDTH), "row_ms": 0.0,
         "context_ms": 1e3 * KV / (bytes_share * BANDWIDTH), "prefill_ms": 1e3 * OPERATIONS / (flops_share * PRODUCTS),
@@ -87,7 +87,7 @@ def test_mbu_and_mfu_of_each_phase_are_recovered(setup: Simulated) -> None:
     outcome = simulate(setup)
     roof, ceiling = roofline_and_ceiling(attributed(outcome))
     prompt, decodes = setup.prompt_tokens, setup.output_tokens - 1
-    tokens = sum(prompt + 1 + i for i in range(decodes))  # in the cache of a request, over its decodes
+    tokens = sum(prompt + 1 + i for i in range(decodes))  # in the cache of a request, summed over its decodes
     decode_s, prefill_s = (outcome.truth_ns[part] / 1e9 / 40 for part in (Part.DECODE, Part.PREFILL))
     decode, prefill = roof.phases[StepPhase.DECODE], roof.phases[StepPhase.PREFILL]
     assert decode.mbu(ceiling) == pytest.approx((decodes * WEIGHTS + KV * tokens) / decode_s / BANDWIDTH, rel=0.01)
@@ -125,7 +125,7 @@ def test_clean_logs_name_neither_a_limit_nor_a_cap(seed: int) -> None:
 
 
 def sampled(outcome: Outcomes, mask: Callable[[bool], int]) -> list[TelemetryRecord]:
-    """Samples of a GPU every 5 ms, whose throttle reasons depend on the step that runs."""
+    """Samples of a GPU every 5 ms, whose throttle reasons depend on the running step."""
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     starts = np.array([step.planned_ns for step in steps])
     records: list[TelemetryRecord] = []
@@ -146,7 +146,7 @@ def test_a_sustained_power_cap_is_named_in_the_phase_that_it_holds_back() -> Non
     assert "Decode is memory-bound at the power cap: 70 %" in bottleneck_sentence(attribution)
     few = attributed(outcome, ceilings=[GPU], telemetry=telemetry[:9], device="cuda")
     assert roofline_and_ceiling(few)[0].phases[StepPhase.DECODE].at_power_cap is None
-    other = sampled(outcome, lambda _: 0x20 | 0x80)  # heat and power brake void the trial by findings of their own
+    other = sampled(outcome, lambda _: 0x20 | 0x80)  # heat and power brake void the trial by other findings
     hot = attributed(outcome, ceilings=[GPU], telemetry=other, device="cuda")
     assert roofline_and_ceiling(hot)[0].phases[StepPhase.DECODE].at_power_cap is False
 

@@ -1,4 +1,4 @@
-"""A stored search: its events in the log, and what people read of it."""
+"""A stored search: its events in the log, and its texts for readers."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine's view of a trial: differences between the marks, levels inside the window, and where the time went."""
+"""The engine view of a trial: differences between the marks, gauges inside the window, and the division of the time."""
 
 import pytest
 
@@ -143,7 +143,7 @@ def test_the_clients_figures_are_of_the_same_requests_from_send():
 
 
 def phases(**seconds: float) -> list[TelemetryRecord]:
-    """Two requests' means."""
+    """The means of two requests."""
     values: dict[str, float] = {}
     for name, mean_s in seconds.items():
         values |= histogram(name, 2 * mean_s, 2)

@@ -1,4 +1,4 @@
-"""What the engine's counters say against a trial."""
+"""Checks of the engine's counters against a trial."""
 
 import pytest
 

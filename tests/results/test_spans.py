@@ -1,4 +1,4 @@
-"""Spans that vLLM exported, and the attribution by them, against a simulated engine whose true phases are known."""
+"""Spans that vLLM exported, and the attribution from them, against a simulated engine whose true phases are known."""
 
 import io
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.results.test_trace import Parsed
 RECORDED = [path.read_bytes() for path in sorted((Path(__file__).parent / "spans").glob("vllm-0.32.0-*.bin"))]
 """Bodies of vLLM 0.32.0: a chat, a completion, and a completion of two prompts."""
 AHEAD_NS = 1_795_551_379_207_511_684
-"""Wall clock minus monotonic clock when they arrived."""
+"""Wall clock minus monotonic clock when the bodies arrived."""
 SECONDS = {
     "time_to_first_token": lambda s: s.first_ns - s.arrival_ns,
     "e2e": lambda s: s.last_ns - s.arrival_ns,
@@ -50,7 +50,7 @@ NO_BATCH: list[SpanFrame] = [ClockReading(0, 0)]
 
 
 def body(*spans: RequestSpan, ahead_ns: int = 0) -> bytes:
-    """An export request that says the same."""
+    """An export request with these spans."""
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     scope.spans.add(name="load_model", start_time_unix_nano=1)
@@ -63,7 +63,7 @@ def body(*spans: RequestSpan, ahead_ns: int = 0) -> bytes:
 
 
 def spans_of(outcome: Outcomes) -> list[RequestSpan]:
-    """What vLLM would have reported of a simulation, by its raw records."""
+    """The spans that vLLM would report of a simulation, from its raw records."""
     queued = {event.request_id: event for event in outcome.events if isinstance(event, RequestQueued)}
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     spans: list[RequestSpan] = []

@@ -74,10 +74,10 @@ def test_the_chart_compares_with_the_engine_of_the_same_adapter_without_drafts(t
 @pytest.mark.parametrize(
     "engines",
     [
-        {"ref_four": FOUR, "ref_two": TWO},  # none without drafts
-        {"ref_four": FOUR, "other": PLAIN},  # of another adapter
-        {"ref_four": FOUR, "ref": SLOW},  # tells nothing, so it may have drafts
-        {"ref_four": FOUR, "ref": PLAIN, "ref_again": PLAIN},  # which one?
+        {"ref_four": FOUR, "ref_two": TWO},  # no engine without drafts
+        {"ref_four": FOUR, "other": PLAIN},  # the other engine has another adapter
+        {"ref_four": FOUR, "ref": SLOW},  # the other engine reports nothing, so it may use drafts
+        {"ref_four": FOUR, "ref": PLAIN, "ref_again": PLAIN},  # ambiguous
     ],
 )
 def test_without_one_engine_to_compare_with_there_is_a_table_and_no_chart(engines: dict[str, Speed], tmp_path: Path):

@@ -36,7 +36,7 @@ TELEMETRY = [
 
 
 class Parsed:
-    """A trace by tracks."""
+    """A trace, divided by tracks."""
 
     def __init__(self, data: bytes) -> None:
         trace = perfetto.Trace.FromString(data)
@@ -132,7 +132,7 @@ def test_counters_of_the_engine_and_of_telemetry() -> None:
 
 
 def test_the_closing_reading_right_after_the_last_tick_makes_no_spike() -> None:
-    """2 kB in 0.1 ms would be 20 MB/s; a closing reading after half a tick counts."""
+    """2 kB in 0.1 ms would be 20 MB/s; a final reading counts only after half a tick."""
     outcome = simulate(Simulated(requests=4))
     times = {0: 0, 100 * MS: 2_000, 200 * MS: 4_000, 200 * MS + MS // 10: 6_000, 250 * MS: 7_000}
     telemetry = [TelemetryRecord(t_ns, "gpu0", {"pcie_tx_bytes": sent}) for t_ns, sent in times.items()]

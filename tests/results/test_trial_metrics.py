@@ -1,4 +1,4 @@
-"""All metrics of one trial, folded from a log whose every number is known."""
+"""All metrics of one trial, computed from a log whose numbers are all known."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_gaps_after_the_window_are_not_counted() -> None:
 
 
 def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival() -> None:
-    """Ramp and tail bring tokens into the window, and none of their latencies."""
+    """Ramp and tail contribute tokens to the window but no latencies."""
     before, after = request(-100, [-50, 10]), request(1000, [1500])
     values = trial_metrics(trial(LOAD), [before, *serial(5), after], [], SLO)
     assert values["ttft_p50_s"].value == pytest.approx(0.050)
@@ -74,7 +74,7 @@ def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival(
 
 
 def test_what_percentiles_are_of_is_told_by_request_too() -> None:
-    """As they were planned, each with its own; a failed request is later than any number, and delivered no token."""
+    """In the order of the plan; a failed request counts as later than any number and delivered no token."""
     record, requests = trial(LOAD, issue_end=800), serial(4)
     requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED, chunk_ns=[], chunk_tokens=[])
     for name, observations in latency_observations(requests, record.window).items():
@@ -87,7 +87,7 @@ def test_what_percentiles_are_of_is_told_by_request_too() -> None:
 
 
 def test_a_failure_is_later_than_every_success() -> None:
-    """Of 64 requests seven fail: the p90 lies among them, the median does not. That value is no number."""
+    """Of 64 requests seven fail: the p90 lies among them, so it is no number; the median does not."""
     requests = [request(10 * i, [10 * i + 5, 10 * i + 6]) for i in range(57)]
     requests += [request(600 + i, outcome=Outcome.TIMEOUT) for i in range(7)]
     values = trial_metrics(trial(LOAD), requests, [], SLO)
@@ -98,7 +98,7 @@ def test_a_failure_is_later_than_every_success() -> None:
 
 
 def test_a_failed_request_delivered_tokens() -> None:
-    """ITL is of tokens that arrived, whatever became of their request."""
+    """ITL covers the tokens that arrived, even if their request failed."""
     broken = [request(i, [i + 10, i + 40], outcome=Outcome.STREAM_ERROR) for i in range(3)]
     values = trial_metrics(trial(LOAD), broken, [], SLO)
     assert values["itl_p50_s"].value == pytest.approx(0.030)
@@ -128,7 +128,7 @@ def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
 
 
 def test_the_whole_load_stands_beside_the_window() -> None:
-    """From the start of the load to its last end: 6 requests in 1.1 s, one of them before and one after the window."""
+    """From the start of the load to its last end: 6 requests in 1.1 s, one before and one after the window."""
     record = msgspec.structs.replace(trial(LOAD, issue_end=900), window=Window(100 * MS, 900 * MS))
     requests = [*serial(5), request(950, [1100 - 1e-6], ended=1100 - 1e-6)]
     values = whole_load_metrics(record, requests, SLO)
@@ -186,7 +186,7 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
     ],
 )
 def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, reason: str) -> None:
-    """500 W until 40 s and no token by then: joules that belong to nothing."""
+    """500 W until 40 s and no token until then: the energy belongs to no token."""
     records = [TelemetryRecord(t * 1_000_000_000, "gpu0", {"energy_j": 500.0 * t}) for t in range(51)]
     record = trial(Load(rate_per_s=1.0, arrival="constant"), issue_start=1000 * before_s, issue_end=40_000)
     values = trial_metrics(record, [request(40_001, [41_000], ended=41_000)], records, Slo())

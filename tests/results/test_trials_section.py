@@ -1,4 +1,4 @@
-"""The table of trials: medians of one trial, which are those of its metrics, with bounds of its own."""
+"""The table of trials: medians of one trial equal its metrics and have bounds of their own."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The ratio of two sides: Welch and pairs, worked by hand."""
+"""The ratio of two sides: Welch's test and pairs, worked by hand."""
 
 import math
 
@@ -58,9 +58,9 @@ def test_pairs_worked_by_hand() -> None:
 @pytest.mark.parametrize("runs_each", [4, 8, 20])
 @pytest.mark.parametrize(("over", "method"), [(1.01, Method.PAIRED), (0.99, Method.WELCH)])
 def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, over: float, method: Method) -> None:
-    """Sums that vary more than differences by the 98 % quantile of F, to a hundredth."""
+    """The sums vary more than the differences, by the 98 % quantile of F, to within a hundredth."""
     own = np.tile([1.0, -1.0], runs_each // 2)
-    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # as large, and unrelated
+    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # of the same size, and uncorrelated
     shared *= math.sqrt(over * stats.f.isf(0.02, runs_each - 1, runs_each - 1))
     effect = contrast(runs(*np.exp(shared + own)), runs(*np.exp(shared - own)), interleaved=True)
     assert effect is not None
@@ -85,7 +85,7 @@ def test_shares_are_subtracted() -> None:
 
 
 def test_only_pairs_may_speak_where_repeats_belong_to_several_sessions() -> None:
-    """Sessions 10 % apart, and B 1 % above A in each repeat; the pairs see that even where they share too little."""
+    """Sessions are 10 % apart, and B is 1 % above A in each repeat; pairs show that even if they share little."""
     a = runs(1.0, 1.0, 1.1, 1.1)
     b = {repeat: value * (1.01 + repeat / 1000) for repeat, value in a.items()}
     effect = contrast(a, b, interleaved=True, only_pairs=True)

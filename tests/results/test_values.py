@@ -1,4 +1,4 @@
-"""What was computed is a number or the reason why there is none, and stays what it is."""
+"""A computed value is a number or the reason why there is none, and is immutable."""
 
 import math
 from typing import Any

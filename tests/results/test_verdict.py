@@ -1,4 +1,4 @@
-"""The one sentence at the top: only what the intervals bear."""
+"""The sentence at the top states only what the intervals support."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ PAIR = {"engines": {"a": FAST, "b": SLOW}, "loads": LOADS[2:3], "repeats": 4}
 
 
 def test_an_engine_that_failed_where_the_other_did_not_has_not_won(tmp_path: Path) -> None:
-    """The same rules as a gate's: a died once, or failed requests in two trials more, or one."""
+    """The gate's rules: a died once, or failed requests in two trials more, or in one."""
     died = sentence(tmp_path / "1", **PAIR, invalid=(0,), void=DIED)
     assert died == "b served the load, a failed: trials at c=8: a died in 1 of 4, b in 0 of 4."
     failed = sentence(tmp_path / "2", **PAIR, invalid=(0, 3), void=FAILING)
@@ -69,7 +69,7 @@ def test_an_engine_without_a_valid_trial_has_lost_to_one_that_has_some(tmp_path:
 
 
 def test_requests_of_unequal_work_bear_no_verdict(tmp_path: Path) -> None:
-    """In an open loop the TTFT decides, which is a request's; output tokens/s are a token's."""
+    """In an open loop TTFT decides, which is measured per request; output tokens/s are measured per token."""
     halved = {"engines": {"a": FAST, "b": replace(SLOW, delivers=0.5)}, "repeats": 4, "invalid": ()}
     open_loop = sentence(tmp_path / "1", **halved, loads=[Load(rate_per_s=4.0, arrival="constant")])
     assert "the data cannot tell a from b" in open_loop

@@ -1,4 +1,4 @@
-"""Each view on hand-made requests: the figures are the tools' own formulas, worked out by hand."""
+"""Each view on hand-made requests: the figures follow the tools' own formulas, worked out by hand."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ OPEN = Load(rate_per_s=1.0, arrival="poisson")
 def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
     """The worked example of docs/views.md, planned at ``at`` ms.
 
-    Sent at 3, role at 5, chunks of 1, 4 and 2 tokens at 10, 50 and 60, an empty finish at 61, usage at 62, the mark of
-    the end at 63.
+    Sent at 3, role at 5, chunks of 1, 4 and 2 tokens at 10, 50 and 60, an empty finish at 61, usage at 62, the end mark
+    at 63.
     """
 
     def ns(*times: float) -> list[int]:
@@ -135,13 +135,13 @@ COUNTS = {
     ids=["error event", "reset", "no finish reason", "no token", "refused", "status 500", "timeout"],
 )  # fmt: skip
 def test_what_is_a_failure_differs(changes: dict[str, object], forgiving: set[str]) -> None:
-    """One good request beside one that is not."""
+    """One successful request beside one that failed."""
     counted = {name for name, figure in COUNTS.items() if values(name, answer(), answer(1, **changes))[figure] == 2}
     assert counted == forgiving
 
 
 def test_percentiles_differ_on_the_same_four_requests() -> None:
-    """TTFT from send of 7, 8, 9 and 20 ms: interpolated, the lower and the upper of the two in the middle."""
+    """TTFT from send of 7, 8, 9 and 20 ms: the median is interpolated, or the lower or upper of the middle two."""
     requests = [
         answer(i, 100 * i, chunk_ns=[(100 * i + first) * MS, (100 * i + 90) * MS], chunk_tokens=[1, 6])
         for i, first in enumerate((10, 11, 12, 23))

@@ -46,7 +46,7 @@ def test_events_at_one_instant_are_one() -> None:
 
 
 def test_in_flight_is_weighted_by_how_long_it_lasted() -> None:
-    """One from 0 to 10, another from 4 to 6: two for 2 of 10 seconds."""
+    """One request from 0 to 10, another from 4 to 6: two in flight for 2 of 10 seconds."""
     statistics = in_flight([(0.0, 10.0, 1.0), (4.0, 6.0, 1.0)])
     assert statistics.mean == pytest.approx(1.2)
     assert statistics.median == 1

@@ -1,4 +1,4 @@
-"""docs/views.md says what the code does: its tables are made of the tools' definitions."""
+"""docs/views.md agrees with the code: its tables are generated from the tools' definitions."""
 
 import re
 from pathlib import Path

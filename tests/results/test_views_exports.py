@@ -1,4 +1,4 @@
-"""Exported files have the keys of the tools' own, and say what our views say.
+"""Exported files have the keys of the tools' own files and the values of our views.
 
 ``tests/results/views/*.keys`` are the keys of files that the tools wrote; ``make bench-views`` writes them, and reads
 our exports with the tools' own readers.
@@ -23,13 +23,13 @@ LOADS = (Load(concurrency=4), Load(rate_per_s=2.0, arrival="poisson"))
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One engine without and one with failures, closed and open loop."""
+    """One engine without failures and one with failures, in a closed and an open loop."""
     sheet = Sheet(engines={"fast": FAST, "slow": SLOW}, loads=LOADS, repeats=1, invalid=())
     return load(build_run(tmp_path_factory.mktemp("runs"), sheet))
 
 
 def exported(run: Run, tool: str, out: Path) -> dict[str, Any]:
-    """Every JSON file by its name."""
+    """Every exported JSON file by its name."""
     paths = export(run, tool, out)
     return {str(path.relative_to(out)): json.loads(path.read_text()) for path in paths if path.suffix == ".json"}
 

@@ -56,7 +56,7 @@ def requests_of(folder: Path, **changes: Any) -> list[RequestRecord]:
 
 @pytest.fixture(name="kolkata")
 def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine is five and a half hours east of UTC."""
+    """This machine's time zone is five and a half hours ahead of UTC."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     yield
@@ -66,7 +66,7 @@ def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("kolkata")
 def test_the_files_local_date_becomes_utc(tmp_path: Path) -> None:
-    """Runs are listed by it, beside those of other machines."""
+    """Lists sort runs by it, among runs of other machines."""
     manifest = imported(tmp_path, result()).manifest
     assert manifest.created_utc == manifest.ended_utc == "2026-11-20T04:45:00+00:00"
 
@@ -166,7 +166,7 @@ def test_more_chunks_than_tokens_and_two_is_a_guess_that_is_said(tmp_path: Path)
 
 
 def test_an_open_loop_counts_from_the_planned_arrival(tmp_path: Path) -> None:
-    """vLLM's own TTFT leaves the time in its queue out."""
+    """vLLM's own TTFT omits the time in the client's queue."""
     run = imported(tmp_path, result(request_rate=4.0, queue_times=[0.05] * 8))
     (trial,) = run.finished
     assert trial.record.load.label == "poisson 4/s ≤2"

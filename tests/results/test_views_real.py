@@ -1,5 +1,6 @@
-"""Runs of the real tools, kept: what they printed, what the server that they measured had really done, and when they
-themselves say that it happened. ``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
+"""Recorded runs of the real tools: their printed figures, the measured server's own record, and the tools' own stamps.
+
+``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ FOLDER = Path(__file__).parent / "views"
 NOISE = {"std", "min", "max"}
 RATES = {MetricFamily.REQUEST_RATE, MetricFamily.OUTPUT_RATE}
 UNSTAMPED = {"vllm": RATES | {MetricFamily.DURATION}, "aiperf": RATES}
-"""What rests on the beginning and end of a whole run, which these tools' files do not say."""
+"""Families that depend on the beginning and end of the whole run, which these tools' files do not contain."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ def test_the_servers_own_record_gives_what_the_tool_printed_within_one_per_cent(
 
 @pytest.mark.parametrize("run", kept(), ids=lambda run: f"{run.tool}, {run.case}")
 def test_the_tools_own_stamps_give_the_same_numbers(run: Kept) -> None:
-    """Nothing is left to the clocks here: formula, percentiles and spread are the tool's.
+    """Clocks play no part here: formula, percentiles and spread are the tool's.
 
     GuideLLM stamps to a quarter of a microsecond (seconds since 1970 as a float), which shows in its spread of 0.5 ms.
     """

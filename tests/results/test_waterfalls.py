@@ -1,4 +1,4 @@
-"""Single requests chunk by chunk: what the script gets is the log, within a budget that is said."""
+"""Single requests chunk by chunk: the script gets the log, within a stated budget."""
 
 import base64
 import re
@@ -22,7 +22,7 @@ SHEET = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=30, i
 
 
 def unpacked(text: str) -> list[int]:
-    """The script's own way: LEB128, added up."""
+    """As the script decodes: LEB128, summed up."""
     times, at, number, shift = list[int](), 0, 0, 0
     for byte in base64.b64decode(text):
         number |= (byte & 0x7F) << shift

@@ -10,7 +10,7 @@ from results.statistics.within import BLOCKS, own_interval
 
 
 def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.float64]:
-    """Latencies of median 1 whose logs remember the one before, as those of a queue do."""
+    """Latencies of median 1 whose logs are correlated with the previous one, as in a queue."""
     noise = rng.normal(size=count) * math.sqrt(1 - memory**2)
     logs = np.empty(count)
     logs[0] = rng.normal()
@@ -34,7 +34,7 @@ def test_it_holds_the_median_though_requests_wait_with_each_other(count: int, me
 
 
 def test_tokens_of_an_answer_are_not_independent():
-    """Answers differ by a fifth, the tokens of one by a tenth: 2,400 tokens know no more than 60 answers."""
+    """Answers differ by 20 %, the tokens of an answer by 10 %: 2,400 tokens are no more informative than 60 answers."""
     rng = np.random.default_rng(2)
     samples = [
         [list(math.exp(0.2 * rng.normal()) * np.exp(0.1 * rng.normal(size=40))) for _ in range(60)] for _ in range(100)
@@ -47,7 +47,7 @@ def test_tokens_of_an_answer_are_not_independent():
 
 
 def test_equal_stretches_leave_no_doubt():
-    """Each stretch holds 1, 2, 3: whichever are drawn, the median is 2."""
+    """Each stretch holds 1, 2, 3: whichever stretches are drawn, the median is 2."""
     interval = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
     assert interval is not None
     assert (interval.low, interval.centre, interval.high, interval.n) == (2.0, 2.0, 2.0, 60)

@@ -73,7 +73,7 @@ def test_lengths_that_nobody_asked_for_are_compared_as_they_are() -> None:
 
 
 def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
-    """One trial in four delivered a half."""
+    """One trial in four delivered half of the tokens."""
     a, b = trials(*FULL), [*trials(*FULL, count=3), work_of([answer(4)] * 4)]
     comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)
     assert (comparison.judgement, comparison.is_equal) == (Judgement.UNCLEAR, False)
@@ -81,7 +81,7 @@ def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
 
 
 def test_a_mix_that_differs_is_nobodys_fault() -> None:
-    """In a closed loop the faster side came further in the plan, to longer requests; all got what they asked for."""
+    """In a closed loop the faster side gets further in the plan, to longer requests; all answers are complete."""
     a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))
     comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)
     assert (comparison.judgement, comparison.differences, comparison.is_equal) == (Judgement.SAME, [], False)
