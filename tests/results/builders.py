@@ -438,7 +438,7 @@ def _page(speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns
 
 
 def _counters(ended: Sequence[RequestRecord]) -> dict[str, float]:
-    """The network takes a tenth of the time to the first token; the queue four fifths of the rest, prefill one."""
+    """The network takes a tenth of the time to the first token; of the rest the queue takes 4/5, prefill 1/5."""
     ttfts_s = [(request.chunk_ns[0] - (request.sent_ns or 0)) / S for request in ended]
     decodes_s = [(request.chunk_ns[-1] - request.chunk_ns[0]) / S for request in ended]
     tokens = sum(request.total_chunk_tokens for request in ended)

@@ -1,4 +1,4 @@
-"""Statistics of a stream must be those of the whole list, whatever the batches it comes in."""
+"""Statistics of a stream equal those of the whole list, whatever the batches."""
 
 import itertools
 import math

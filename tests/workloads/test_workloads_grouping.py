@@ -1,4 +1,4 @@
-"""Rows become sessions, in the order of their first row, whatever stands between them."""
+"""Rows become sessions, in the order of their first row, however they are interleaved."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ def test_without_a_clock_rows_that_stand_together_are_a_session(names: list[str 
 
 @pytest.mark.parametrize("clock", [True, False])
 def test_only_open_sessions_and_those_behind_them_are_held(clock: bool) -> None:
-    """A hundred thousand rows of sessions of two, a minute apart: what is held does not grow with the trace."""
+    """A hundred thousand rows of sessions of two, a minute apart: memory does not grow with the trace."""
     taken = given_out = most_held = 0
 
     def rows() -> Iterator[TraceRow]:

@@ -11,7 +11,7 @@ ALL = "known: scale, label, slo, main, levels, shape, shapes"
 
 
 class Mistake(Exception):
-    """Whatever error class the owner wants."""
+    """An error class chosen by the owner."""
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ SEED = Seed.of("1")
 
 
 class FixedSessions:
-    """Sessions that are given, without words."""
+    """Fixed sessions without words."""
 
     def __init__(self, *sessions: SessionOutline) -> None:
         self._sessions = sessions
@@ -72,7 +72,7 @@ def test_figures_are_those_of_the_sample() -> None:
 
 
 def test_the_prefix_bound_counts_tokens_of_earlier_prompts() -> None:
-    """In the order of time: a's second turn comes at 10 s, after b and c, with 200 tokens of its first."""
+    """In order of time: a's second turn comes at 10 s, after b and c, with 200 tokens of its first turn."""
     figures = profiled().figures
     assert figures["prefix_bound"] == (0 + 160 + 0 + 200 + 160) / 1290
     assert figures["new_tokens_p50"] == 120, "of 200, 90, 320, 120 and 40"

@@ -1,4 +1,4 @@
-"""Random words: lengths as asked, no shared prefix."""
+"""Random words: the wanted lengths, and no shared prefix."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_prompt_lengths_are_exact_with_what_the_model_puts_before_them(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_two_prompts_share_their_first_eight_tokens(request: pytest.FixtureRequest, kind: str) -> None:
-    """Half a block of most prefix caches, also between two plans of the same shape."""
+    """Half a block of most prefix caches; also between two plans of the same shape."""
     tokenizer = request.getfixturevalue(kind)
     all_turns = [*turns(Random(32), tokenizer, count=200), *turns(Random(32), tokenizer, Seed("7", "b"), count=200)]
     assert len({tuple(tokenizer.encode(turn.prompt or "")[:8]) for turn in all_turns}) == 400

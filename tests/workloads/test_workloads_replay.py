@@ -1,4 +1,4 @@
-"""A replayed trace has its lengths and its pauses, in words of its own or in the recorded ones."""
+"""A replayed trace keeps its lengths and pauses, with generated or with recorded words."""
 
 import itertools
 import json

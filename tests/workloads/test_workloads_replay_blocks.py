@@ -1,4 +1,4 @@
-"""Replayed requests share the blocks that their trace names, to the token, in words of their own."""
+"""Replayed requests share exactly the blocks that their trace names, with generated words."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from workloads.traces.blocks import blocks_of
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]
-"""Tokenizers to which a word at the beginning of a text is one token too."""
+"""Tokenizers for which a word at the beginning of a text is also a single token."""
 BLOCK = 32
 
 
@@ -134,7 +134,7 @@ def test_blocks_are_scaled_with_everything_else(
 def test_a_chat_has_the_recorded_length_with_its_template_and_shares_all_but_its_last_block(
     smollm2: Tokenizer, tmp_path: Path
 ) -> None:
-    """What the template puts behind the question takes its room from the last block."""
+    """The template's text behind the question replaces part of the last block."""
     requests = [(160, (1, 2, 3, 4, 5)), (192, (1, 2, 3, 4, 5, 6)), (160, (1, 2, 3, 7, 8)), (128, (9, 10, 11, 12))]
     made = of_blocks(mooncake(tmp_path, requests), api="chat")
     ids = prompts(made, smollm2)

@@ -1,4 +1,4 @@
-"""Sessions that were written down are sent as they stand; a line that is none is named with its row."""
+"""Stored sessions are sent unchanged; an invalid line is refused with its row."""
 
 import gzip
 import itertools

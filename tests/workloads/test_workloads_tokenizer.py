@@ -92,7 +92,7 @@ def test_a_separate_template_file_goes_before_the_one_in_the_config(tmp_path: Pa
 
 
 def test_templates_are_read_with_the_rules_of_transformers(tmp_path: Path) -> None:
-    """Blocks swallow their line's blanks, and loops can be left early."""
+    """Blocks remove the blanks of their line, and loops support break and continue."""
     template = "  {% for message in messages %}\n{{ message.content }}\n    {% break %}\n  {% endfor %}\nend"
     tokenizer = Tokenizer(checkpoint(tmp_path, template=template))
     assert tokenizer.render_chat([*QUESTION, *QUESTION]) == "Why?\nend"

@@ -1,4 +1,4 @@
-"""The bytes of a session are what the fingerprint is made of: pinned."""
+"""The bytes of a session, which determine the fingerprint, are pinned."""
 
 import msgspec
 

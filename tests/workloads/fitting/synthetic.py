@@ -1,4 +1,4 @@
-"""Traces that were drawn from something known."""
+"""Traces drawn from known processes and distributions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
@@ -20,11 +20,9 @@ class Rows:
         self.trace_rows = list(rows)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """All of them."""
         return iter(self.trace_rows)
 
     def notes(self) -> list[str]:
-        """None."""
         return []
 
 
@@ -51,7 +49,7 @@ def single_turns(starts_s: Iterable[float], inputs: Distribution, outputs: Distr
 def sessions(
     starts_s: Iterable[float], turns: Distribution, first: Distribution, append: Distribution, think: Distribution
 ) -> Rows:
-    """Sessions whose prompts grow by the last answer and what is appended, with 256 tokens that all have in common."""
+    """Sessions whose prompts grow by the last answer and the appended text; all share 256 tokens."""
     rng, rows = Rng("sessions"), list[TraceRow]()
     for number, start_s in enumerate(starts_s):
         at_s, held, blocks, last_s = start_s, 0, (1, 2, 3, 4), None

@@ -1,4 +1,4 @@
-"""Processes are recovered from what they drew."""
+"""The fit recovers the processes from which arrivals were drawn."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a trace to a preset, and how far it can be trusted."""
+"""From a trace to a preset, and how well the preset fits."""
 
 from itertools import islice
 from typing import Any

@@ -1,4 +1,4 @@
-"""How far prompts begin alike."""
+"""How many tokens prompts share at their beginning."""
 
 import pytest
 from hypothesis import given
@@ -64,7 +64,7 @@ def test_a_trace_with_too_many_blocks_is_counted_as_far_as_they_go(monkeypatch: 
         ([(1, 2, 3)] * 19 + [(9, 9)], 3),
         ([(1, 2, 3)] * 8 + [(9, 9)] * 2, 0),
         ([(number,) for number in range(30)], 0),
-        ([(1, 2, 3)], 0),  # one prompt has nothing in common with another
+        ([(1, 2, 3)], 0),  # a single prompt shares nothing
     ],
 )
 def test_leading_blocks_of_nearly_all(prompts: list[tuple[int, ...]], common: int):

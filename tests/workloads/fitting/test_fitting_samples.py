@@ -1,4 +1,4 @@
-"""Samples of bounded size: fair, exact where they say so, and the same every time."""
+"""Samples of bounded size: fair, exact where documented, and reproducible."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is found of starts while they go by."""
+"""Statistics of session starts, computed from a stream."""
 
 from itertools import pairwise
 
@@ -60,8 +60,8 @@ def test_gaps_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch):
         ([float(int(at_s)) for at_s in POISSON[:256]], 1.0),
         ([3.0 * int(at_s / 3) for at_s in POISSON[:256]], 3.0),
         (POISSON[:256], None),
-        ([round(at_s, 3) for at_s in POISSON[:256]], None),  # milliseconds tell gaps of 0.3 s apart
-        ([0.5 * number for number in range(256)], None),  # even spacing is no clock
+        ([round(at_s, 3) for at_s in POISSON[:256]], None),  # milliseconds distinguish gaps of 0.3 s
+        ([0.5 * number for number in range(256)], None),  # even spacing is not a coarse clock
         ([0.0] * 256, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Presets survive being written down."""
+"""Presets survive being written to a file."""
 
 import tomllib
 from pathlib import Path
@@ -43,7 +43,7 @@ DISTRIBUTIONS = st.recursive(
 
 
 def as_read(distribution: Any) -> Any:
-    """An option as a file has it."""
+    """An option as it is read from a file."""
     return msgspec.json.decode(msgspec.json.encode(distribution))
 
 

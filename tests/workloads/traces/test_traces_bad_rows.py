@@ -1,4 +1,4 @@
-"""Rows that cannot be right: each is refused with the file, the row and what to do, and nothing is guessed."""
+"""Invalid rows are refused with the file, the row and a remedy; nothing is guessed."""
 
 import json
 from pathlib import Path
@@ -222,8 +222,8 @@ def test_a_field_that_a_prompt_set_lacks_is_refused_with_the_nearest(tmp_path: P
 
 
 def test_rows_before_a_wrong_one_are_read(tmp_path: Path) -> None:
-    """A replay that stops before the wrong row never meets it."""
-    burst = mooncake(timestamp=3)  # to spread ticks, the first rows are read at once
+    """A replay that stops before the invalid row never reads it."""
+    burst = mooncake(timestamp=3)  # to spread ticks, the first rows are read in advance
     for name, content in (("azure", AZURE), ("csv", CSV), ("mooncake", burst), ("openai-jsonl", CHAT)):
         options = {"ticks": "burst"} if name == "mooncake" else {}
         path = write(tmp_path / name, content + "wrong\n")

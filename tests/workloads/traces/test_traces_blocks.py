@@ -1,4 +1,4 @@
-"""The formats that name prompt blocks: Mooncake, Bailian, Claude Code; and clocks that tick coarsely."""
+"""The formats that name prompt blocks: Mooncake, Bailian, Claude Code; and coarse clocks."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_bailian_chats_are_sessions_by_their_root(tmp_path: Path) -> None:
 
 
 def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: Path) -> None:
-    """Ticks of 3 s, give or take 3 ms as in the published trace."""
+    """Ticks of 3 s ± 3 ms, as in the published trace."""
     stamps = sorted([0] * 9 + [3000] * 4 + [5999] * 6 + [12002] * 5 + [15000])
     path = write(tmp_path / "trace.jsonl", ticking(stamps))
     rows = read("mooncake", path)
@@ -92,7 +92,7 @@ def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: P
     offsets = times_s(rows)
     assert offsets == sorted(offsets)
     assert len({*offsets}) == 25
-    assert offsets[0] == 0  # what the first row came after its tick is taken off all
+    assert offsets[0] == 0  # the first row's offset within its tick is subtracted from all
     assert all(abs(offset - at / 1000) < 2.999 for offset, at in zip(offsets, stamps, strict=True))
     assert read("mooncake", path) == rows
     assert read("mooncake", path, seed="2") != rows
@@ -105,9 +105,9 @@ def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: P
         ([0.0] * 6 + [3.0] * 4, 3.0),
         ([0.0, 0.0, 2.999, 2.999, 9.001, 9.001, 12.0, 12.0], 2.999),
         ([5.0, 5.0, 8.0, 8.0, 11.0, 11.0], None),  # too few
-        ([0.0] * 10, None),  # one stamp says nothing of a tick
+        ([0.0] * 10, None),  # a single stamp shows no tick
         ([0.0, 0.1, 0.3, 0.7, 1.5, 1.9, 2.2, 4.0], None),  # a smooth clock
-        ([0.0] * 4 + [3.0] * 4 + [7.4] * 4, None),  # bursts, but at no multiple
+        ([0.0] * 4 + [3.0] * 4 + [7.4] * 4, None),  # bursts, but not at multiples
     ],
 )
 def test_a_clock_ticks_where_stamps_repeat_at_multiples(times_s: list[float], tick: float | None) -> None:
@@ -142,7 +142,8 @@ def test_claude_code_sessions_keep_their_blocks_apart(tmp_path: Path) -> None:
     first, second, third, fourth = read("claude-code", tmp_path)
     assert [row.session for row in (first, second, third, fourth)] == ["s1", "s1", "s2", "s2"]
     assert [(row.at_s, row.think_s, row.output_tokens) for row in (first, second)] == [(None, None, 5), (None, 2.5, 6)]
-    assert [len(row.blocks) for row in (first, second)] == [3, 4]  # 130 and 200 tokens in 64s, the last one partial
+    # 130 and 200 tokens in blocks of 64, the last one partial
+    assert [len(row.blocks) for row in (first, second)] == [3, 4]
     assert first.blocks[:2] == second.blocks[:2]
     assert first.blocks[2] not in second.blocks
     assert not {*first.blocks, *second.blocks} & {*third.blocks, *fourth.blocks}
@@ -169,7 +170,7 @@ def test_claude_code_sub_agents_are_left_out_and_answers_that_were_given_up_ask_
         ("a", 256, 1),
     ]
     assert rows[2].think_s is None
-    assert len(rows[2].blocks) == 4  # a whole number of blocks: no partial one
+    assert len(rows[2].blocks) == 4  # a whole number of blocks: no partial block
 
 
 def test_claude_code_sessions_without_blocks_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The prompt families of ``benchmarks/speculation``: real text, of sizes that a small model on two cores can bear."""
+"""The prompt families of ``benchmarks/speculation``: real text, small enough for a small model on two cores."""
 
 import ast
 import re

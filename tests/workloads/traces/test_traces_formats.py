@@ -1,4 +1,4 @@
-"""Formats by name, their options, and the format of a file by its looks."""
+"""Formats by name, their options, and detection of a file's format."""
 
 import json
 from pathlib import Path

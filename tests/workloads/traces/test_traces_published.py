@@ -1,4 +1,4 @@
-"""The published traces themselves, where they are beside the checkout; the other tests read the same forms."""
+"""The published traces themselves, if they are beside the checkout; the other tests read the same formats."""
 
 import statistics
 from itertools import pairwise
@@ -55,7 +55,7 @@ def test_azure(file: str, rows: int, inputs: int, outputs: int, last_s: float) -
 
 
 def test_mooncake_conversation() -> None:
-    """Its token hit of an endless prefix cache is 37.4 %, its clock ticks every 3 s; 12,031 rows fit their blocks."""
+    """Token hit rate of an endless prefix cache: 37.4 %; the clock ticks every 3 s; 12,031 rows fit their blocks."""
     path = SHARED_DATA / "mooncake-fast25/conversation_trace.jsonl.gz"
     rows, burst = read("mooncake", path), read("mooncake", path, ticks="burst")
     assert len(rows) == len(burst) == 12_031

@@ -1,4 +1,4 @@
-"""Files: plain or gzip, row numbers as in an editor, and one line for everything that can be wrong with a file."""
+"""Files, plain or gzip: row numbers as in an editor, and one line for every error."""
 
 import gzip
 import pickle
@@ -185,11 +185,11 @@ FILLINGS = {
     "sharegpt": b" ",
     "claude-code": b" ",
 }
-"""What each bomb unpacks to after a sound beginning, over and over."""
+"""The repeated content of each bomb after a valid beginning."""
 
 
 def bomb(path: Path, beginning: str, filling: bytes, size_bytes: int = 10**8) -> Path:
-    """About a thousand times its own size: gzip files may be put one after another."""
+    """A file that unpacks to about a thousand times its size: gzip members may be concatenated."""
     unit = filling * (2**20 // len(filling))
     member = gzip.compress(unit)
     path.write_bytes(gzip.compress(beginning.encode()) + member * (size_bytes // len(unit) + 1))

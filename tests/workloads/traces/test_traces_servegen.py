@@ -1,4 +1,4 @@
-"""ServeGen: requests drawn from client tables keep the tables' rates, bursts and lengths."""
+"""ServeGen: requests drawn from client tables keep the rates, bursts and lengths of the tables."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ def window_rows(*rates: float, family: str = "Gamma", shape: float = 0.8) -> str
 
 
 def squared_variation(family: str, shape: float) -> float:
-    """Of a family's gaps: variance over squared mean."""
+    """Variance over squared mean of a family's gaps."""
     if family == "Weibull":
         return math.gamma(1 + 2 / shape) / math.gamma(1 + 1 / shape) ** 2 - 1
     return 1 / shape if family else 1.0
@@ -34,9 +34,9 @@ FAMILIES = [("Gamma", 0.05), ("Gamma", 0.5), ("Gamma", 30.0), ("Weibull", 0.4), 
 
 @pytest.mark.parametrize(("family", "shape"), FAMILIES)
 def test_every_window_keeps_its_rate_however_bursty(family: str, shape: float) -> None:
-    """Began each client or window with a whole gap, Gamma of shape 0.05 would send ten requests more each time.
+    """If each client or window began with a whole gap, Gamma of shape 0.05 would send ten more requests each time.
 
-    400 clients of 60, 300 and 60 requests: such a sum's deviation is the root of requests · CV².
+    400 clients of 60, 300 and 60 requests: the standard deviation of such a sum is the root of requests · CV².
     """
     windows = [Window(600 * i, 600 * i + 600, rate, family, shape) for i, rate in enumerate((0.1, 0.5, 0.1))]
     counts = Counter(int(at // 600) for client in range(400) for at in renewal(windows, Rng("7", str(client))))
@@ -88,7 +88,7 @@ def test_a_part_of_the_time_and_of_the_clients_can_be_taken(tmp_path: Path) -> N
     both_clients = read("servegen", folder, duration_s=600)
     alone = times_s(early)
     beside = times_s([row for row in both_clients if row.input_tokens == 2])
-    assert [at - beside[0] for at in beside] == pytest.approx(alone)  # leaving one out changes nothing for the other
+    assert [at - beside[0] for at in beside] == pytest.approx(alone)  # omitting one client does not change the other
 
 
 def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_path: Path) -> None:

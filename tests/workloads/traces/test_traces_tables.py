@@ -46,12 +46,12 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
     block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamps = [f"2024-05-{10 + i // 1440:02} {i // 60 % 24:02}:{i % 60:02}:{i % 59:02}.25" for i in range(2000)]
-    rows = [f"{stamp}+00:00,{i + 1},{i % 4}" for i, stamp in enumerate(stamps)]  # every fourth one failed
+    rows = [f"{stamp}+00:00,{i + 1},{i % 4}" for i, stamp in enumerate(stamps)]  # every fourth request failed
     path = write(tmp_path / "trace.csv", AZURE + "\n".join(rows))
     monkeypatch.setattr(reading, "_BLOCK_BYTES", block_bytes)
     wanted = [TraceRow(60.0 * (i - 1) + i % 59 - 1, i + 1, i % 4) for i in range(2000) if i % 4]
     assert read("azure", path) == wanted
-    rows[1500] = rows[1499]  # at its time again, which is no step back
+    rows[1500] = rows[1499]  # an equal time is no step back
     rows[1700] = rows[1500]
     message = refusal("azure", write(path, AZURE + "\n".join(rows)))
     assert message == ", row 1702: its time is before that of the previous row; sort the file by its time column"
@@ -67,7 +67,7 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
 def test_azure_rows_that_were_written_are_read_back(
     gaps_100ns: list[int], tokens: st.DataObject, decimals: int, zone: str, tmp_path: Path
 ) -> None:
-    """In blocks of any size, with and without rows that only the strict way can read."""
+    """With blocks of any size, and with rows that only the strict parser can read."""
     unit = 10 ** (7 - decimals)
     wanted, text, now = [], AZURE, 5 * 10**9 // unit * unit
     for i, gap in enumerate(gaps_100ns):
@@ -103,7 +103,7 @@ def test_burstgpt_of_eight_columns_has_sessions_whose_think_time_counts_from_the
         "100.0,a,43,GPT-4,906,446,1352,Conversation log",
         "120.0,,,GPT-4,36,29,65,API log",
         "130.0,b,8,GPT-4,1779,123,1902,Conversation log",
-        "140.0,b,9,GPT-4,1900,0,1900,Conversation log",  # failed: the answer at 138 is still b's last
+        "140.0,b,9,GPT-4,1900,0,1900,Conversation log",  # failed: the answer at 138 remains b's last one
         "141.0,a,5,GPT-4,1400,10,1410,Conversation log",  # before the first answer had ended
         "150.0,b,1,GPT-4,1950,20,1970,Conversation log",
         "160.0,a,1,GPT-4,1500,30,1530,Conversation log",
@@ -135,17 +135,17 @@ def test_the_flat_table_shares_exactly_the_blocks_that_it_says(tmp_path: Path) -
     assert {row.block_tokens for row in (first, second, third, fourth, other)} == {64}
     assert shared(first, second) == 2
     assert shared(second, third) == 1
-    assert shared(third, fourth) == 1  # the third is too short for three: they are the longest one's
+    assert shared(third, fourth) == 1  # the third is too short for three blocks: they come from the longest prompt
     assert shared(second, fourth) == 3
     assert not {*other.blocks} & {*first.blocks, *second.blocks, *third.blocks, *fourth.blocks}
     assert [row.think_s for row in (first, second, third, fourth, other)] == [None, 2.5, None, 9.0, None]
-    assert [row.output_tokens for row in (first, second)] == [5, 1]  # one that was given up still filled the cache
+    assert [row.output_tokens for row in (first, second)] == [5, 1]  # an abandoned request still filled the cache
     assert [row.session for row in (fourth, other)] == ["s1", "s2"]
     assert first.at_s is None
 
 
 def shared(first: TraceRow, second: TraceRow) -> int:
-    """How many blocks two prompts begin with alike."""
+    """The number of leading blocks that two prompts share."""
     equal = [a == b for a, b in zip(first.blocks, second.blocks, strict=False)]
     return [*equal, False].index(False)
 
