@@ -21,7 +21,7 @@ BOX = Ssh("box")
         (Deployment(url="http://127.0.0.1:8000/v1"), "2"),
         (Deployment(url="http://localhost:8000"), "2"),
         (Deployment(url="http://[::1]:8000"), "2"),
-        (Deployment(url="http://192.0.2.7:8000"), ""),  # an address that is nobody's (RFC 5737)
+        (Deployment(url="http://192.0.2.7:8000"), ""),  # an address reserved for documentation (RFC 5737)
         (Deployment(ssh=BOX), ""),
         (Deployment(container=IMAGE), ""),
         (Deployment(container=Container("image:1", gpus="0,1")), "0,1"),

@@ -62,7 +62,7 @@ def test_every_event_keeps_to_the_published_schema(path: str, body: object, sche
     assert len(events) >= 3
     for event in events:
         if schema == "ChatCompletionChunk":
-            assert event.pop("object") == "chat.completion.chunk"  # the tag of the union that it is a part of
+            assert event.pop("object") == "chat.completion.chunk"  # the tag of the union that contains it
         assert problems(event, spec["components"]["schemas"][schema], spec) == []
 
 

@@ -18,7 +18,7 @@ from engines.tail import tail
 from tests.engines.processes import Held, fake_engine, get, visit
 
 SOON_S = 5.0
-"""Longer than anything here takes on a busy machine, shorter than any grace that must not be used up."""
+"""Longer than any step here on a busy machine, shorter than the grace periods that must not elapse."""
 
 
 def failure(story: Coroutine[object, object, object]) -> EngineError:
@@ -73,7 +73,7 @@ class TestReady:
 
     @pytest.mark.parametrize(("served", "message"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
     def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, message: str) -> None:
-        """On another host: a server that was there before answers at once, the engine itself would in a minute."""
+        """On another host a server that was there before answers at once, the engine itself only after a minute."""
         error = failure(visit(fake_engine(tmp_path, served, listed_model="smol"), tmp_path / "log"))
         assert isinstance(error, NotReady)
         assert f"another server answers in place of the engine: {message} not smol; start again" in str(error)
@@ -171,7 +171,7 @@ class TestDeath:
     def test_one_that_the_kernel_killed_for_its_memory_is_told_apart(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The kernel is made up: its count rises between start and end."""
+        """The kernel's counter is fake: it rises between start and end."""
         counts = itertools.count()
         monkeypatch.setattr(memory, "kernel_kills", lambda: next(counts))
 
@@ -227,7 +227,7 @@ class TestFiles:
         assert set(names.split()) == {"OMP_NUM_THREADS", "VLLM_API_KEY"}
 
     def test_one_without_secrets_prints_into_its_log_itself(self, tmp_path: Path) -> None:
-        """Then nothing of this machine's time goes into masking."""
+        """Then masking costs no time."""
         code = "import os; print(os.readlink('/proc/self/fd/1')); raise SystemExit(3)"
         error = failure(visit(Launch((sys.executable, "-S", "-c", code), pick_port()), tmp_path / "log"))
         assert error.log_tail == (str(tmp_path / "log"),)

@@ -10,7 +10,7 @@ from engines.metrics.source import COUNTERS, GAUGES
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
-    """One iteration with every key that the engine sends; a change may name a key of any of its parts."""
+    """One iteration with every key that the engine sends; ``changes`` may name a key of any part."""
     parts: dict[str, dict[str, Any]] = {
         "kvCacheStats": {
             "maxNumBlocks": 100, "freeNumBlocks": 75, "usedNumBlocks": 25, "tokensPerBlock": 32,

@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Small(ServerEngine):
-    """An adapter with everything that a child may say."""
+    """An adapter that overrides everything that a subclass may override."""
 
     adapter = "small"
     Options = Options
@@ -59,7 +59,7 @@ class Small(ServerEngine):
 
 
 class Fake(Small):
-    """The one whose process is :data:`tests.engines.processes.FAKE_ENGINE`."""
+    """The adapter of :data:`tests.engines.processes.FAKE_ENGINE`."""
 
     def arguments(self, host: str, port: int, model: str) -> tuple[str, ...]:
         return (str(port), model, *self.setup.options.words)
@@ -257,7 +257,7 @@ async def visit(launch: Launch, log: Path) -> None:
 
 
 def command_lines() -> str:
-    """Of every process of this machine."""
+    """The command lines of all processes of this machine."""
     words: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
         words += process.info["cmdline"] or []

@@ -62,7 +62,7 @@ def location(model: Model) -> tuple[str, ...]:
 
 class TestLlamaServersCommandLine:
     def test_untold_it_still_tells_its_metrics_and_fits_nothing_to_memory(self, model: Model) -> None:
-        """Its own default lowers the context silently where memory is short; and its port changed between builds."""
+        """The server silently reduces the context when memory is short, and its default port differs between builds."""
         command = launch(model)
         assert command.argv == location(model)
         assert (command.ready_path, command.port) == ("/health", 9000)
@@ -83,7 +83,7 @@ class TestLlamaServersCommandLine:
 
     @pytest.mark.parametrize(("seqs", "whole"), [(1, "2048"), (8, "16384")])
     def test_every_slot_gets_the_whole_length(self, model: Model, seqs: int, whole: str) -> None:
-        """The flag is of the context in all, of which each slot gets its part."""
+        """The flag sets the whole context, of which each slot gets a share."""
         argv = launch(model, max_model_len=2048, max_num_seqs=seqs).argv
         assert argv[-4:] == ("-c", whole, "-np", str(seqs))
 
@@ -266,7 +266,7 @@ class TestWhatItIsAsked:
             assert msgspec.json.decode(request.body).get("cache_prompt") is asked
 
     def test_its_cache_is_not_emptied_since_it_has_no_sure_call_for_that(self, model: Model) -> None:
-        """Slots can be erased only with a folder for their states, and its second cache, in memory, not at all."""
+        """Slots can be erased only with a folder for their states, and the second cache, in memory, not at all."""
         fake = FakeLlamaServer()
 
         async def scene() -> bool:

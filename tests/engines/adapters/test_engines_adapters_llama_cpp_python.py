@@ -50,7 +50,7 @@ def test_all_settings_are_covered() -> None:
 
 
 def test_new_requests_do_not_kill_old_ones_and_logits_are_not_kept(model: Model) -> None:
-    """Both are its defaults. The template is the model's own, where it would guess by name."""
+    """Both are its defaults. The chat template is the model's own; by default the server guesses it by name."""
     parsed = python_arguments().parse_args(launch(model, "llama_cpp_python").argv[3:])
     assert (parsed.interrupt_requests, parsed.logits_all, parsed.chat_format) == (False, False, "chat_template.default")
     assert (parsed.model, parsed.model_alias, parsed.port) == (f"{model.path}/model-bf16.gguf", "smol", 9000)

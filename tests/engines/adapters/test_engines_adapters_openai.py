@@ -92,7 +92,7 @@ ELSEWHERE = "http://127.0.0.1:8000"
 def test_the_options_name_the_routes_and_the_service_is_known_by_its_address(
     url: str, options: dict[str, object], kind: type[Dialect], padded: bool
 ) -> None:
-    """Only the service is asked not to pad its events: others may refuse the field."""
+    """Only the service is asked not to pad its events; other servers may refuse the field."""
     made = engine("openai", Model("m"), options, deployment=Deployment(url=url))
     assert type(made.dialect) is kind
     assert (b"include_obfuscation" not in made.dialect.request(Turn(1, 1, prompt="x"), "m").body) is padded

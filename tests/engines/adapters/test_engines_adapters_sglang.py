@@ -75,7 +75,7 @@ def launch(deployment: Deployment = HERE, **settings: Any) -> Launch:
 
 
 def test_it_tells_metrics_and_cache_hits_and_samples_as_requests_say() -> None:
-    """Bias 3: both are off by default; on the other hand a reader is told that they cost something."""
+    """Bias 3: both are off by default; a note says that they cost something."""
     assert launch().argv == ("/opt/bin/sglang", "serve", *WHERE, *FIXED)
     assert any("both are off by default and cost a little" in note for note in made().notes)
 
@@ -180,7 +180,7 @@ def test_at_an_address_nothing_is_launched() -> None:
     assert attached_engine.launch(9000) is None
 
 
-# What it is asked beside the load.
+# Requests outside the load.
 
 
 def ask(fake: FakeSglang, question: Any) -> Any:
@@ -216,7 +216,7 @@ def test_its_prefix_cache_is_emptied() -> None:
 
 
 def test_it_waits_for_an_abandoned_request_before_the_cache_is_emptied() -> None:
-    """Bias 5: a request whose client hung up runs on for seconds, and the cache cannot be emptied meanwhile."""
+    """Bias 5: a request whose client hung up runs on for seconds, during which the cache cannot be emptied."""
     fake = FakeSglang(Script(gap_s=0.02), ["slow-abort"])
 
     async def abandon(sglang: SglangEngine, server: Server) -> tuple[int, bool]:
@@ -230,7 +230,7 @@ def test_it_waits_for_an_abandoned_request_before_the_cache_is_emptied() -> None
 
 @pytest.mark.parametrize("metrics", [True, False])
 def test_its_metrics_are_where_the_adapter_says(metrics: bool) -> None:
-    """Biases 3 and 7: without the flag there is no page; with it retractions are preemptions."""
+    """Biases 3 and 7: without the flag there is no page; retractions count as preemptions."""
     fake = FakeSglang(Script(), ["retracts"], flags=flags(*["--enable-metrics"] * metrics))
 
     async def page(_: SglangEngine, server: Server) -> tuple[int, bytes]:

@@ -38,7 +38,7 @@ def launch(spec: EngineSpec | None = None, deployment: Deployment = HERE, **opti
 
 
 def arguments_of(spec: EngineSpec | None = None, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Flags after what every start has, and the file without what every start says in it."""
+    """The flags and the configuration file without the parts that every start has."""
     command = launch(spec, **options)
     assert command.argv[: len(FIXED)] == FIXED
     config = json.loads(command.files["config.yml"])

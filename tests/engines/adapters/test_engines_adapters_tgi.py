@@ -55,7 +55,7 @@ def launch(**asked: Any) -> Launch:
 
 
 def own(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The flags behind those that it always has, its metrics port left out, which is any free one."""
+    """The flags without those that are always set, and without the metrics port, which is any free one."""
     assert argv[1 : 1 + len(WHERE)] == WHERE
     rest = list(argv[1 + len(WHERE) :])
     at = rest.index("--prometheus-port")
@@ -203,7 +203,7 @@ def test_there_is_no_call_that_empties_its_prefix_cache() -> None:
 
 
 def test_its_own_figures_are_read_by_the_names_that_it_gives_them() -> None:
-    """As far as it has them: it tells of no cache hits, no preemptions, and no KV in use."""
+    """The figures that it has: it reports no cache hits, no preemptions and no KV usage."""
     source = made().metrics
     assert isinstance(source, Prometheus)
     names = {series.name for part in source.values.values() for series in part}
@@ -227,7 +227,7 @@ class TestDescription:
         return asyncio.run(ask())
 
     def test_it_is_what_its_info_says_and_the_budget_that_its_warm_up_found(self) -> None:
-        """The budget depends on the memory that was free, and decides how many requests run at once."""
+        """The budget depends on the free memory, and decides how many requests run at once."""
         description = self.described(FakeTgi(Script()))
         assert (description["version"], description["router"]) == ("3.3.6-dev0", "text-generation-router")
         assert (description["max_total_tokens"], description["max_batch_total_tokens"]) == (4096, 16 * 4096)

@@ -16,7 +16,7 @@ MODEL = Model("smol", "/models/smol")
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """An environment with transformers in it."""
+    """An environment with package transformers."""
     (tmp_path / "bin").mkdir()
     for name in ("python", "transformers"):
         (tmp_path / "bin" / name).touch()

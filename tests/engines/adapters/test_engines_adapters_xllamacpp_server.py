@@ -86,7 +86,7 @@ class Speculative(enum.IntEnum):
 
 
 def package() -> Any:
-    """As much of package xllamacpp as the script touches."""
+    """The part of package xllamacpp that the script uses."""
 
     def parameters() -> SimpleNamespace:
         draft = SimpleNamespace(n_max=3, mparams=SimpleNamespace(path=""))

@@ -122,7 +122,7 @@ class TestRequests:
         assert plain["messages"][0]["content"] == [{"type": "text", "text": "Hi", **mark}]
 
     def test_no_thinking_is_asked_for(self) -> None:
-        """Thinking stands before the text, and its tokens would be someone else's first token."""
+        """Thinking comes before the text, and its first token would be taken for the first token of the answer."""
         assert b"thinking" not in AnthropicDialect("5m").request(CHAT, "m").body
 
     def test_the_bound_is_all_that_it_says_of_the_length(self) -> None:

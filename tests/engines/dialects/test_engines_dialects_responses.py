@@ -63,7 +63,7 @@ class TestRequests:
         assert json.loads(ResponsesDialect().request(COMPLETION, "m").body)["input"] == "The capital of"
 
     def test_padding_is_switched_off_at_the_service_only(self) -> None:
-        """Engines refuse fields that they do not know."""
+        """Engines refuse unknown fields."""
         assert b"stream_options" not in ResponsesDialect().request(CHAT, "m").body
         assert json.loads(ResponsesDialect(official=True).request(CHAT, "m").body)["stream_options"] == UNPADDED
 
@@ -152,7 +152,7 @@ class TestEvents:
 
 
 class TestHiddenReasoning:
-    """They are counted but come in no chunk: spread over the chunks they would look like a faster pace."""
+    """Hidden tokens are counted but are in no chunk; spread over the chunks they would look like a faster pace."""
 
     def test_responses_do_not_count_hidden_reasoning(self) -> None:
         events = decode(ResponsesDialect(), text_delta("Hi"), ended("completed", "completed", reasoning=5))

@@ -71,7 +71,7 @@ def state(text: str, ids: Sequence[int], total: int, finish: dict | None = None,
     return event({"text": text, "output_ids": list(ids), "meta_info": meta_info})
 
 
-# What is asked.
+# Requests.
 
 
 def test_a_completion_is_asked_natively_with_its_length_forced_and_no_sampling_of_the_models_own() -> None:
@@ -121,7 +121,7 @@ def test_a_chat_goes_by_the_openai_route_and_does_not_ask_for_ids_which_a_stream
 
 
 def test_a_chat_that_asks_for_ids_would_be_refused() -> None:
-    """The reason for the test above; the fake does as the server's source does."""
+    """The reason for the test above; the fake follows the server's source."""
 
     class Asking(SglangDialect):
         def sampling(self, turn: Turn) -> dict:
@@ -131,7 +131,7 @@ def test_a_chat_that_asks_for_ids_would_be_refused() -> None:
     assert SglangDialect().refusal(status, content).startswith("HTTP 400: return_token_ids is not supported")
 
 
-# What is answered.
+# Answers.
 
 
 @pytest.mark.parametrize("flags", [(), ("--incremental-streaming-output",)])
@@ -173,7 +173,7 @@ def test_a_chats_chunks_have_no_ids_and_its_usage_says_how_many_tokens_there_wer
 def test_a_chats_chunks_are_counted_by_what_the_usage_says_so_far(
     dialect: Dialect, group: int, counts: list[int]
 ) -> None:
-    """Bias 8, where no ids come."""
+    """Bias 8, for answers without ids."""
     _, content = answer(fake(group=group), dialect, CHAT)
     record = decode_stream(stream([(10, content)]), dialect, None)
     assert (record.chunk_tokens, record.token_source) == (counts, TokenSource.COUNTS)
@@ -231,14 +231,14 @@ def test_what_does_not_fit_is_refused_in_one_line(dialect: Dialect) -> None:
 
 
 def test_an_aborted_answer_is_a_fault() -> None:
-    """A full queue, or somebody who aborts: HTTP 200 and a finish reason like any other."""
+    """A full queue or an abort by somebody else: HTTP 200 and a normal finish reason."""
     aborted = {"type": "abort", "message": "The request queue is full.", "status_code": 503}
     record = decode_stream(stream([(10, state("", [], 0, aborted))]), SglangNativeDialect(), None)
     assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "The request queue is full.")
 
 
 def test_the_pool_may_cut_an_answer_and_its_count_shows_it() -> None:
-    """The scheduler lowers the wanted length to what the KV pool holds; only the count of tokens tells."""
+    """The scheduler reduces the wanted length to the capacity of the KV pool; only the token count shows it."""
     dialect = SglangNativeDialect()
     _, content = answer(fake("pool"), dialect, Turn(3, 20, prompt="one two three"))
     record = decode_stream(stream([(10, content)]), dialect, None)

@@ -57,7 +57,7 @@ def decoded(whole: bytes, end: StreamEnd = StreamEnd.COMPLETE) -> RequestRecord:
 
 
 async def answers(fake: TensorRtLlmFake, bodies: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, bytes]]:
-    """Status and body of each exchange; what had come where the connection broke."""
+    """Status and body of each exchange; if the connection broke, the body received so far."""
     exchanges: list[tuple[int, bytes]] = []
     async with running(fake) as url, aiohttp.ClientSession() as session:
         for path, asked in bodies:
@@ -187,7 +187,7 @@ class TestEnds:
             assert (record.outcome, record.finish_reason) == (Outcome.STREAM_ERROR, None)
 
     def test_a_finish_reason_without_the_end_mark_is_no_end(self) -> None:
-        """An exception behind the last token, and a proxy that closes in order."""
+        """An exception after the last token, or a proxy that closes the connection normally."""
         _, content = ask(TensorRtLlmFake(faults=["no-done"]), COMPLETION)
         assert b'"finish_reason":"length"' in content
         record = decoded(content)

@@ -57,7 +57,7 @@ def pieces(*texts: str, **fields: str) -> bytes:
 
 
 def ask(fake: TritonFake, fields: Fields = "ensemble", **changes: Any) -> tuple[int, bytes]:
-    """Status and body; what had come where the connection broke."""
+    """Status and body; if the connection broke, the body received so far."""
 
     async def story() -> tuple[int, bytes]:
         request = TritonDialect(fields).request(TURN, MODELS[fields])
@@ -129,7 +129,7 @@ class TestStreams:
         assert events(pieces(" Par", "is")) == [TokenDelta(" Par"), TokenDelta("is")]
 
     def test_an_event_of_the_ensemble_without_text_is_a_token_without_text(self) -> None:
-        """A special token, which comes where the end of sequence is taken away."""
+        """A special token, at the place of a removed end of sequence."""
         record = decoded(pieces(" one", "", " two"))
         assert (record.chunk_tokens, record.textless_chunks) == ([1, 1, 1], [1])
 

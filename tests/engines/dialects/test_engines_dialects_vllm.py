@@ -60,7 +60,7 @@ def text(events: Sequence[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokenDelta))
 
 
-# What is asked.
+# Requests.
 
 
 def test_length_and_ids_are_forced_and_nothing_is_left_to_the_models_generation_config() -> None:
@@ -103,7 +103,7 @@ def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of(
 def test_every_body_is_one_that_the_servers_schema_knows(
     turn: Turn, schema: str, json_schema: str | None, logprobs: bool
 ) -> None:
-    """It ignores unknown fields, so a schema alone would pass a misspelt one."""
+    """The server ignores unknown fields, so only a strict schema finds misspelt ones."""
     spec = json.loads(SCHEMA.read_bytes())
     asked = body(msgspec.structs.replace(turn, json_schema=json_schema), logprobs=logprobs)
     jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", **spec}).validate(asked)
@@ -117,7 +117,7 @@ def test_the_paths_are_the_servers(turn: Turn) -> None:
     assert "post" in json.loads(SCHEMA.read_bytes())["paths"][asked.path]
 
 
-# What is answered.
+# Answers.
 
 
 @published
@@ -193,11 +193,11 @@ def failure(message: str, code: int) -> bytes:
     return b"data: " + json.dumps(payload).encode() + b"\n\ndata: [DONE]\n\n"
 
 
-# What biases a benchmark, by its number in the protocol's list.
+# What biases a benchmark, by the numbers of the protocol file.
 
 
 def test_where_the_answer_does_not_fit_the_forced_length_makes_it_a_refusal() -> None:
-    """Bias 3: without min_tokens it would be cut without a word. As vLLM 0.32 said, 2,001 + 500 tokens of 2,048."""
+    """Bias 3: without min_tokens it would be cut silently. As vLLM 0.32 answered to 2,001 + 500 tokens of 2,048."""
     assert body(COMPLETION)["min_tokens"] == body(COMPLETION)["max_tokens"]
     content = b'{"error":{"message":"min_tokens must be less than or equal to max_tokens=47, got 500.","code":400}}'
     record = decode_stream(stream([(10, content)], status=400), VllmDialect(), None)
@@ -206,7 +206,7 @@ def test_where_the_answer_does_not_fit_the_forced_length_makes_it_a_refusal() ->
 
 
 def test_an_answer_that_was_cut_all_the_same_is_warned_of() -> None:
-    """Bias 3: HTTP 200, finish reason length, and fewer tokens than asked for: only the count shows it."""
+    """Bias 3: HTTP 200, finish reason length, and fewer tokens than requested: only the count shows it."""
     answer = chunk(" a", [7], "length") + usage_chunk(3, 1)
     record = decode_stream(stream([(10, answer)]), VllmDialect(), None)
     assert (record.outcome, record.finish_reason, record.output_tokens) == (Outcome.OK, "length", 1)
@@ -259,13 +259,13 @@ def test_a_stream_that_ends_with_done_alone_is_cut_off() -> None:
 
 
 def test_the_servers_own_time_of_a_request_is_not_read() -> None:
-    """Bias 7: ``metrics`` counts from scheduling, without the queue; ours count from the plan."""
+    """Bias 7: ``metrics`` counts from scheduling, without the queue; our times count from the plan."""
     metrics = {"time_to_first_token_ms": 8.1, "queue_time_ms": 5000.0, "mean_itl_ms": 4.5}
     assert read(usage_chunk(3, 2, metrics=metrics)) == [Usage(3, 2, 0)]
 
 
 def test_hits_of_the_prefix_cache_are_read() -> None:
-    """Bias 1: a verdict on a cold cache rests on them."""
+    """Bias 1: a verdict on a cold cache depends on them."""
     assert read(usage_chunk(300, 2, cached=256)) == [Usage(300, 2, 256)]
 
 

@@ -20,7 +20,7 @@ WITH_GPU = Machine(Gpus(("H200",)), ())
 
 
 class Tiny(ServerEngine):
-    """Of two environments, one for GPUs."""
+    """An adapter with two environments, one of them for GPUs."""
 
     adapter = "tiny"
     recipes = ("tiny-gpu", "tiny-cpu")
@@ -143,7 +143,7 @@ def test_the_reference_engine_without_its_extra_says_what_to_install(monkeypatch
 
 
 class NoBase:
-    """Another package's adapter that keeps to the protocol and no more."""
+    """An adapter of another package that implements the protocol and nothing else."""
 
     adapter = "tiny"
 
@@ -155,7 +155,7 @@ class NoBase:
 
 
 class Raising(NoBase):
-    """One with a mistake in it, and a word of what holds it."""
+    """An adapter with a bug, whose distribution is installed."""
 
     distributions: ClassVar = ("msgspec",)
 
@@ -171,7 +171,7 @@ def test_adapters_of_other_packages_break_nothing(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An entry point that leads nowhere."""
+    """An entry point to a missing module."""
     info = tmp_path / "nothing-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")

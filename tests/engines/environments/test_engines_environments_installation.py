@@ -27,12 +27,12 @@ from tests.engines.processes import Held
 
 
 def quiet(words: str, seconds: float) -> None:
-    """For who does not want to hear of progress."""
+    """Ignore progress."""
 
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that pip looks into, and nowhere else; a cache of one's own; venvs in no time."""
+    """An empty folder as pip's only source, a separate cache, and venvs that are made quickly."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     only_from(folder, tmp_path / "cache", monkeypatch)
@@ -43,7 +43,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="class")
 def progress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, float]]]:
-    """What an installation says; its environment stays as long as the class."""
+    """The progress reports of an installation, whose environment lasts as long as the class."""
     progress: list[tuple[str, float]] = []
     with pytest.MonkeyPatch.context() as patch:
         wheels = tmp_path_factory.mktemp("wheels")
@@ -203,13 +203,13 @@ def test_two_at_once_are_refused_and_whatever_ends_one_ends_its_compiler(
 
 
 def _until_unlocked() -> None:
-    """The guard holds the lock until it has ended, which is after the compiler; a lock can be waited for."""
+    """Wait for the lock, which the guard holds until it has ended, later than the compiler."""
     with (environments_folder() / ".tiny.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def test_markers_of_today_are_read(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments outlive versions of Bakeoff: whoever changes the marker sees this fail."""
+    """Environments outlive versions of Bakeoff: this test fails if the marker changes incompatibly."""
     folder = pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
     assert record("tiny") is not None
     marker = msgspec.json.decode((folder / MARKER).read_bytes())

@@ -73,7 +73,7 @@ class FakeOpenAi(Answering):
     async def _chunks(
         self, request: web.Request, body: dict, head: dict, prompt: Prompt, wanted: int
     ) -> web.StreamResponse:
-        """The stream of chat and of completions."""
+        """The stream of a chat or a completion."""
         options = body.get("stream_options") or {}
         padding = itertools.cycle(["k3", "9xQ", "p"] if options.get("include_obfuscation", True) else [""])
         script = self.script_for(prompt)
@@ -166,7 +166,7 @@ class FakeOpenAi(Answering):
         ]
 
     async def _streamed(self, script: Script, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token] | None]:
-        """The tokens as they come; None where it fails."""
+        """The groups of tokens in time; None when the answer fails."""
         count, breaks = 0, fails_after(script)
         async for group in script.paced(tokens):
             if breaks is not None and count >= breaks:
@@ -176,7 +176,7 @@ class FakeOpenAi(Answering):
             yield group
 
     def _usage(self, prompt: Prompt, script: Script, tokens: Sequence[Token]) -> dict[str, Any]:
-        """Thoughts that are never shown are counted; the end of sequence is too, though it is no text."""
+        """Hidden thoughts are counted; so is the end of sequence, although it has no text."""
         asked, hidden = self.count(prompt), part(script, "hidden")
         made = len(tokens) + hidden
         return {
@@ -229,7 +229,7 @@ def _logprobs(body: dict, tokens: Sequence[Token]) -> list[dict[str, Any]]:
 
 
 def _split(script: Script, tokens: Sequence[Token], group: Sequence[Token]) -> list[tuple[str, str]]:
-    """The texts of a group that are not empty, and under which name a chat says them."""
+    """The non-empty texts of a group, each with its field name in a chat."""
     thoughts = {id(token) for token in tokens[: part(script, "thinking")]}
     texts = (
         (shown([token for token in group if id(token) in thoughts]), "reasoning_content"),

@@ -1,8 +1,8 @@
 """The server of Quill, the imaginary engine of docs/adapters.md: the OpenAI format with forced lengths and token ids.
 
-Faults: ``never-ready`` (/health answers 503), ``starve`` (it asks for more memory than it may have before it listens),
-``starve-later`` (so does its first measured answer), ``starve-crowded`` (so does its fifth at a time), ``crash`` (it
-ends before it listens).
+Faults: ``never-ready`` (/health answers 503), ``starve`` (it runs out of memory before it listens), ``starve-later``
+(at its first measured answer), ``starve-crowded`` (at its fifth concurrent answer), ``crash`` (it ends before it
+listens).
 """
 
 import argparse
@@ -77,7 +77,7 @@ class FakeQuill(Fake):
 
 
 def starve() -> None:
-    """Ask for more memory than there may be, and end of it, as an engine does whose step loop fails."""
+    """Exceed the memory limit and end, like an engine whose step loop fails."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
     try:
         bytearray(1 << 32)

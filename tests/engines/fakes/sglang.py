@@ -33,7 +33,7 @@ DONE = event("[DONE]")
 
 
 def words(text: str) -> list[int]:
-    """Ids of a prompt where no tokenizer is given."""
+    """Ids of a prompt if no tokenizer is given."""
     return [sum(word.encode()) for word in text.split()]
 
 
@@ -42,8 +42,8 @@ class FakeSglang(Fake):
 
     Args:
         script: what it generates.
-        faults: of those above.
-        encode: ids of a text.
+        faults: some of those above.
+        encode: the ids of a text.
         flags: of the command line.
     """
 
@@ -80,7 +80,7 @@ class FakeSglang(Fake):
             web.get("/metrics", self.metrics),
         ]
 
-    # What is no load.
+    # Requests outside the load.
 
     async def ready(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -207,7 +207,7 @@ class FakeSglang(Fake):
     async def _answer(
         self, ids: list[int], wanted: int, *, forced: bool
     ) -> AsyncIterator[tuple[Sequence[Token], dict[str, Any] | None]]:
-        """What each event adds, and its ``meta_info``; None in place of that where it fails."""
+        """The new tokens of each event, and its ``meta_info``; None instead of it when the answer fails."""
         cached = max((_common(ids, seen) for seen in self._seen), default=0)
         cached = 0 if self.flags.disable_radix_cache else min(cached, len(ids) - 1)
         self._seen.append(ids)
@@ -259,7 +259,7 @@ def _delta(delta: dict) -> dict[str, Any]:
 
 
 def _choice(body: dict, new: Sequence[Token], meta: dict, kind: str) -> dict[str, Any]:
-    """One choice of a chunk; in a chat the reason why it ended comes in a chunk of its own."""
+    """One choice of a chunk; in a chat the finish reason comes in a chunk of its own."""
     text = "".join(token.text for token in new if not token.special)
     if kind != "text_completion":
         logprobs = [{"token": token.text, "logprob": token.logprob, "bytes": None, "top_logprobs": []} for token in new]

@@ -22,7 +22,7 @@ _INNER = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """``trtllm-serve``: check every word and every key, print what it understood, load, serve."""
+    """``trtllm-serve``: check every flag and every key, print the result, load, serve."""
     flags = vars(_parser().parse_args(list(argv)))
     config = json.loads(Path(flags["config"]).read_text(encoding="utf-8")) if flags["config"] else {}  # JSON is YAML
     if unknown := [name for name in config if name not in _KEYS] + [

@@ -21,7 +21,7 @@ def read(page: str, **values: tuple[Series, ...]) -> EngineValues:
 
 
 def recorded(name: str, source: Prometheus) -> EngineValues:
-    """The values of a recording, whose body stands behind its second empty line."""
+    """The values of a recording, whose body follows the second empty line."""
     return reader_of(source).read((CAPTURES / name).read_bytes().split(b"\n\n", 2)[2])
 
 

@@ -25,7 +25,7 @@ def server() -> Iterator[FileServer]:
 
 @pytest.fixture
 def located(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
-    """pip says that the wheel lies on the server."""
+    """pip finds the wheel on the server."""
     monkeypatch.setattr(wheels, "locate_wheel", lambda _: server.url)
     return server
 
@@ -177,7 +177,7 @@ class TestLocateWheel:
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, find_links: str = "") -> None:
-    """pip sees an index that nobody serves, and a folder."""
+    """pip uses an index that does not answer, and a folder."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed_port()}/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
@@ -187,6 +187,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, find_links: str = "") -> None:
 
 
 def closed_port() -> int:
-    """Nobody listens there."""
+    """A port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
