@@ -85,7 +85,7 @@ def test_stdout_is_the_pid_alone_and_the_engines_output_goes_to_the_log() -> Non
         assert process.stderr.read() == f"{int(pid)} True\n"
 
 
-def test_an_engine_hears_the_stop_though_the_harness_is_a_shells_background_job() -> None:
+def test_an_engine_gets_the_stop_even_if_the_harness_is_a_background_job() -> None:
     """The children of such a job ignore SIGINT from the start."""
     code = "import signal; print(*(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGHUP)))"
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)

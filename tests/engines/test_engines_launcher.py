@@ -159,7 +159,7 @@ class TestDeath:
         )
         assert error.log_tail[-1] == "MemoryError"
 
-    def test_so_is_one_that_did_so_while_it_ran(self, tmp_path: Path) -> None:
+    def test_running_out_of_memory_later_is_reported_too(self, tmp_path: Path) -> None:
         async def story() -> None:
             async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
                 await get(server, "/starve")

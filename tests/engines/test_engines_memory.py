@@ -22,7 +22,7 @@ ERROR_LINES = [
 
 
 @pytest.mark.parametrize("line", ERROR_LINES)
-def test_engines_say_so_in_many_words(line: str) -> None:
+def test_out_of_memory_messages_of_engines_are_recognised(line: str) -> None:
     assert error_line(["loading", f"  {line}", "RuntimeError: Engine core initialization failed."]) == line
 
 
@@ -35,7 +35,7 @@ def test_engines_say_so_in_many_words(line: str) -> None:
         "assertion failed",
     ],
 )
-def test_other_words_about_memory_are_no_such_end(line: str) -> None:
+def test_other_messages_about_memory_are_not_recognised(line: str) -> None:
     assert error_line(["loading", line]) is None
 
 

@@ -85,7 +85,7 @@ def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
     assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
 
 
-def test_time_without_a_place_among_the_running_requests_is_stalled() -> None:
+def test_time_out_of_the_running_batch_is_stall_time() -> None:
     outcome = simulate(Simulated(preempts=(40, 60, 80)))
     attribution = outcome.attribution()
     assert outcome.truth_ms(Part.STALL) > 5

@@ -51,7 +51,7 @@ def test_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
-def test_the_percentile_is_taken_of_as_many(demo: results.Run, family: str) -> None:
+def test_the_percentile_is_over_the_counted_observations(demo: results.Run, family: str) -> None:
     """The p50 of exactly that many observations equals the metric; a failed request counts as later than all others."""
     measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
     for run_trial in demo.finished:

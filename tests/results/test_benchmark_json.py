@@ -67,7 +67,7 @@ def test_a_round_is_a_valid_trial(whole: dict[str, Any], demo: Run) -> None:
         assert benchmark["stats"]["rounds"] == len(valid) == 2
 
 
-def test_what_is_written_as_seconds_is_seconds_of_which_less_is_better(whole: dict[str, Any], demo: Run) -> None:
+def test_values_are_written_as_times_of_which_less_is_better(whole: dict[str, Any], demo: Run) -> None:
     cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
     latency = benchmark_of(whole, "reference", "c=8", "ttft_p50_s")
     assert latency["stats"]["data"] == latency["extra_info"]["values"]

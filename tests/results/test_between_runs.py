@@ -86,7 +86,7 @@ def test_one_stored_run_cannot_be_told_from_another_day() -> None:
     )
 
 
-def test_what_differs_no_more_than_runs_do_is_unclear_and_says_how_many_would_tell() -> None:
+def test_a_difference_within_the_noise_between_runs_names_the_runs_needed() -> None:
     a = [[1.0, 1.0], [1.03, 1.03], [0.97, 0.97], [1.01, 1.01]]
     comparison = compare_sessions(TTFT, "c=8", a, [[1.05, 1.05]])
     assert comparison.judgement is Judgement.UNCLEAR

@@ -54,7 +54,7 @@ def test_it_doubles_from_the_low_end_until_the_engine_fails():
     assert all(10 < level < 40 for level in tried[6:])
 
 
-def test_a_start_goes_up_or_down_from_there():
+def test_a_search_goes_up_or_down_from_its_start():
     assert run(Bisection(LEVELS, start=16.0), wall(0.02, 50.0))[:3] == pytest.approx([16, 32, 64], rel=0.03)
     assert run(Bisection(LEVELS, start=16.0), wall(0.02, 3.0))[:4] == pytest.approx([16, 8, 4, 2], rel=0.03)
 
@@ -68,7 +68,7 @@ def test_a_guess_is_tried_first_and_a_wrong_one_given_up():
     assert (wrong.bracket.low or 0) <= 5.0 <= (wrong.bracket.high or 0)
 
 
-def test_rates_are_not_tried_twice_but_whole_numbers_are_where_they_must_be():
+def test_rates_are_not_repeated_but_whole_numbers_are_if_needed():
     rates = run(Bisection(LEVELS), gentle(0.05, 12.0))
     assert len(set(rates)) == len(rates) == 20
     counts = run(Bisection(WHOLE), wall(0.05, 3.1))
@@ -76,7 +76,7 @@ def test_rates_are_not_tried_twice_but_whole_numbers_are_where_they_must_be():
     assert len(counts) > len(set(counts))
 
 
-def test_of_whole_numbers_the_answer_is_one_of_them():
+def test_a_search_of_whole_numbers_ends_at_one_of_them():
     """c = 6 meets the objective and c = 7 does not: no resolution is finer than that."""
     search = Bisection(WHOLE)
     tried = run(search, steep(0.02, 6.5))

@@ -58,7 +58,7 @@ def test_a_step_is_seen_in_correlated_noise() -> None:
     assert step.ratio == pytest.approx(1.06, abs=0.02)
 
 
-def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
+def test_a_drift_is_found_and_has_no_commit() -> None:
     rng = np.random.default_rng(8)
     logs = rng.normal(0, 0.01, 160) + np.r_[np.zeros(60), np.linspace(0, 0.12, 100)]
     course_shape = course(np.exp(logs).tolist())
@@ -200,7 +200,7 @@ def test_the_noise_of_the_series_is_that_of_its_independent_part() -> None:
     assert of_series.p_value > 10 * of_halves.p_value, "the halves happen to be quiet"
 
 
-def test_a_jump_beside_a_slope_is_that_between_two_runs() -> None:
+def test_a_step_beside_a_slope_is_measured_between_two_runs() -> None:
     """A line of 0.1 a run, then a level: halfway between runs 19 and 20 the line is at 1.95, and so is a forecast."""
     logs = np.r_[0.1 * np.arange(20), np.full(20, 5.0)] + 1e-9 * waves(1, 40, 0.0)
     model = _Model(logs, 0.0, 1e-6)

@@ -91,7 +91,7 @@ def test_any_gpu_counts_and_the_last_sample_holds_to_the_end() -> None:
     assert throttling.rows[0][2] == [(10, 40)]
 
 
-def test_who_tells_nothing_is_not_shown_as_never() -> None:
+def test_a_gpu_without_throttle_reasons_is_not_shown_as_never_throttled() -> None:
     assert throttling_of([sample(0, power_w=300)], 0, 40) is None
     quiet = throttling_of(masks((0, IDLE), (10, 0)), 0, 40)
     assert quiet == Throttling([])
@@ -108,7 +108,7 @@ def test_neighbours_are_one_stroke_and_hindrance_is_told_apart() -> None:
     assert "throttled 50 %" in drawn
 
 
-def test_the_bits_are_nvmls() -> None:
+def test_the_bits_equal_those_of_nvml() -> None:
     pynvml = pytest.importorskip("pynvml")
     bits = {title: bit for bit, title, _ in REASONS}
     assert bits["GPU power cap"] == pynvml.nvmlClocksThrottleReasonSwPowerCap

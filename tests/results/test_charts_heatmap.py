@@ -65,7 +65,7 @@ def test_cells_are_drawn_once_and_the_fullest_is_darkest() -> None:
     assert len(svg) < 8_000
 
 
-def test_one_is_palest_and_the_most_is_darkest() -> None:
+def test_a_single_observation_is_palest_and_the_fullest_cell_darkest() -> None:
     """1, 3 and 9 lie at equal steps of the logarithm; where all are alone there is one shade and no ramp."""
     assert shades_of(np.array([0, 1, 3, 9]), 9).tolist() == [0, 1, 3, SHADES]
     assert shades_of(np.array([0, 1]), 1).tolist() == [0, SHADES]

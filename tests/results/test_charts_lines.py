@@ -37,5 +37,5 @@ def test_bytes_have_ticks_at_powers_of_two():
     assert {text.text for text in svg.iter("text")} >= {"1 GiB", "2 GiB"}
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_empty_data_give_no_drawing():
     assert lines_chart(FRAME, [], []) == ""

@@ -33,7 +33,7 @@ def test_the_middle_half_between_edges() -> None:
     ]  # one observation at 9 is too few
 
 
-def test_who_is_in_flight() -> None:
+def test_requests_in_flight_are_counted() -> None:
     """[0, 100), [10, 60), and one that failed; a request that was never sent does not count."""
     requests = [
         request(0, [50, 100], sent=0, ended=100),
@@ -45,7 +45,7 @@ def test_who_is_in_flight() -> None:
     assert counts.tolist() == [0, 1, 2, 3, 2, 2, 1, 1, 0]
 
 
-def test_the_engines_last_word_counts_for_a_second() -> None:
+def test_a_reading_of_the_engine_holds_for_a_second() -> None:
     read = [
         TelemetryRecord(0, "server", {"running": 3}),
         TelemetryRecord(500 * MS, "server", {"running": 0}),

@@ -52,12 +52,12 @@ def test_a_cell_has_the_largest_error_of_its_trials(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"error_s": None}, "client.calibrate is off"), ({"finished": 0}, "no trial ended")]
 )
-def test_a_cell_without_one_says_why(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+def test_a_cell_without_a_client_error_says_why(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
     run = results.load(build_run(tmp_path, replace(SHEET, **changes)))  # type: ignore[arg-type]
     assert [(cell.client_error, cell.uncalibrated) for cell in run.cells] == [(None, reason)]
 
 
-def test_frames_carry_it(tmp_path: Path) -> None:
+def test_frames_contain_the_client_error(tmp_path: Path) -> None:
     calibrated = results.load(build_run(tmp_path / "1", SHEET)).trials
     gaps_s = calibrated.client_chunk_gap_p99_error_s
     assert calibrated.client_ttft_p99_error_s.tolist() == pytest.approx((gaps_s * 3).tolist())
@@ -91,7 +91,7 @@ def test_engines_that_differ_by_less_than_the_error_are_not_told_apart(
     assert ("but the difference of 0." in run_verdict.sentence) is not told_apart
 
 
-def test_throughput_does_not_know_of_it(tmp_path: Path) -> None:
+def test_throughput_has_no_client_error(tmp_path: Path) -> None:
     run = slower(tmp_path, 10.0)
     assert largest_error_s("output_tokens_per_s", run.finished) == 0
     assert largest_error_s("ttft_p50_s", run.finished) > 10

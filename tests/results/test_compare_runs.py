@@ -58,7 +58,7 @@ def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
 
 
-def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing() -> None:
+def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs() -> None:
     wide = compare_runs(TTFT, "c=1", runs(1.0, 1.02, 0.97), runs(1.01, 0.98, 1.03), interleaved=False)
     assert wide.judgement is Judgement.UNCLEAR
     assert wide.evidence is not None
@@ -175,7 +175,7 @@ def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
     assert (comparison.no_worse(TTFT), comparison.no_worse(OUTPUT)) == (fast, full)
 
 
-def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
+def test_without_an_interval_nothing_is_known_to_be_no_worse() -> None:
     for few in (({}, {}), (runs(1.0), runs(1.0))):
         assert not compare_runs(TTFT, "c=1", *few, interleaved=False).no_worse(TTFT)
 
@@ -209,7 +209,7 @@ def test_each_side_is_counted() -> None:
     )
 
 
-def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
+def test_a_small_difference_is_unclear_even_with_enough_runs() -> None:
     """1.5 % higher, where 2.9 % would be detected: too small to decide, although the number of runs is sufficient."""
     a = {run: math.exp(0.0122 * (-1) ** run) for run in range(8)}
     comparison = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)

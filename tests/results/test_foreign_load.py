@@ -14,19 +14,19 @@ from results.report.foreign_load import foreign_load_text
 from tests.results.builders import CORES, FAST, FOREIGN_SHARE, LOADS, Sheet, build_run
 
 
-def test_the_summary_has_one_line_of_it(demo: results.Run) -> None:
+def test_the_summary_has_a_line_of_foreign_load(demo: results.Run) -> None:
     out = io.StringIO()
     print_summary(demo, Console(file=out))
     assert "\nforeign load: median 0.400 %, at most 0.400 % of the cores\n" in out.getvalue()
 
 
-def test_the_report_says_it_of_the_run_and_of_each_trial(demo: results.Run) -> None:
+def test_the_report_has_the_foreign_load_of_the_run_and_each_trial(demo: results.Run) -> None:
     page = render_html(demo)
     assert "median 0.400 %, at most 0.400 % of the cores" in page
     assert page.count('<td class="number">0.400 %</td>') == len(demo.finished)
 
 
-def test_frames_have_it_for_each_trial(demo: results.Run) -> None:
+def test_frames_have_the_foreign_load_of_each_trial(demo: results.Run) -> None:
     assert demo.trials.foreign_cpu_share.tolist() == pytest.approx([FOREIGN_SHARE] * len(demo.finished))
 
 
@@ -41,7 +41,7 @@ def without_own(record: TelemetryRecord) -> TelemetryRecord:
     return changed if record.source == "cpu" else record
 
 
-def test_where_it_is_not_known_the_reason_stands(small_run: results.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_foreign_load_has_a_reason(small_run: results.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     first = small_run.folder.trial(small_run.finished[0].record.id)
     log = first.telemetry_log
     lines = [msgspec.json.decode(line, type=TelemetryRecord) for line in log.read_bytes().splitlines()]

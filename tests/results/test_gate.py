@@ -293,7 +293,7 @@ def test_junit_has_a_case_for_each_metric(tmp_path: Path) -> None:
     assert suite.get("errors") == "0"
 
 
-def test_everybody_is_told_of_doubts(tmp_path: Path) -> None:
+def test_every_output_reports_doubts(tmp_path: Path) -> None:
     verdict = gated(tmp_path, invalid=OF_BRANCH[:1], void=FAILING)
     (doubt,) = doubt_texts(verdict)
     suite = ET.fromstring(junit_xml(verdict)).find("testsuite")
@@ -304,7 +304,7 @@ def test_everybody_is_told_of_doubts(tmp_path: Path) -> None:
     assert f"  ? {doubt}" in shown(verdict)
 
 
-def test_junit_calls_what_cannot_be_told_an_error(tmp_path: Path) -> None:
+def test_junit_reports_an_undecided_gate_as_an_error(tmp_path: Path) -> None:
     pair = [first(side, 2) for side in sides(tmp_path, SAME)]
     verdict = judge(*pair, ComparisonConfig(band=0.0001))
     assert verdict.outcome is Outcome.CANNOT_TELL
@@ -322,7 +322,7 @@ def hostile(root: Path, text: str) -> GateVerdict:
 
 
 @pytest.mark.parametrize("write", [gate_markdown, annotations, shown])
-def test_texts_of_others_stay_texts(tmp_path: Path, write: Callable[[GateVerdict], str]) -> None:
+def test_foreign_texts_are_not_interpreted(tmp_path: Path, write: Callable[[GateVerdict], str]) -> None:
     nasty = "".join((*XSS, *TERMINAL)) + "\n::error::forged|%0A"
     text = write(hostile(tmp_path, nasty.replace("/", "").replace("@", "")))
     assert not any(ord(c) < 0x20 and c != "\n" for c in text)

@@ -162,7 +162,7 @@ def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:
     assert "requests.jsonl: line 1 is damaged" in (facts.problem or "")
 
 
-def test_what_is_no_run_is_left_alone(tmp_path: Path) -> None:
+def test_folders_that_are_no_runs_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()

@@ -71,7 +71,7 @@ def test_what_is_missed_comes_with_its_value() -> None:
         ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is not a number"),
     ],
 )
-def test_what_is_none_is_told_in_a_line(text: str, message: str) -> None:
+def test_an_invalid_objective_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(NotComparable) as raised:
         objectives(text)
     assert message in str(raised.value)

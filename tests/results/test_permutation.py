@@ -94,7 +94,7 @@ def test_many_runs_give_the_share_of_all_divisions(a: int, b: int) -> None:
     assert test.least == 1 / math.comb(a + b, a)
 
 
-def test_what_is_drawn_holds_what_was_seen() -> None:
+def test_random_divisions_include_the_real_one() -> None:
     """No p value is 0: sides that are far apart are matched by one draw of 20,000, the real division itself."""
     low, high = runs(*np.linspace(1.0, 1.1, 12)), runs(*np.linspace(2.0, 2.1, 12))
     assert permutation_test(low, high, WELCH).p_value == pytest.approx(1 / DRAWS)
@@ -102,7 +102,7 @@ def test_what_is_drawn_holds_what_was_seen() -> None:
     assert permutation_test(low, high, PAIRED).p_value == pytest.approx(1 / DRAWS)
 
 
-def test_the_lot_is_the_same_in_every_process() -> None:
+def test_random_divisions_are_the_same_in_every_process() -> None:
     rng = np.random.default_rng(3)
     a, b = sides(rng, 1.01, count=20)
     tests = []

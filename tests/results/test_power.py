@@ -17,7 +17,7 @@ def equal(runs: int, noise: float = 0.02, method: Method = Method.WELCH) -> Cont
     return Contrast(0.0, noise * math.sqrt(2 / runs), degrees, method, (runs, runs))
 
 
-def test_power_is_what_it_says() -> None:
+def test_the_stated_power_is_reached() -> None:
     """Runs whose effect has just the stated size are told apart in about 9 of 10 cases."""
     rng = np.random.default_rng(4)
     equal_sides = equal(8)
@@ -40,7 +40,7 @@ def test_the_smallest_effect_has_a_power_of_nine_tenths(degrees: float, alpha: f
 
 @pytest.mark.parametrize("method", list(Method))
 @pytest.mark.parametrize("runs", [2, 3, 8, 100])
-def test_as_many_runs_as_there_are_show_what_they_can_show(runs: int, method: Method) -> None:
+def test_the_present_runs_detect_their_smallest_effect(runs: int, method: Method) -> None:
     equal_sides = equal(runs, method=method)
     effect = smallest_effect(equal_sides, 0.01)
     assert runs_needed(equal_sides, 0.01, effect * 1.001) == runs

@@ -80,7 +80,7 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
         ("s3://bucket/runs/one", NotReachable, "Install s3fs"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_a_line(
+def test_an_unreachable_run_is_reported_in_one_line(
     store: fsspec.AbstractFileSystem, address: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as raised:

@@ -126,7 +126,7 @@ def test_frames_and_summary_hold_the_view(demo: results.Run):
     assert demo.trials[demo.trials.engine == "transformers"].server_output_tokens.isna().all()
 
 
-def test_logs_of_before_there_was_such_a_view_are_read(silent: results.Run):
+def test_logs_from_before_the_engine_view_are_read(silent: results.Run):
     (trial,) = silent.finished
     assert {value.reason for name, value in trial.server.items() if name.startswith("server_")} == {
         "the engine's metrics were not read"

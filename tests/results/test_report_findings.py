@@ -16,7 +16,7 @@ from tests.results.some_findings import parameters_of, void
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_code_has_a_sentence_and_somebody_who_is_answerable() -> None:
+def test_every_code_has_a_sentence_and_a_cause() -> None:
     assert set(SENTENCES) == set(FindingCode)
     assert all(code.cause in Cause for code in FindingCode)
 
@@ -46,7 +46,7 @@ def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
                     pass
 
 
-def test_whoever_finds_something_says_what_its_sentence_needs() -> None:
+def test_every_finding_has_the_parameters_of_its_sentence() -> None:
     calls = [*made("harness"), *made("results")]
     assert FindingCode.ENGINE_DIED in {code for _, code, _ in calls}
     for place, code, parameters in calls:

@@ -28,7 +28,7 @@ def test_the_numbers_are_the_views(demo: results.Run) -> None:
     assert vllm.numbers[0].text == f"{interval.centre:.1f} ms"
 
 
-def test_how_far_it_is_from_ours(demo: results.Run) -> None:
+def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
     """GuideLLM's TPOT includes the time to the first token: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
     for panel in views_section(demo).panels:
         for engine in panel.engines:

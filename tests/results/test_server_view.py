@@ -29,7 +29,7 @@ def numbers(figures: dict[str, Value], prefix: str) -> dict[str, float]:
     return {name: value.value for name, value in figures.items() if name.startswith(prefix) and value.value is not None}
 
 
-def test_a_counter_is_what_it_moved_between_the_marks_whatever_stands_around_them():
+def test_a_counter_is_the_difference_between_the_marks():
     telemetry = [
         reading(0, output_tokens_total=5, preemptions_total=0),
         *marks(
@@ -45,7 +45,7 @@ def test_a_counter_that_shows_only_after_its_first_use_began_at_nothing():
     assert view(marks({}, {"output_tokens_total": 40}))["server_output_tokens"].value == 40.0
 
 
-def test_shares_are_of_what_moved():
+def test_shares_are_of_the_differences():
     before = {"prefix_queries_tokens_total": 1000, "prefix_hits_tokens_total": 900}
     after = {"prefix_queries_tokens_total": 3000, "prefix_hits_tokens_total": 1400}
     figures = view(marks({**before, "drafted_tokens_total": 10}, {**after, "drafted_tokens_total": 10}))
@@ -189,7 +189,7 @@ def test_without_an_e2e_of_the_engine_server_and_network_are_not_told_apart():
     }
 
 
-def test_an_engine_that_says_more_than_the_client_saw_counts_others_too():
+def test_an_engine_mean_above_the_clients_includes_other_requests():
     figures = view(phases(queue=0.5, e2e=1.2))
     assert (
         figures["split_outside_s"].reason

@@ -73,7 +73,7 @@ def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival(
     assert values["failures"].value == 0
 
 
-def test_what_percentiles_are_of_is_told_by_request_too() -> None:
+def test_observations_of_percentiles_are_also_listed_by_request() -> None:
     """In the order of the plan; a failed request counts as later than any number and delivered no token."""
     record, requests = trial(LOAD, issue_end=800), serial(4)
     requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED, chunk_ns=[], chunk_tokens=[])

@@ -57,7 +57,7 @@ def test_pairs_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("runs_each", [4, 8, 20])
 @pytest.mark.parametrize(("over", "method"), [(1.01, Method.PAIRED), (0.99, Method.WELCH)])
-def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, over: float, method: Method) -> None:
+def test_pairs_are_used_if_they_share_more_noise_than_chance(runs_each: int, over: float, method: Method) -> None:
     """The sums vary more than the differences, by the 98 % quantile of F, to within a hundredth."""
     own = np.tile([1.0, -1.0], runs_each // 2)
     shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # of the same size, and uncorrelated
@@ -84,7 +84,7 @@ def test_shares_are_subtracted() -> None:
     assert floored.standard_error == 0.1
 
 
-def test_only_pairs_may_speak_where_repeats_belong_to_several_sessions() -> None:
+def test_repeats_of_several_sessions_are_compared_only_in_pairs() -> None:
     """Sessions are 10 % apart, and B is 1 % above A in each repeat; pairs show that even if they share little."""
     a = runs(1.0, 1.0, 1.1, 1.1)
     b = {repeat: value * (1.01 + repeat / 1000) for repeat, value in a.items()}

@@ -29,7 +29,7 @@ def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[st
     return [difference_text(difference) for difference in differences]
 
 
-def test_what_a_trial_came_to() -> None:
+def test_the_work_of_a_trial_is_summed_up() -> None:
     refused = request(0, [], outcome=Outcome.REFUSED)
     work = work_of([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused])
     assert work == Work(
@@ -80,7 +80,7 @@ def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
     assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
 
 
-def test_a_mix_that_differs_is_nobodys_fault() -> None:
+def test_a_different_mix_of_requests_is_no_difference_in_work() -> None:
     """In a closed loop the faster side gets further in the plan, to longer requests; all answers are complete."""
     a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))
     comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)

@@ -162,7 +162,7 @@ def test_a_plan_streams(small: Tokenizer) -> None:
         assert endless.made - before == 3
 
 
-def test_the_schedule_has_no_say_in_what_is_sent_nor_the_words_in_the_schedule(small: Tokenizer) -> None:
+def test_schedule_and_words_are_independent(small: Tokenizer) -> None:
     slow, fast = (
         list(plan_open(Random(8), Poisson(rate), small, SEED, duration_s=1e9, count=20)) for rate in (1.0, 9.0)
     )

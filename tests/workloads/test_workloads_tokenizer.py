@@ -40,7 +40,7 @@ def test_special_tokens_stand_for_themselves_longest_first(small: Tokenizer) -> 
     ],
     ids=["rstrip", "lstrip", "single_word"],
 )
-def test_special_tokens_that_look_at_their_neighbours_are_none_to_rely_on(tmp_path: Path, token: AddedToken) -> None:
+def test_special_tokens_that_depend_on_their_neighbours_are_not_relied_on(tmp_path: Path, token: AddedToken) -> None:
     inner = trained()
     inner.add_special_tokens([token])
     inner.save(str(tmp_path / "tokenizer.json"))

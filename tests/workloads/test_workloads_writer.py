@@ -69,7 +69,7 @@ def test_passages_differ_at_their_first_token_and_thousands_within_two(
 
 
 @pytest.mark.parametrize(("kind", "count"), [("bare", 80), pytest.param("smollm2", 3000, marks=pytest.mark.model)])
-def test_they_do_so_too_where_a_template_cuts_the_space_off(
+def test_passages_also_differ_where_a_template_removes_the_space(
     request: pytest.FixtureRequest, kind: str, count: int
 ) -> None:
     tokenizer = request.getfixturevalue(kind)

@@ -61,7 +61,7 @@ def location(model: Model) -> tuple[str, ...]:
 
 
 class TestLlamaServersCommandLine:
-    def test_untold_it_still_tells_its_metrics_and_fits_nothing_to_memory(self, model: Model) -> None:
+    def test_by_default_it_serves_metrics_and_does_not_fit_the_context_to_memory(self, model: Model) -> None:
         """The server silently reduces the context when memory is short, and its default port differs between builds."""
         command = launch(model)
         assert command.argv == location(model)

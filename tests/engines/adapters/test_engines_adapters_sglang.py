@@ -74,7 +74,7 @@ def launch(deployment: Deployment = HERE, **settings: Any) -> Launch:
     return command
 
 
-def test_it_tells_metrics_and_cache_hits_and_samples_as_requests_say() -> None:
+def test_it_reports_metrics_and_cache_hits_and_samples_as_requested() -> None:
     """Bias 3: both are off by default; a note says that they cost something."""
     assert launch().argv == ("/opt/bin/sglang", "serve", *WHERE, *FIXED)
     assert any("both are off by default and cost a little" in note for note in made().notes)

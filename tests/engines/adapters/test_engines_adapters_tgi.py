@@ -64,7 +64,7 @@ def own(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TestCommandLine:
-    def test_without_settings_only_what_it_must_know_and_no_reports_to_its_makers(self) -> None:
+    def test_without_settings_only_necessary_flags_are_set_and_no_usage_statistics_are_sent(self) -> None:
         command = launch()
         assert command.argv[0] == "/opt/tgi/text-generation-launcher"
         assert own(command.argv) == ()
@@ -226,7 +226,7 @@ class TestDescription:
 
         return asyncio.run(ask())
 
-    def test_it_is_what_its_info_says_and_the_budget_that_its_warm_up_found(self) -> None:
+    def test_it_is_described_by_its_info_and_the_budget_of_its_warm_up(self) -> None:
         """The budget depends on the free memory, and decides how many requests run at once."""
         description = self.described(FakeTgi(Script()))
         assert (description["version"], description["router"]) == ("3.3.6-dev0", "text-generation-router")

@@ -91,7 +91,7 @@ def test_a_schema_ends_the_answer_so_its_length_is_not_forced(turn: Turn) -> Non
     assert {**held, "ignore_eos": True, "min_tokens": turn.output_tokens} == free
 
 
-def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of() -> None:
+def test_requests_to_the_reference_engine_differ_only_where_it_has_no_defaults() -> None:
     reference_body = json.loads(ReferenceDialect().request(CHAT, "smol").body)
     assert {**reference_body, "repetition_penalty": 1.0} == body(CHAT)
 

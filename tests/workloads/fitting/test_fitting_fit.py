@@ -108,7 +108,7 @@ def test_a_wrong_preset_is_found_out_where_it_is_wrong(single: Fit, change: dict
     assert all(any(name in complaint for complaint in goodness_of_fit.complaints) for name in off)
 
 
-def test_what_single_draws_differ_by_is_no_complaint():
+def test_differences_within_single_draws_are_no_complaint():
     tolerated, off = Figure("gap_cv", 1.0, 1.2, 0.0, 0.26), Figure("gap_cv", 1.0, 1.3, 0.05, 0.26)
     by_chance = Figure("dispersion_60s", 10.0, 16.0, 2.1, 0.26)
     assert (tolerated.is_within, off.is_within, by_chance.is_within) == (True, False, False)

@@ -34,7 +34,7 @@ def test_equal_segments_are_equal_blocks(prompts: list[list[int]]):
     assert blocks.share == segments.share
 
 
-def test_of_segments_whole_blocks_count_and_one_token_is_always_new():
+def test_only_whole_blocks_of_segments_count_and_one_token_is_always_new():
     bound = Bound()
     for _ in range(2):
         bound.add_segments([("system", 100), ("question", 28)], 64, 128)
