@@ -290,11 +290,11 @@ def _answer(sheet: Sheet, number: int, parts_at: int | None, regret: float) -> Q
 
 def client_error(error_s: float, plan: TrialPlan) -> ClientError:
     """The result of a calibration: the error grows with the streams and is the same for every engine."""
-    found_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
+    gap_error_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
     of_starts, of_gaps = ("ttft", "ttft_from_send", "e2e"), ("itl", "chunk_gap", "tpot", "normalized_latency")
-    by_metric = {f"{name}_{label}_s": 3 * found_s for name in of_starts for label, _ in QUANTILES}
-    by_metric |= {f"{name}_{label}_s": found_s for name in of_gaps for label, _ in QUANTILES}
-    return ClientError(requests=80, chunks_per_s=5_000.0, send_lag_s=found_s, cpu_s=0.05, by_metric=by_metric)
+    by_metric = {f"{name}_{label}_s": 3 * gap_error_s for name in of_starts for label, _ in QUANTILES}
+    by_metric |= {f"{name}_{label}_s": gap_error_s for name in of_gaps for label, _ in QUANTILES}
+    return ClientError(requests=80, chunks_per_s=5_000.0, send_lag_s=gap_error_s, cpu_s=0.05, by_metric=by_metric)
 
 
 def client(host: str, number: int, sheet: Sheet) -> ClientRecord:

@@ -111,7 +111,7 @@ def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("trace", "file_and_said"),
+    ("trace", "file_and_message"),
     [
         ("0,1,1,Gamma,1\n", "trace.csv, row 1: has 5 fields, not start, rate, CV, family, shape, scale"),
         ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "trace.csv, row 2: does not begin after the previous window; sort"),
@@ -122,9 +122,9 @@ def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_p
         ("", "trace.csv: is empty"),
     ],
 )
-def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_said: str, tmp_path: Path) -> None:
+def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_message: str, tmp_path: Path) -> None:
     folder = write_servegen(tmp_path / "servegen", trace, {"0": TABLE})
-    assert refusal("servegen", folder).startswith(f"/chunk-1-{file_and_said}")
+    assert refusal("servegen", folder).startswith(f"/chunk-1-{file_and_message}")
 
 
 @pytest.mark.parametrize(
