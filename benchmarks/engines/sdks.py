@@ -29,7 +29,7 @@ from engines.dialects import (
     TgiDialect,
     TgiNativeDialect,
 )
-from tests.engines.fakes.answers import Said
+from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import running
@@ -122,7 +122,7 @@ async def compare(route: Route, url: str, python: Path) -> tuple[int, int]:
 
 
 def _differs(route: Route, name: str, dialect_reading: Reading, sdk_reading: Reading) -> bool:
-    script = scripted().get(name, Said()) if route.server == "openai" else Said()
+    script = scripted().get(name, ScriptedAnswer()) if route.server == "openai" else ScriptedAnswer()
     lines = differences(dialect_reading, sdk_reading, script.hidden)
     for line in lines:
         print(f"{route.name}, {name}: {line}")

@@ -35,11 +35,11 @@ sys.exit(there.recv(1)[0])
 
 
 class Elsewhere:
-    """The other side.
+    """The server for the fake clients.
 
     Attributes:
         calls: the arguments of each client, in order.
-        engines: what was started, in order.
+        engines: the started processes, in order.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class Elsewhere:
                 threading.Thread(target=self._answer, args=(client,), daemon=True).start()
 
     def close(self) -> None:
-        """End, and kill whatever a failed test has left."""
+        """Stop listening, and kill the processes that a failed test has left."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for engine in self.engines:
@@ -92,9 +92,11 @@ class Elsewhere:
                 client.sendall(bytes([status]))
 
     def _shell(self, client: socket.socket, argv: list[str], output: Any) -> int:
-        """A session whose processes hang up when the connection ends."""
-        _, here, _, there = argv[argv.index("-L") + 1].split(":")
-        engine = self._start(["sh", "-c", _redirected(argv[-1], there, here)], {"PATH": os.environ["PATH"]}, output)
+        """A session whose processes get SIGHUP when the connection ends."""
+        _, local_port, _, remote_port = argv[argv.index("-L") + 1].split(":")
+        engine = self._start(
+            ["sh", "-c", _redirected(argv[-1], remote_port, local_port)], {"PATH": os.environ["PATH"]}, output
+        )
         while not _ended(engine, client):
             if not client.recv(1):
                 os.killpg(engine.pid, signal.SIGHUP)
@@ -102,12 +104,12 @@ class Elsewhere:
         return engine.wait() & 0xFF
 
     def _run(self, client: socket.socket, words: list[str], env: dict[str, str], output: Any) -> int:
-        """A container that runs on when its client is gone."""
-        _, here, there = words[words.index("--publish") + 1].split(":")
+        """A container that keeps running when its client has ended."""
+        _, local_port, remote_port = words[words.index("--publish") + 1].split(":")
         name = words[words.index("--name") + 1]
         given = {variable: env[variable] for flag, variable in itertools.pairwise(words) if flag == "--env"}
         command = words[words.index("image") + 1 :]
-        inside = [_redirected(word, there, here) for word in command]
+        inside = [_redirected(word, remote_port, local_port) for word in command]
         engine = self._containers[name] = self._start(inside, given, output)
         while not _ended(engine, client):
             number = client.recv(1)
@@ -119,7 +121,7 @@ class Elsewhere:
         return 128 - status if status < 0 else status
 
     def _inspect(self, name: str, output: Any) -> int:
-        """Its pid and its id."""
+        """The container's pid and id."""
         output.write(f"{self._containers[name].pid} {name}\n".encode())
         output.flush()
         return 0
@@ -141,12 +143,12 @@ class Elsewhere:
         return engine
 
 
-def _redirected(word: str, there: str, here: str) -> str:
-    return re.sub(rf"\b{there}\b", here, word)
+def _redirected(word: str, remote_port: str, local_port: str) -> str:
+    return re.sub(rf"\b{remote_port}\b", local_port, word)
 
 
 def _ended(engine: "subprocess.Popen[bytes]", client: socket.socket) -> bool:
-    """Wait until the engine has ended or the client says something."""
+    """Wait until the engine has ended or the client sends something."""
     pidfd = os.pidfd_open(engine.pid)
     try:
         return pidfd in select.select([pidfd, client], [], [])[0]
@@ -156,7 +158,7 @@ def _ended(engine: "subprocess.Popen[bytes]", client: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def elsewhere(folder: Path) -> Iterator[Elsewhere]:
-    """The other side, answering; ``programs`` is to be put on PATH."""
+    """A running server; ``programs`` is to be put on PATH."""
     side = Elsewhere(folder)
     thread = threading.Thread(target=side.serve)
     thread.start()

@@ -1,4 +1,4 @@
-"""A small engine that misbehaves on request, and waits for processes to end."""
+"""A small engine that misbehaves on request, and helpers that wait for processes to end."""
 
 import contextlib
 import os
@@ -104,7 +104,7 @@ while True:
 
 
 def fake_engine(folder: Path, *behaviours: str, **changes: object) -> Launch:
-    """How to start a fake engine whose notes go to ``folder``; ``changes`` are further fields of the launch."""
+    """A launch of a fake engine that writes its notes to ``folder``; ``changes`` are further fields of the launch."""
     script = folder / "fake_engine.py"
     script.write_text(FAKE_ENGINE)
     port = pick_port()
@@ -113,7 +113,7 @@ def fake_engine(folder: Path, *behaviours: str, **changes: object) -> Launch:
 
 
 class Held:
-    """Processes held by pidfd, so that a number that is used again is not mistaken for them."""
+    """Processes held by pidfd, so that a reused pid is not mistaken for them."""
 
     def __init__(self, *pids: int) -> None:
         self._fds = {os.pidfd_open(pid) for pid in pids}
@@ -124,11 +124,11 @@ class Held:
     def __exit__(self, *_: object) -> None:
         for fd in self._fds:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)  # a test that fails leaves nothing behind either
+                signal.pidfd_send_signal(fd, signal.SIGKILL)  # so that a failed test leaves no process
             os.close(fd)
 
     def alive(self) -> int:
-        """How many still run."""
+        """The number of running processes."""
         return len(self._fds) - len(self._ended(self._fds, 0))
 
     def gone_within(self, seconds: float) -> bool:
@@ -148,7 +148,7 @@ class Held:
 
 
 async def visit(launch: Launch, log: Path, access: Access = Access()) -> Server:  # noqa: B008
-    """Start and stop."""
+    """Start the engine and stop it."""
     async with launched(launch, log, access) as server:
         return server
 
@@ -159,7 +159,7 @@ def guard_of(server: Server) -> int:
 
 
 async def get(server: Server, path: str) -> None:
-    """Ask an engine that may die of it."""
+    """Send a request that may kill the engine."""
     async with aiohttp.ClientSession() as session:
         try:
             async with session.get(server.base_url + path):

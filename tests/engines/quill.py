@@ -1,4 +1,4 @@
-"""Quill, the imaginary engine of docs/adapters.md, as if it were installed: its server, its adapter and a model."""
+"""Installs Quill, the imaginary engine of docs/adapters.md: its server, its adapter and a model."""
 
 import re
 import shlex
@@ -12,13 +12,13 @@ DOCUMENT = ROOT / "docs" / "adapters.md"
 
 
 def example() -> str:
-    """The page's own adapter."""
+    """The adapter in the document."""
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     return code
 
 
 def install(folder: Path) -> Path:
-    """Put the adapter into ``folder``, to be put on sys.path, and its server into the folder that is returned."""
+    """Put the adapter into ``folder``, for sys.path, and its server into the folder that is returned, for PATH."""
     text = DOCUMENT.read_text(encoding="utf-8")
     ((group, name, place),) = re.findall(r'\[project.entry-points."(.*?)"\]\n(\w+) = "(.*?)"', text)
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def install(folder: Path) -> Path:
 
 
 def model(folder: Path) -> Path:
-    """What Quill serves: a tokenizer, since its answers are made up."""
+    """The model that Quill serves: only a tokenizer, since its answers are made up."""
     made = checkpoint(folder)
     (made / "config.json").write_text("{}", encoding="utf-8")
     return made

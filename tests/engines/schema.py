@@ -1,6 +1,6 @@
 """Validates bodies against an OpenAPI document: names, types, bounds and required fields, as far as our specs use them.
 
-Unknown names are errors too: an engine that ignores them would never report a misspelt one.
+Unknown names are errors too: an engine that ignores them would never report a misspelt name.
 """
 
 import json
@@ -24,13 +24,13 @@ def load_spec(name: str) -> dict[str, Any]:
 
 
 def body_problems(spec: dict[str, Any], path: str, body: bytes) -> list[str]:
-    """What is wrong with the body of a POST to ``path``; empty for nothing."""
+    """The errors in the body of a POST to ``path``."""
     content = spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]
     return problems(json.loads(body), content["schema"], spec)
 
 
 def problems(value: Any, schema: dict[str, Any], spec: dict[str, Any], at: str = "body") -> list[str]:
-    """What is wrong with ``value``; empty for nothing."""
+    """The errors in ``value``."""
     parts = [_followed(part, spec) for part in _parts(schema, spec)]
     names = {name for part in parts for name in part.get("properties", {})}
     closed = bool(names) and not any(part.get("additionalProperties") for part in parts)
@@ -70,7 +70,7 @@ def _wrong_inside(value: Any, schema: dict[str, Any], spec: dict[str, Any], at: 
 
 
 def _parts(schema: dict[str, Any], spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema and whatever it is composed of."""
+    """A schema and all schemas of which it is composed."""
     schema = _followed(schema, spec)
     yield schema
     for kind in ("allOf", "oneOf", "anyOf"):

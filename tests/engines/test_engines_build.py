@@ -1,4 +1,4 @@
-"""Identification of an engine's code: any rebuild changes it, and nothing else does."""
+"""Identification of an engine's code: every rebuild changes it, and nothing else does."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ class TestPrograms:
         return program
 
     def test_a_rebuilt_program_has_another_build(self, tmp_path: Path) -> None:
-        """Not even its size and its time need differ: a build may be copied with its times."""
+        """Size and time may be equal: a build may be copied with its times."""
         program = self.made(tmp_path / "bin")
         before, times = build_of(str(program)), program.stat()
         assert build_of(str(program)) == before
@@ -66,7 +66,7 @@ class TestPrograms:
 
 
 class TestEnvironments:
-    """A venv stands for its packages: its interpreter is the same for all of them."""
+    """A venv is identified by its packages, since all venvs share one interpreter."""
 
     def package(self, venv: Path, record: str = "vllm/engine.py,sha256=aa,9", direct_url: str | None = None) -> str:
         folder = venv / "lib" / "python3.11" / "site-packages" / "vllm-0.6.0.dist-info"
@@ -109,12 +109,12 @@ class TestCheckouts:
         assert len(clean) == 40
         assert tagged == f"v1-0-g{clean}"
         (source / "engine.py").write_text("FAST = 1")
-        one = checkout(source)
+        edited = checkout(source)
         (source / "engine.py").write_text("FAST = 2")
-        two = checkout(source)
-        assert len({tagged, one, two}) == 3
-        assert one is not None
-        assert one.startswith(f"{tagged}-dirty-")
+        edited_again = checkout(source)
+        assert len({tagged, edited, edited_again}) == 3
+        assert edited is not None
+        assert edited.startswith(f"{tagged}-dirty-")
         (source / "engine.py").write_text("FAST = True")
         assert checkout(source) == tagged
 

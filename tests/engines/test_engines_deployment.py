@@ -21,7 +21,7 @@ BOX = Ssh("box")
         (Deployment(url="http://127.0.0.1:8000/v1"), "2"),
         (Deployment(url="http://localhost:8000"), "2"),
         (Deployment(url="http://[::1]:8000"), "2"),
-        (Deployment(url="http://192.0.2.7:8000"), ""),  # an address that is nobody's (RFC 5737)
+        (Deployment(url="http://192.0.2.7:8000"), ""),  # an address reserved for documentation (RFC 5737)
         (Deployment(ssh=BOX), ""),
         (Deployment(container=IMAGE), ""),
         (Deployment(container=Container("image:1", gpus="0,1")), "0,1"),
@@ -96,10 +96,10 @@ def test_ways_that_make_sense(deployment: Deployment) -> None:
     ],
 )  # fmt: skip
 def test_ways_that_do_not_are_told_in_one_line(given: dict[str, Any], complaint: str) -> None:
-    told = Deployment(**given).problem()
-    assert told is not None
-    assert told.startswith(complaint)
-    assert "\n" not in told
+    problem = Deployment(**given).problem()
+    assert problem is not None
+    assert problem.startswith(complaint)
+    assert "\n" not in problem
 
 
 def test_it_is_read_from_plain_data_and_unknown_keys_are_refused() -> None:
@@ -119,9 +119,9 @@ def test_it_knows_what_of_it_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         api_key_env="BAKEOFF_TEST_KEY",
         inherit=["BAKEOFF_TEST_LICENCE", "BAKEOFF_TEST_ABSENT"],
     )
-    found = set(deployment.secrets())
-    assert {"pass/word", "pass%2Fword", "of-the-query", "of-a-header", "of-the-file", "of-the-environment"} <= found
-    assert "inherited" in found
-    assert "innocent" not in found
-    assert "me" not in found, "a user's name is no secret beside a password"
+    secrets = set(deployment.secrets())
+    assert {"pass/word", "pass%2Fword", "of-the-query", "of-a-header", "of-the-file", "of-the-environment"} <= secrets
+    assert "inherited" in secrets
+    assert "innocent" not in secrets
+    assert "me" not in secrets, "a user's name is no secret beside a password"
     assert "token" in Deployment(url="https://token@x").secrets()

@@ -62,7 +62,7 @@ def test_every_event_keeps_to_the_published_schema(path: str, body: object, sche
     assert len(events) >= 3
     for event in events:
         if schema == "ChatCompletionChunk":
-            assert event.pop("object") == "chat.completion.chunk"  # the tag of the union that it is a part of
+            assert event.pop("object") == "chat.completion.chunk"  # the tag of the union that contains it
         assert problems(event, spec["components"]["schemas"][schema], spec) == []
 
 
@@ -113,8 +113,8 @@ def test_what_is_wrong_is_told_in_a_stream_of_status_200(body: object, words: st
 )
 def test_the_web_frameworks_own_refusals_are_no_json(body: object, headers: dict[str, str], status: int) -> None:
     key = "right" if status == 401 else None
-    found, _, answer = asked("/generate_stream", body, FakeTgi(key=key), **headers)
-    assert found == status
+    answer_status, _, answer = asked("/generate_stream", body, FakeTgi(key=key), **headers)
+    assert answer_status == status
     with pytest.raises(json.JSONDecodeError):
         json.loads(answer)
 
@@ -122,8 +122,8 @@ def test_the_web_frameworks_own_refusals_are_no_json(body: object, headers: dict
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_the_openai_routes_wrap_their_errors_and_end_with_a_mark(path: str) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "stream": True}
-    found = streamed(path, body, FakeTgi(flags=flags("--max-concurrent-requests", "0")))
-    assert found == [{"error": {"message": "Model is overloaded", "http_status_code": 429}}, b"[DONE]"]
+    events = streamed(path, body, FakeTgi(flags=flags("--max-concurrent-requests", "0")))
+    assert events == [{"error": {"message": "Model is overloaded", "http_status_code": 429}}, b"[DONE]"]
 
 
 def test_flags_have_their_variables_and_contradictions_end_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

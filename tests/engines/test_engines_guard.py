@@ -37,7 +37,7 @@ asyncio.run(main(pathlib.Path(sys.argv[1]), *sys.argv[3:]))
 
 @contextmanager
 def guarded(*argv: str) -> Iterator["subprocess.Popen[str]"]:
-    """A guard with a program, its stdin held open."""
+    """A guard with a program; its stdin stays open."""
     graces = [str(seconds) for seconds in GRACES_S]
     with subprocess.Popen(
         [sys.executable, "-I", guard.__file__, *graces, "--", *argv],
@@ -48,7 +48,7 @@ def guarded(*argv: str) -> Iterator["subprocess.Popen[str]"]:
 
 @contextmanager
 def harness(folder: Path, *behaviours: str, token: str = "") -> Iterator[tuple["subprocess.Popen[str]", Held]]:
-    """A process that launched an engine with a daemon, and hold of both of these."""
+    """A process that launched an engine with a daemon, and a hold on both of them."""
     with subprocess.Popen(
         [sys.executable, "-c", HARNESS, str(folder), token, *behaviours],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
@@ -85,8 +85,8 @@ def test_stdout_is_the_pid_alone_and_the_engines_output_goes_to_the_log() -> Non
         assert process.stderr.read() == f"{int(pid)} True\n"
 
 
-def test_an_engine_hears_the_stop_though_the_harness_is_a_shells_background_job() -> None:
-    """Whose children are born deaf to SIGINT."""
+def test_an_engine_gets_the_stop_even_if_the_harness_is_a_background_job() -> None:
+    """The children of such a job ignore SIGINT from the start."""
     code = "import signal; print(*(signal.getsignal(n) for n in (signal.SIGINT, signal.SIGHUP)))"
     ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -140,7 +140,7 @@ def test_when_the_harness_is_killed_the_engine_and_its_daemon_follow_within_the_
 
 
 def test_ctrl_c_reaches_the_engine_once_and_through_the_guard(tmp_path: Path) -> None:
-    """The terminal signals the harness's whole group; the engine is in another one."""
+    """The terminal signals the harness's whole group; the engine is in another group."""
     with harness(tmp_path) as (process, held):
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(SOON_S) != 0
@@ -149,11 +149,11 @@ def test_ctrl_c_reaches_the_engine_once_and_through_the_guard(tmp_path: Path) ->
 
 
 def test_no_secret_stays_in_the_log_when_the_harness_is_killed(tmp_path: Path) -> None:
-    """Neither the harness nor anybody after it has the chance to clean up."""
-    told, folder = tmp_path / "told", tmp_path / "run"
+    """Nothing can clean up after the harness was killed."""
+    printed, folder = tmp_path / "told", tmp_path / "run"
     folder.mkdir()
-    told.write_text(f"token={SENTINEL} twice {SENTINEL}")
-    with harness(folder, f"print={told}", token=SENTINEL) as (process, held):
+    printed.write_text(f"token={SENTINEL} twice {SENTINEL}")
+    with harness(folder, f"print={printed}", token=SENTINEL) as (process, held):
         (guards,) = (child for child in psutil.Process(process.pid).children())
         with Held(guards.pid) as guards_held:
             process.kill()
@@ -164,7 +164,7 @@ def test_no_secret_stays_in_the_log_when_the_harness_is_killed(tmp_path: Path) -
 
 
 class TestMaskedLog:
-    """What passes through the guard, in pieces as the engine happens to print it."""
+    """Output that passes through the guard, in pieces as the engine happens to print it."""
 
     def copied(self, monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> bytes:
         written: list[bytes] = []
@@ -183,17 +183,17 @@ class TestMaskedLog:
 
     @pytest.mark.parametrize("cut", range(28))
     def test_a_secret_is_masked_wherever_the_output_is_cut(self, monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
-        said = b"a=secret-token b=secret\nend"
-        assert self.copied(monkeypatch, said[:cut], said[cut:]) == b"a=*** b=***\nend"
+        output = b"a=secret-token b=secret\nend"
+        assert self.copied(monkeypatch, output[:cut], output[cut:]) == b"a=*** b=***\nend"
 
     def test_a_line_without_an_end_is_written_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rng = random.Random(4)
-        said = b"".join(rng.choice((b"x" * 5_000, b"secret-token")) for _ in range(100))
-        pieces = [said[at : at + 7_001] for at in range(0, len(said), 7_001)]
-        assert self.copied(monkeypatch, *pieces) == said.replace(b"secret-token", b"***")
+        output = b"".join(rng.choice((b"x" * 5_000, b"secret-token")) for _ in range(100))
+        pieces = [output[at : at + 7_001] for at in range(0, len(output), 7_001)]
+        assert self.copied(monkeypatch, *pieces) == output.replace(b"secret-token", b"***")
 
     def test_a_full_disk_does_not_stop_the_engine(self) -> None:
-        """It would wait for ever for somebody to read its pipe."""
+        """The engine would block for ever on a full pipe."""
         code = "print('x' * 3_000_000); print('secret')"
         with Path("/dev/full").open("wb") as full:
             argv = [sys.executable, "-I", guard.__file__, "1", "1", guard.MASK_OPTION, "--", *python(code)]

@@ -38,7 +38,7 @@ def listed(**entry: Any) -> dict[str, Any]:
     return {"/v1/models": {"object": "list", "data": [{"id": "smol", "object": "model", **entry}]}}
 
 
-PAGES = {  # of servers without a fake, as real ones answered
+PAGES = {  # recorded from real servers that have no fake
     "vllm": listed(owned_by="vllm", root="/models/smol", max_model_len=2048),
     "reference": listed(owned_by="reference_engine", root="/models/smol"),
     "transformers": {"/openapi.json": {"info": {"title": "FastAPI"}, "paths": {"/load_model": {}}}},
@@ -65,7 +65,7 @@ def test_pages_of_real_servers_are_recognised_by_their_own_adapter_alone(adapter
     recognised = {
         name: identity for name in adapter_names() if (identity := adapter_class(name).identify(PAGES[adapter]))
     }
-    recognised.pop("openai", None)  # it takes whatever lists models, but last
+    recognised.pop("openai", None)  # it accepts every server that lists models, but comes last
     assert list(recognised) == [adapter]
     if adapter != "transformers":
         assert recognised[adapter] == Identity(adapter, ("smol",), "/models/smol")

@@ -18,7 +18,7 @@ from engines.tail import tail
 from tests.engines.processes import Held, fake_engine, get, visit
 
 SOON_S = 5.0
-"""Longer than anything here takes on a busy machine, shorter than any grace that must not be used up."""
+"""Longer than any step here on a busy machine, shorter than the grace periods that must not elapse."""
 
 
 def failure(story: Coroutine[object, object, object]) -> EngineError:
@@ -71,12 +71,12 @@ class TestReady:
         assert isinstance(error, NotReady)
         assert "(last: ClientConnectorError)" in str(error)
 
-    @pytest.mark.parametrize(("served", "said"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
-    def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, said: str) -> None:
-        """On another host: a server that was there before answers at once, the engine itself would in a minute."""
+    @pytest.mark.parametrize(("served", "message"), [("serves=other", "it serves other,"), ("", "it serves no model,")])
+    def test_a_stranger_on_its_port_is_not_measured(self, tmp_path: Path, served: str, message: str) -> None:
+        """On another host a server that was there before answers at once, the engine itself only after a minute."""
         error = failure(visit(fake_engine(tmp_path, served, listed_model="smol"), tmp_path / "log"))
         assert isinstance(error, NotReady)
-        assert f"another server answers in place of the engine: {said} not smol; start again" in str(error)
+        assert f"another server answers in place of the engine: {message} not smol; start again" in str(error)
 
     def test_the_engine_itself_is_known_by_its_models_name(self, tmp_path: Path) -> None:
         asyncio.run(visit(fake_engine(tmp_path, "serves=smol", listed_model="smol"), tmp_path / "log"))
@@ -159,7 +159,7 @@ class TestDeath:
         )
         assert error.log_tail[-1] == "MemoryError"
 
-    def test_so_is_one_that_did_so_while_it_ran(self, tmp_path: Path) -> None:
+    def test_running_out_of_memory_later_is_reported_too(self, tmp_path: Path) -> None:
         async def story() -> None:
             async with launched(fake_engine(tmp_path), tmp_path / "log") as server:
                 await get(server, "/starve")
@@ -171,7 +171,7 @@ class TestDeath:
     def test_one_that_the_kernel_killed_for_its_memory_is_told_apart(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The kernel is made up: its count rises between start and end."""
+        """The kernel's counter is fake: it rises between start and end."""
         counts = itertools.count()
         monkeypatch.setattr(memory, "kernel_kills", lambda: next(counts))
 
@@ -204,9 +204,9 @@ class TestFiles:
 
         async def story() -> None:
             async with asyncio.timeout(SOON_S), launched(launch, tmp_path / "log"):
-                while "token=" not in (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110
+                while "token=" not in (log := (tmp_path / "log").read_text()):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
-                assert said == "loading None 1\ntoken=••• of •••\n", "while it runs too"
+                assert log == "loading None 1\ntoken=••• of •••\n", "while it runs too"
 
         asyncio.run(story())
         assert (tmp_path / "log").read_text() == "loading None 1\ntoken=••• of •••\nbye\n"
@@ -227,7 +227,7 @@ class TestFiles:
         assert set(names.split()) == {"OMP_NUM_THREADS", "VLLM_API_KEY"}
 
     def test_one_without_secrets_prints_into_its_log_itself(self, tmp_path: Path) -> None:
-        """Then nothing of this machine's time goes into masking."""
+        """Then masking costs no time."""
         code = "import os; print(os.readlink('/proc/self/fd/1')); raise SystemExit(3)"
         error = failure(visit(Launch((sys.executable, "-S", "-c", code), pick_port()), tmp_path / "log"))
         assert error.log_tail == (str(tmp_path / "log"),)
@@ -253,9 +253,9 @@ class TestTail:
 
 class TestPort:
     def test_a_free_port_is_found_and_a_wanted_one_kept(self) -> None:
-        found = pick_port()
-        assert 1024 < found < 65536
-        assert pick_port(found) == found
+        port = pick_port()
+        assert 1024 < port < 65536
+        assert pick_port(port) == port
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
     def test_a_port_that_is_listened_on_is_refused(self, address: str) -> None:

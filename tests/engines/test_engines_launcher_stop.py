@@ -15,7 +15,7 @@ from engines.tail import tail
 from tests.engines.processes import Held, fake_engine, guard_of, visit
 
 SOON_S = 5.0
-"""Longer than anything here takes on a busy machine, shorter than any grace that must not be used up."""
+"""Longer than any step here on a busy machine, shorter than the grace periods that must not elapse."""
 
 
 async def forever(launch: Launch, log: Path) -> None:
@@ -88,7 +88,7 @@ class TestStop:
 
     @pytest.mark.parametrize("behaviours", [(), ("never-ready",)], ids=["while it runs", "while it loads"])
     def test_cancelling_stops_it(self, tmp_path: Path, behaviours: tuple[str, ...]) -> None:
-        """As Ctrl-C does. What is left is looked for among all descendants of this process."""
+        """As with Ctrl-C. Leftovers are searched among all descendants of this process."""
 
         async def story() -> None:
             os.mkfifo(tmp_path / "announced")
@@ -120,7 +120,7 @@ class TestStop:
 
 
 class TestGuard:
-    """It may be killed as well: whoever kills for lack of memory takes what it likes."""
+    """The guard may be killed as well, as by the kernel when memory is short."""
 
     def test_when_it_is_killed_everything_goes_and_the_block_says_so(self, tmp_path: Path) -> None:
         async def story() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from engines.memory import error_line, kernel_kills
 
-SAID = [
+ERROR_LINES = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.57 GiB",
     "RuntimeError: CUDA error: out of memory",
     "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 91 MiB on device 0: cudaMalloc failed: out of memory",
@@ -21,8 +21,8 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("line", SAID)
-def test_engines_say_so_in_many_words(line: str) -> None:
+@pytest.mark.parametrize("line", ERROR_LINES)
+def test_out_of_memory_messages_of_engines_are_recognised(line: str) -> None:
     assert error_line(["loading", f"  {line}", "RuntimeError: Engine core initialization failed."]) == line
 
 
@@ -35,7 +35,7 @@ def test_engines_say_so_in_many_words(line: str) -> None:
         "assertion failed",
     ],
 )
-def test_other_words_about_memory_are_no_such_end(line: str) -> None:
+def test_other_messages_about_memory_are_not_recognised(line: str) -> None:
     assert error_line(["loading", line]) is None
 
 

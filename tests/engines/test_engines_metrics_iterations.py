@@ -10,7 +10,7 @@ from engines.metrics.source import COUNTERS, GAUGES
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
-    """One iteration with every key that the engine sends; a change may name a key of any of its parts."""
+    """One iteration with every key that the engine sends; ``changes`` may name a key of any part."""
     parts: dict[str, dict[str, Any]] = {
         "kvCacheStats": {
             "maxNumBlocks": 100, "freeNumBlocks": 75, "usedNumBlocks": 25, "tokensPerBlock": 32,
@@ -103,9 +103,9 @@ def test_records_lost_to_another_reader_are_counted():
 
 def test_values_that_the_engine_lacks_are_absent():
     assert IterationReader().read(b'[{"iter":1,"numActiveRequests":3}]') == {"running": 3}
-    told = record(1)
-    told["kvCacheStats"] = told["specDecodingStats"] = told["inflightBatchingStats"] = None
-    assert set(IterationReader().read(page(told))) == {"running", "waiting"}
+    bare = record(1)
+    bare["kvCacheStats"] = bare["specDecodingStats"] = bare["inflightBatchingStats"] = None
+    assert set(IterationReader().read(page(bare))) == {"running", "waiting"}
     empty = IterationReader().read(page(record(1, maxNumBlocks=0)))
     assert "kv_usage_share" not in empty
 

@@ -48,7 +48,7 @@ class Bare:
 
 @pytest.fixture
 def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two adapters of another package: one that keeps to the protocol and no more, and one that cannot be loaded."""
+    """Two adapters of another package: one implements the protocol and nothing else, the other cannot be loaded."""
     (tmp_path / "bare_engine.py").write_text(OTHERS)
     info = tmp_path / "bare_engine-1.dist-info"
     info.mkdir()

@@ -26,9 +26,9 @@ def process(code: str = WAIT, *, own_session: bool = False, **env: str) -> Itera
 
 
 def test_whatever_carries_the_mark_is_killed_wherever_it_went() -> None:
-    with process(own_session=True, **{MARK: "mine"}) as mine, process(**{MARK: "mined"}) as other:
+    with process(own_session=True, **{MARK: "mine"}) as marked, process(**{MARK: "mined"}) as other:
         assert kill_remains("mine", None) == 1
-        assert mine.wait(SOON_S) == -9
+        assert marked.wait(SOON_S) == -9
         assert other.poll() is None
 
 

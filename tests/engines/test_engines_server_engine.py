@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Small(ServerEngine):
-    """An adapter with everything that a child may say."""
+    """An adapter that overrides everything that a subclass may override."""
 
     adapter = "small"
     Options = Options
@@ -59,7 +59,7 @@ class Small(ServerEngine):
 
 
 class Fake(Small):
-    """The one whose process is :data:`tests.engines.processes.FAKE_ENGINE`."""
+    """The adapter of :data:`tests.engines.processes.FAKE_ENGINE`."""
 
     def arguments(self, host: str, port: int, model: str) -> tuple[str, ...]:
         return (str(port), model, *self.setup.options.words)
@@ -205,8 +205,8 @@ class TestSsh:
         assert launch_of(small()).listed_model is None, "here a port that is taken ends it"
 
     def test_the_program_there_may_be_named(self) -> None:
-        there = launch_of(small(ssh=Ssh("box", command=["/opt/my venv/bin/small", "run"]))).argv[-1]
-        assert there.startswith("env HF_HUB_OFFLINE=1 '/opt/my venv/bin/small' run --host")
+        command = launch_of(small(ssh=Ssh("box", command=["/opt/my venv/bin/small", "run"]))).argv[-1]
+        assert command.startswith("env HF_HUB_OFFLINE=1 '/opt/my venv/bin/small' run --host")
 
     def test_a_program_that_is_unknown_here_must_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing(_: Small) -> tuple[str, ...]:
@@ -257,11 +257,11 @@ async def visit(launch: Launch, log: Path) -> None:
 
 
 def command_lines() -> str:
-    """Of every process of this machine."""
-    found: list[str] = []
+    """The command lines of all processes of this machine."""
+    words: list[str] = []
     for process in psutil.process_iter(["cmdline"]):
-        found += process.info["cmdline"] or []
-    return "\n".join(found)
+        words += process.info["cmdline"] or []
+    return "\n".join(words)
 
 
 HARNESS = """
@@ -318,10 +318,10 @@ class TestLifeElsewhere:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        where = {"container": container(tmp_path)} if way == "container" else {"ssh": remote(tmp_path)}
+        place = {"container": container(tmp_path)} if way == "container" else {"ssh": remote(tmp_path)}
         program = "docker" if way == "container" else "ssh"
         with pytest.raises(EngineDied, match=f"cannot start {program}; is it installed"):
-            asyncio.run(visit(fake(tmp_path, **where), tmp_path / "log"))
+            asyncio.run(visit(fake(tmp_path, **place), tmp_path / "log"))
 
     def test_over_ssh_it_gets_ready_and_hangs_up_with_the_connection(
         self, tmp_path: Path, other_side: Elsewhere

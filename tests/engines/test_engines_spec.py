@@ -19,40 +19,40 @@ SPELLINGS: Spellings = {
 }
 
 
-def told(**values: object) -> Setting:
+def spelt_as(**values: object) -> Setting:
     return spelt(msgspec.convert(values, EngineSpec), SPELLINGS, "small")
 
 
 def refusal(**values: object) -> str:
     with pytest.raises(BadOption) as caught:
-        told(**values)
+        spelt_as(**values)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_what_is_not_set_is_not_told() -> None:
-    assert told() == Setting()
+    assert spelt_as() == Setting()
 
 
 def test_each_setting_is_spelt_in_the_engines_own_words() -> None:
-    assert told(dtype="float16").argv == ("--dtype", "float16")
-    assert told(max_num_seqs=32).argv == ("--parallel", "32")
-    assert told(max_model_len=2048).config == {"build.max_seq_len": 2048}
-    assert told(memory_fraction=0.5).env == {"MEMORY_SHARE": "0.5"}
-    assert told(speculation={"method": "draft", "num_tokens": 4, "model": "/m"}).argv == ("--draft", "4")
+    assert spelt_as(dtype="float16").argv == ("--dtype", "float16")
+    assert spelt_as(max_num_seqs=32).argv == ("--parallel", "32")
+    assert spelt_as(max_model_len=2048).config == {"build.max_seq_len": 2048}
+    assert spelt_as(memory_fraction=0.5).env == {"MEMORY_SHARE": "0.5"}
+    assert spelt_as(speculation={"method": "draft", "num_tokens": 4, "model": "/m"}).argv == ("--draft", "4")
 
 
 def test_a_switch_is_a_word_or_nothing() -> None:
-    assert told(enable_prefix_caching=True).argv == ("--cache",)
-    assert told(enable_prefix_caching=False).argv == ("--no-cache",)
-    assert told(enable_chunked_prefill=True) == Setting(), "it does that by itself"
-    assert told(enable_chunked_prefill=False).argv == ("--whole-prompts",)
+    assert spelt_as(enable_prefix_caching=True).argv == ("--cache",)
+    assert spelt_as(enable_prefix_caching=False).argv == ("--no-cache",)
+    assert spelt_as(enable_chunked_prefill=True) == Setting(), "it does that by itself"
+    assert spelt_as(enable_chunked_prefill=False).argv == ("--whole-prompts",)
     assert variable("ON")(True).env == {"ON": "1"}
     assert variable("ON")(False).env == {"ON": "0"}
 
 
 def test_several_settings_are_told_together_in_the_order_of_the_spec() -> None:
-    all_of_it = told(memory_fraction=0.5, max_num_seqs=8, dtype="bfloat16", max_model_len=16)
+    all_of_it = spelt_as(memory_fraction=0.5, max_num_seqs=8, dtype="bfloat16", max_model_len=16)
     assert all_of_it == Setting(
         ("--dtype", "bfloat16", "--parallel", "8"), {"MEMORY_SHARE": "0.5"}, {"build.max_seq_len": 16}
     )

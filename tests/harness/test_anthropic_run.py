@@ -7,7 +7,7 @@ import pytest
 
 from results.findings import FindingCode
 from results.records import Outcome, TokenSource
-from tests.engines.fakes.answers import Said
+from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import Script, Token
@@ -75,7 +75,7 @@ def test_a_refused_request_is_a_failure_and_never_tried_again(tmp_path: Path, ad
 
 
 def test_an_overload_in_the_stream_is_a_failure(tmp_path: Path) -> None:
-    said = Said(said=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2)
+    said = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2)
     _, requests = only(attached_run(tmp_path, FakeAnthropic(said), "anthropic"))
     assert {(r.outcome, r.status, r.error) for r in requests} == {
         (Outcome.STREAM_ERROR, 200, "overloaded_error: Overloaded")
@@ -89,7 +89,7 @@ def test_without_its_end_mark_an_answer_is_cut_off(tmp_path: Path) -> None:
 
 def test_thoughts_are_tokens_and_the_first_of_them_is_the_first_token(tmp_path: Path) -> None:
     """Bias 2: they stand before the text; we never ask for them, and count them where they come all the same."""
-    said = Said(said=tuple(Token(100 + i, f" w{i}") for i in range(5)), thinking=2, gap_s=0.01)
+    said = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), thinking=2, gap_s=0.01)
     fake = FakeAnthropic(said)
     _, requests = only(attached_run(tmp_path, fake, "anthropic"))
     assert not any("thinking" in body for body in fake.bodies)
@@ -137,7 +137,7 @@ class TestResponses:
         assert {"stream_options" in body for body in fake.bodies} == {official}
 
     def test_hidden_thoughts_are_waited_for_and_not_counted_as_pace(self, tmp_path: Path) -> None:
-        said = Said(said=tuple(Token(100 + i, f" w{i}") for i in range(5)), hidden=50, ttft_s=0.02)
+        said = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), hidden=50, ttft_s=0.02)
         _, requests = only(attached_run(tmp_path, FakeOpenAi(said), "openai", engine={"options": {"api": "responses"}}))
         assert {(r.outcome, r.total_chunk_tokens, r.token_source) for r in requests} == {
             (Outcome.OK, 5, TokenSource.CHUNKS)

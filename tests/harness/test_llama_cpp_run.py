@@ -15,7 +15,7 @@ from engines import pick_port
 from results.findings import FindingCode
 from results.metrics import latency
 from results.records import Outcome, RunStatus, TokenSource, Verdict
-from tests.engines.fakes.answers import Said, by_tokenizer
+from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_flags import defaults
 from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
@@ -116,7 +116,7 @@ class TestLlamaServersBiases:
     def test_the_pieces_of_a_character_are_tokens_and_come_together(self, tmp_path: Path) -> None:
         """The event has the id of the last one only."""
         said = tuple(Token(100 + i, text) for i, text in enumerate((" a", "", "", "ü", " b")))
-        fake = FakeLlamaServer(Said(said=said, ttft_s=0.01, gap_s=0.002), flags=defaults(*SLOTS))
+        fake = FakeLlamaServer(ScriptedAnswer(answer=said, ttft_s=0.01, gap_s=0.002), flags=defaults(*SLOTS))
         trial, requests = only(attached_run(tmp_path, fake, "llama_cpp"))
         assert {(one.outcome, one.output_tokens, one.total_chunk_tokens) for one in requests} == {(Outcome.OK, 5, 5)}
         assert {len(one.chunk_tokens) for one in requests} == {3}
@@ -285,7 +285,7 @@ class TestLlamaCppPython:
 
     def test_its_tokens_are_counted_by_the_tokenizer_and_only_one_request_runs(self, tmp_path: Path) -> None:
         said = tuple(Token(100 + i, text) for i, text in enumerate(("a", "", "ü", "b", "c")))
-        fake = FakeLlamaCppPython(Said(said=said, ttft_s=0.005, gap_s=0.002))
+        fake = FakeLlamaCppPython(ScriptedAnswer(answer=said, ttft_s=0.005, gap_s=0.002))
         # One request at a time, so a pause of this machine must not fill the window.
         trial, requests = only(attached_run(tmp_path, fake, "llama_cpp_python", trial={**SHORT, "duration_s": 1.5}))
         assert {(one.outcome, one.token_source) for one in requests} == {(Outcome.OK, TokenSource.TOKENIZER)}

@@ -15,7 +15,7 @@ from engines.errors import EngineError
 from results.findings import FindingCode
 from results.metrics import latency
 from results.records import Outcome, RunStatus, TokenSource, Verdict
-from tests.engines.fakes.answers import Said, by_tokenizer
+from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.stage import Script, Token
 from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.tgi_flags import arguments, resolved
@@ -145,7 +145,7 @@ class TestBiases:
         assert (described.version, described.details["max_batch_total_tokens"]) == ("3.3.6-dev0", 32000)
 
     def test_a_batch_that_fails_fails_its_requests_and_not_the_run(self, tmp_path: Path) -> None:
-        said = Said(said=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
+        said = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
         found = attached_run(tmp_path, FakeTgi(said), "tgi")
         trial, requests = only(found)
         assert found.status is RunStatus.COMPLETE

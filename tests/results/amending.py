@@ -11,7 +11,7 @@ from results.store import RunFolder
 
 
 def amend(path: Path, **changes: object) -> None:
-    """Change what the first and the last event of a run's log say; a run without an end gets one where it must."""
+    """Change the first and the last event in the log of a run; a run without an end event gets one if it needs one."""
     folder = RunFolder(path)
     events = folder.read_log().events
     of_end = {name: changes.pop(name) for name in ("status", "failure", "ended_utc") if name in changes}
@@ -35,7 +35,7 @@ def amend_trial(path: Path, trial: str, **changes: object) -> None:
 
 
 def begin_trial(folder: RunFolder, trial: str) -> None:
-    """Write down that a planned trial was chosen."""
+    """Record that a trial of the plan is the next one."""
     started = folder.read_log().started
     assert isinstance(started, RunStarted)
     plan = next(plan for plan in started.plan if plan.id == trial)
@@ -43,6 +43,6 @@ def begin_trial(folder: RunFolder, trial: str) -> None:
 
 
 def append(folder: RunFolder, event: Event) -> None:
-    """Write down one more event."""
+    """Append one more event."""
     with Appender(folder.log_path) as log:
         log.append(event)

@@ -30,17 +30,16 @@ def launched() -> Iterator[Browser]:
 
 
 _shared: WeakKeyDictionary[Browser, Page] = WeakKeyDictionary()
-"""Of each browser the page that tests have one after another: a renderer for each would cost more than what it draws.
-"""
+"""The page of each browser, which its tests use in turn: a renderer for each test would cost more than the drawing."""
 _listening: list[tuple[str, Callable[[Any], Any]]] = []
-"""To the shared page."""
+"""Listeners on the shared page."""
 _FORGET = "() => { if (location.protocol !== 'about:') localStorage.clear(); }"
 
 
 def only_page(
     browser: Browser, *, theme: str = "light", width: int = 1280, js: bool = True, scale: float = 1.0
 ) -> Page:
-    """An empty page; earlier ones are left, since a live one would go on asking its server."""
+    """An empty page. Earlier pages are closed or emptied, since a live page would go on querying its server."""
     scheme: Literal["light", "dark"] = "dark" if theme == "dark" else "light"
     shared, size = _shared.get(browser), ViewportSize(width=width, height=900)
     for earlier in browser.contexts:
@@ -61,14 +60,14 @@ def only_page(
 
 
 def listen(page: Page, event: Any, listener: Callable[[Any], Any]) -> None:
-    """Until the page is emptied for the next test."""
+    """Listen until the page is emptied for the next test."""
     page.on(event, listener)
     if page in _shared.values():
         _listening.append((event, listener))
 
 
 def _empty(shared: Page) -> None:
-    """As a new page is: without listeners, storage and a place of the pointer."""
+    """Restore the state of a new page: no listeners, an empty storage, the pointer at the origin."""
     shared.evaluate(_FORGET)
     shared.goto("about:blank")
     shared.mouse.move(0, 0)
@@ -78,13 +77,14 @@ def _empty(shared: Page) -> None:
 
 
 def serious(page: Page, *, rules: int) -> list[tuple[str, str]]:
-    """What axe-core finds that is serious or critical: the rule, and the first element that breaks it.
+    """The serious and critical violations that axe-core finds: the rule, and the first element that breaks it.
 
     Args:
-        page: to look at.
-        rules: more than so many must have found something to look at, or it is no answer.
+        page: the page to examine.
+        rules: more rules than this must have passed; otherwise axe-core has not examined the page.
     """
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response  # the others with one element each
-    assert len(found["passes"]) > rules
-    broken = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
-    return [(one["id"], one["nodes"][0]["html"][:200]) for one in broken]
+    # With this option all other result types list one element each.
+    axe_results = Axe().run(page, options={"resultTypes": ["violations"]}).response
+    assert len(axe_results["passes"]) > rules
+    broken = [violation for violation in axe_results["violations"] if violation["impact"] in {"serious", "critical"}]
+    return [(violation["id"], violation["nodes"][0]["html"][:200]) for violation in broken]

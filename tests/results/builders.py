@@ -1,4 +1,4 @@
-"""Synthetic runs, written through the public store: what a harness would leave behind, without one.
+"""Synthetic runs, written through the public store as the harness would write them.
 
 A :class:`Speed` says how fast an engine is; :func:`build_run` simulates its slots request by request on a made-up
 monotonic clock, so that every number in the folder is plausible and the same seed gives the same bytes.
@@ -61,7 +61,7 @@ LOADS = (
 class Speed:
     """How one synthetic engine behaves.
 
-    ``ttft_s`` and ``itl_s`` are what one request alone sees; both grow with the requests in flight.
+    ``ttft_s`` and ``itl_s`` apply to a request that runs alone; both grow with the requests in flight.
     """
 
     ttft_s: float
@@ -73,11 +73,11 @@ class Speed:
     failing: tuple[Outcome, ...] = ()
     reports_prompt_tokens: bool = True
     delivers: float = 1.0
-    """Share of the output that it delivers of what was asked for."""
+    """Share of the requested output that it delivers."""
     slots: int = 0
-    """Requests that the engine runs at once, and says so on its own page; 0: it tells nothing."""
+    """Requests that the engine runs at once, which it also reports on its metrics page; 0: it reports nothing."""
     drafts: int = 0
-    """Drafts of each verification; of two verifications one accepts them all, one none. 0: it does not speculate."""
+    """Drafts of each verification; one of two verifications accepts them all, the other none. 0: no speculation."""
 
 
 FAST = Speed(0.021, 0.0042, 0.06, 1.43e9, slots=4)
@@ -93,7 +93,7 @@ SLOW = Speed(
 
 @dataclass(frozen=True)
 class Texts:
-    """Every text that an engine, a model or a user may choose: tests fill them with hostile strings."""
+    """Every text that an engine, a model or a user may choose; tests fill them with hostile strings."""
 
     workload: str = "chat"
     answer: str = "The ship sails at dawn."
@@ -123,7 +123,7 @@ class Sheet:
     invalid: tuple[int, ...] = (4,)
     """Positions in the plan of the trials that are INVALID."""
     void: Finding | None = None
-    """Why they are; None: a GPU throttled."""
+    """Why they are INVALID; None: a GPU throttled."""
     engine_failures: tuple[EngineFailure, ...] = ()
     """Starts that failed."""
     reused: dict[int, str] = field(default_factory=dict[int, str])
@@ -133,13 +133,13 @@ class Sheet:
     slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
     seed: int = 7
     error_s: float | None = 0.000_12
-    """The client's error for a gap, TTFT three times that; both grow with the load. None: not calibrated."""
+    """The client's error for a gap; for TTFT three times that; both grow with the load. None: not calibrated."""
     regret: float | None = 0.02
-    """What the answers of all engines but the first cost where they part from the reference. None: not looked at."""
+    """Regret of the answers of all engines but the first where they diverge from the reference. None: not checked."""
     hosts: tuple[str, ...] = ("bench-01",)
-    """Of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
+    """Hosts of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
     gpus: int = 0
-    """Sampled beside the engine; 0: a machine without any."""
+    """GPUs sampled beside the engine; 0: the machine has none."""
     run_id: str = "20261120-101500-demo-3f9a"
     pid: int = field(default_factory=os.getpid)
 
@@ -155,7 +155,7 @@ def build_run(root: Path, sheet: Sheet | None = None) -> Path:
 
 
 def manifest(sheet: Sheet, plans: Sequence[TrialPlan]) -> Manifest:
-    """The log of a sheet in short, before its first trial."""
+    """The manifest of a sheet's run before its first trial."""
     log = RunLog([*begun(sheet, plans), *_ended(sheet)])
     assert log.started is not None
     return log.manifest(log.started, sheet.status)
@@ -200,7 +200,7 @@ def begun(sheet: Sheet, plans: Sequence[TrialPlan]) -> list[Event]:
 
 
 def _plan(sheet: Sheet) -> Iterator[TrialPlan]:
-    """As the harness does: A B, B A, A B…, each engine started once per repeat and driven through all levels."""
+    """Trials in the harness's order: A B, B A, A B…; each engine starts once per repeat and runs all levels."""
     for repeat in range(1, sheet.repeats + 1):
         for engine in sheet.engines if repeat % 2 else reversed(sheet.engines):
             for number, load in enumerate(sheet.loads, start=1):
@@ -261,7 +261,7 @@ def _findings(sheet: Sheet, plan: TrialPlan, *, is_invalid: bool) -> Iterator[Fi
 
 
 def quality(sheet: Sheet, plan: TrialPlan, regret: float) -> QualityRecord:
-    """Three answers: the first engine's are the reference's own, of the others' the second and third part from it."""
+    """Three answers: the first engine's equal the reference; of the others', the second and third diverge from it."""
     parting = 0 if plan.engine == next(iter(sheet.engines)) else 2
     samples = [_answer(sheet, i, 5 * i if i > 2 - parting else None, regret) for i in range(3)]
     return QualityRecord(samples=samples, summary=pooled(samples))
@@ -289,12 +289,12 @@ def _answer(sheet: Sheet, number: int, parts_at: int | None, regret: float) -> Q
 
 
 def client_error(error_s: float, plan: TrialPlan) -> ClientError:
-    """What a calibration would have found: more streams, more error; the same for every engine."""
-    found_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
+    """The result of a calibration: the error grows with the streams and is the same for every engine."""
+    gap_error_s = error_s * (1 + (plan.load.concurrency or 3) / 16) * (1 + plan.repeat / 100)
     of_starts, of_gaps = ("ttft", "ttft_from_send", "e2e"), ("itl", "chunk_gap", "tpot", "normalized_latency")
-    by_metric = {f"{name}_{label}_s": 3 * found_s for name in of_starts for label, _ in QUANTILES}
-    by_metric |= {f"{name}_{label}_s": found_s for name in of_gaps for label, _ in QUANTILES}
-    return ClientError(requests=80, chunks_per_s=5_000.0, send_lag_s=found_s, cpu_s=0.05, by_metric=by_metric)
+    by_metric = {f"{name}_{label}_s": 3 * gap_error_s for name in of_starts for label, _ in QUANTILES}
+    by_metric |= {f"{name}_{label}_s": gap_error_s for name in of_gaps for label, _ in QUANTILES}
+    return ClientError(requests=80, chunks_per_s=5_000.0, send_lag_s=gap_error_s, cpu_s=0.05, by_metric=by_metric)
 
 
 def client(host: str, number: int, sheet: Sheet) -> ClientRecord:
@@ -311,7 +311,7 @@ def client(host: str, number: int, sheet: Sheet) -> ClientRecord:
 
 
 def describe(sheet: Sheet, engine: str) -> EngineDescription:
-    """What the engine says of itself."""
+    """The engine's description of itself."""
     return EngineDescription(
         label=engine,
         adapter="reference" if "ref" in engine else "openai",
@@ -398,7 +398,7 @@ def telemetry(
     every_ns: int = 200 * MS,
     no_gpu: str = "NVML is not installed here",
 ) -> list[TelemetryRecord]:
-    """Samples under the names that the harness uses: the engine's tree, the host, the client's loop, the sampler."""
+    """Samples under the harness's names: the engine's processes, the host, the client's loop, the sampler."""
     records: list[TelemetryRecord] = []
     cpu_s = 0.0
     for t_ns in range(start_ns, end_ns + every_ns, every_ns):
@@ -424,7 +424,7 @@ def _samples(
 
 
 def _page(speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns: int) -> Iterator[TelemetryRecord]:
-    """The engine's own page twice a second and at the two marks, as the same requests would have made it."""
+    """Readings of the engine's metrics page twice a second and at both marks, consistent with the same requests."""
     warmed_ns = min(request.planned_ns for request in requests if request.phase is Phase.MEASURED) - MS
     times: dict[int, dict[str, str]] = {t_ns: {} for t_ns in range(start_ns, end_ns, S // 2)}
     times |= {warmed_ns: {"mark": "before"}, end_ns + MS: {"mark": "after"}}
@@ -438,7 +438,7 @@ def _page(speed: Speed, requests: Sequence[RequestRecord], start_ns: int, end_ns
 
 
 def _counters(ended: Sequence[RequestRecord]) -> dict[str, float]:
-    """A tenth of the time to the first token is the network's; of the rest four fifths are queue, one is prefill."""
+    """The network takes a tenth of the time to the first token; of the rest the queue takes 4/5, prefill 1/5."""
     ttfts_s = [(request.chunk_ns[0] - (request.sent_ns or 0)) / S for request in ended]
     decodes_s = [(request.chunk_ns[-1] - request.chunk_ns[0]) / S for request in ended]
     tokens = sum(request.total_chunk_tokens for request in ended)

@@ -16,12 +16,12 @@ def demo_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demo(demo_path: Path) -> results.Run:
-    """The same, loaded."""
+    """The same run, loaded."""
     return results.load(demo_path)
 
 
 @pytest.fixture
 def one_trial(tmp_path: Path) -> results.Run:
-    """One engine, one load, one repeat: no interval can be had."""
+    """One engine, one load, one repeat: too few for an interval."""
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=6, invalid=())
     return results.load(build_run(tmp_path, sheet))

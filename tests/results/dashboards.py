@@ -15,7 +15,7 @@ from results.index import Index
 
 
 class Served:
-    """Where it is, and how to ask it things that a browser would not."""
+    """The dashboard's address, and requests that a browser would not send."""
 
     def __init__(self, port: int, app: web.Application, loop: asyncio.AbstractEventLoop) -> None:
         self.port = port
@@ -24,7 +24,7 @@ class Served:
         self._loop = loop
 
     def settle(self) -> None:
-        """Wait until all runs that are there are folded."""
+        """Wait until all present runs are folded."""
 
         async def settled() -> None:
             watcher = self._app[WATCHER]
@@ -34,7 +34,7 @@ class Served:
         asyncio.run_coroutine_threadsafe(settled(), self._loop).result(60)
 
     def ask(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
-        """One request with a path as it stands, whatever is in it; ``Host`` may be given."""
+        """Send one request with the path unchanged, whatever it contains; ``Host`` may be given."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True)

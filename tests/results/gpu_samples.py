@@ -1,4 +1,4 @@
-"""Samples of GPUs under the names that the harness uses: they draw more and grow hot while requests are in flight."""
+"""Samples of GPUs under the harness's names: they draw more power and heat up while requests are in flight."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ CAP, HEAT, IDLE = 0x4, 0x20, 0x1
 def gpu_samples(
     gpus: int, requests: Sequence[RequestRecord], start_ns: int, end_ns: int, every_ns: int
 ) -> Iterator[TelemetryRecord]:
-    """All GPUs at each tick; under full load the first is held back by its power cap, and once by heat."""
+    """All GPUs at each tick; under full load the first is limited by its power cap, and once by heat."""
     energy_j = [1_000.0] * gpus
     for tick, t_ns in enumerate(range(start_ns, end_ns + every_ns, every_ns)):
         busy = sum(request.planned_ns <= t_ns < request.ended_ns for request in requests)

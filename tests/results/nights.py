@@ -1,4 +1,4 @@
-"""An index of runs that were never measured: one a night, with the values that a test gives."""
+"""An index of runs that were never measured: one run a night, with the values that a test gives."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def nights(metric: str, values: Sequence[float | None]) -> list[RunFacts]:
 
 
 class Nights:
-    """Stands in for :class:`results.index.Index`."""
+    """Replaces :class:`results.index.Index`."""
 
     def __init__(self, runs: Sequence[RunFacts]) -> None:
         self.root = Path("runs")
@@ -50,13 +50,11 @@ class Nights:
         """All runs are folded."""
 
     def choices(self) -> dict[str, list[str]]:
-        """One experiment."""
         return {"name": ["nightly"]}
 
     def runs(self, query: Query) -> list[RunFacts]:
-        """Newest first, as the index has them."""
+        """Newest first, as in the index."""
         return list(self._runs)[::-1][: query.limit]
 
     def newest_name(self) -> str:
-        """The one experiment."""
         return "nightly"

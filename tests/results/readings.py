@@ -1,4 +1,4 @@
-"""Hand-made readings of an engine's own page."""
+"""Hand-made readings of an engine's metrics page."""
 
 from results.records import TelemetryRecord
 
@@ -6,14 +6,14 @@ S = 1_000_000_000
 
 
 def reading(t_s: float, mark: str | None = None, **values: float | None) -> TelemetryRecord:
-    """A good reading at ``t_s``; ``le`` of a bucket is spelt ``ttft_s_le_0_5``."""
+    """A successful reading at ``t_s``; the bound of a bucket is spelt ``ttft_s_le_0_5``."""
     named = {name.replace("_le_0_", "_le_0."): value for name, value in values.items()}
     marked = {"mark": mark} if mark else {}
     return TelemetryRecord(round(t_s * S), "server", {"scrape_s": 0.002, **named, **marked})
 
 
 def failed(t_s: float, why: str, mark: str | None = None) -> TelemetryRecord:
-    """A reading that could not be had."""
+    """A failed reading."""
     marked = {"mark": mark} if mark else {}
     return TelemetryRecord(round(t_s * S), "server", {"scrape_s": None, **marked}, {"scrape_s": why})
 

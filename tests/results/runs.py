@@ -1,4 +1,4 @@
-"""Two sides of an experiment, one number a run."""
+"""Two sides of an experiment, one number per run."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def runs(*values: float) -> dict[int, float]:
 def sides(
     rng: np.random.Generator, effect: float = 1.0, *, count: int = 8, cv: float = 0.02, shared: float = 0.0
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Runs with a noise of ``cv`` of their own and one that the two of a repeat share."""
+    """Runs with noise of ``cv`` each, and noise that both runs of a repeat share."""
     common = rng.normal(0, shared, count)
     a, b = (np.exp(common + rng.normal(0, cv, count)) for _ in range(2))
     return dict(enumerate(a.tolist())), dict(enumerate((b * effect).tolist()))

@@ -1,4 +1,4 @@
-"""Findings of every code, for tests that do not care what was measured."""
+"""Findings of every code, for tests to which the measured values do not matter."""
 
 from string import Formatter
 
@@ -14,7 +14,7 @@ def parameters_of(code: FindingCode) -> set[str]:
 
 
 def void(code: FindingCode, **parameters: Parameter) -> Finding:
-    """A finding that makes its trial INVALID; parameters that are not given are made up."""
+    """A finding that makes its trial INVALID; missing parameters are made up."""
     return Finding(code, Severity.INVALID, {**_made_up(code), **parameters})
 
 

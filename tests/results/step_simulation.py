@@ -25,7 +25,7 @@ class Simulated:
     every_ms: float = 60.0
     prompt_tokens: int = 200
     long_prompt_tokens: int = 0
-    """Of every third request; 0: as the others."""
+    """Of every third request; 0: as of the others."""
     output_tokens: int = 20
     client_ms: float = 0.1
     network_ms: float = 0.05
@@ -66,7 +66,7 @@ class _Running:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What a simulation left behind, and the truth: nanoseconds of each part over all requests."""
+    """The records of a simulation, and the truth: nanoseconds of each part over all requests."""
 
     requests: list[RequestRecord]
     events: list[EngineEvent]
@@ -194,7 +194,7 @@ def _record(setup: Simulated, request: _Running, truth: dict[Part, float]) -> Re
 
 
 def _gaps(finished: list[_Running], events: list[EngineEvent], truth: dict[Part, float]) -> None:
-    """The gaps that each request lived through, and its wait in the queue."""
+    """The gaps that each request experienced, and its wait in the queue."""
     steps = [event for event in events if isinstance(event, StepRecord)]
     for request in finished:
         own = [i for i, step in enumerate(steps) if any(chunk.request == request.index for chunk in step.chunks)]

@@ -52,24 +52,25 @@ PLANTED = {
 def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None:
     setup, planted = PLANTED[name]
     outcome = simulate(setup, seed)
-    found = outcome.attribution()
-    means = found.means[Latency.E2E]
+    attribution = outcome.attribution()
+    means = attribution.means[Latency.E2E]
     for part in STEP_PARTS:
         if part is not Part.UNATTRIBUTED:
-            truth_ms, tolerance_ms = outcome.truth_ns.get(part, 0.0) / MS / 40, 0.01 * found.mean_s(Latency.E2E) * 1e3
+            truth_ms = outcome.truth_ns.get(part, 0.0) / MS / 40
+            tolerance_ms = 0.01 * attribution.mean_s(Latency.E2E) * 1e3
             assert means[part] * 1e3 == pytest.approx(truth_ms, rel=0.1, abs=tolerance_ms), part
-    named = bottleneck(found)
+    named = bottleneck(attribution)
     assert named is not None
     assert named.part is planted
-    assert bottleneck_sentence(found).startswith(f"Bottleneck: {PARTS[planted].title}, ")
+    assert bottleneck_sentence(attribution).startswith(f"Bottleneck: {PARTS[planted].title}, ")
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_parts_sum_to_each_latency(name: str) -> None:
     outcome = simulate(PLANTED[name][0])
-    found = outcome.attribution()
-    assert found.attributed_share == 1.0
-    for request, record in zip(found.requests, outcome.requests, strict=True):
+    attribution = outcome.attribution()
+    assert attribution.attributed_share == 1.0
+    for request, record in zip(attribution.requests, outcome.requests, strict=True):
         for latency, last in ((Latency.E2E, -1), (Latency.TTFT, 0)):
             whole_s = (record.chunk_ns[last] - record.planned_ns) / 1e9
             assert request.total_s(latency) == pytest.approx(whole_s, rel=1e-9)
@@ -84,32 +85,34 @@ def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
     assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
 
 
-def test_time_without_a_place_among_the_running_requests_is_stalled() -> None:
+def test_time_out_of_the_running_batch_is_stall_time() -> None:
     outcome = simulate(Simulated(preempts=(40, 60, 80)))
-    found = outcome.attribution()
+    attribution = outcome.attribution()
     assert outcome.truth_ms(Part.STALL) > 5
-    assert found.means[Latency.E2E][Part.STALL] * 1e3 == pytest.approx(outcome.truth_ms(Part.STALL), rel=0.01)
+    assert attribution.means[Latency.E2E][Part.STALL] * 1e3 == pytest.approx(outcome.truth_ms(Part.STALL), rel=0.01)
 
 
 def test_what_if_takes_the_part_away() -> None:
-    found = simulate(PLANTED["few slots"][0]).attribution()
-    first, *_ = what_if(found)
+    attribution = simulate(PLANTED["few slots"][0]).attribution()
+    first, *_ = what_if(attribution)
     assert (first.part, first.kept) == (Part.QUEUE, 0.0)
-    assert first.latency_s == pytest.approx(found.mean_s(Latency.E2E) - found.means[Latency.E2E][Part.QUEUE])
-    decode = next(case for case in what_if(found) if case.part is Part.DECODE)
-    assert decode.share == pytest.approx(found.shares(Latency.E2E)[Part.DECODE] / 2)
-    assert "without queue" in what_if_text(found)
+    assert first.latency_s == pytest.approx(
+        attribution.mean_s(Latency.E2E) - attribution.means[Latency.E2E][Part.QUEUE]
+    )
+    decode = next(case for case in what_if(attribution) if case.part is Part.DECODE)
+    assert decode.share == pytest.approx(attribution.shares(Latency.E2E)[Part.DECODE] / 2)
+    assert "without queue" in what_if_text(attribution)
 
 
 def test_what_the_server_did_not_record_stays_unattributed() -> None:
     outcome = simulate(Simulated())
     cut = msgspec.structs.replace(outcome.requests[0], answer_id=None)
-    found = Outcomes([cut, *outcome.requests[1:]], outcome.events, outcome.front_end, {}).attribution()
-    parts = found.requests[0].parts[Latency.E2E]
+    attribution = Outcomes([cut, *outcome.requests[1:]], outcome.events, outcome.front_end, {}).attribution()
+    parts = attribution.requests[0].parts[Latency.E2E]
     assert parts[Part.CLIENT] == pytest.approx(0.1e-3)
-    assert parts[Part.UNATTRIBUTED] == pytest.approx(found.requests[0].total_s(Latency.E2E) - 0.1e-3)
-    assert found.attributed_share == pytest.approx(39 / 40)
-    assert coverage_line(found) == "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests"
+    assert parts[Part.UNATTRIBUTED] == pytest.approx(attribution.requests[0].total_s(Latency.E2E) - 0.1e-3)
+    assert attribution.attributed_share == pytest.approx(39 / 40)
+    assert coverage_line(attribution) == "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests"
 
 
 def test_without_any_record_the_sentence_says_so() -> None:
@@ -125,7 +128,7 @@ def test_clocks_are_checked_by_stamps_whose_order_is_certain() -> None:
     assert clock is not None
     assert (clock.residual_ns, clock.least_ns, clock.most_ns) == (0, -50_000, 50_000)
     assert "all 240 pairs of stamps are in order" in clock_line(clock)
-    ahead = [  # the server's clock lags by 3 ms, so that it receives what the client has not sent yet
+    ahead = [  # the server's clock lags by 3 ms, so the server receives requests before the client has sent them
         msgspec.structs.replace(http, received_ns=http.received_ns - 3 * MS) for http in outcome.front_end
     ]  # fmt: skip
     off = Outcomes(outcome.requests, outcome.events, ahead, {}).attribution().clock
@@ -176,57 +179,60 @@ def test_what_if_agrees_with_a_run_in_which_the_part_was_really_changed(name: st
     slow, fast, part, kept = CHANGED[name]
     before = simulate(Simulated(**{"every_ms": 400.0, **slow}))
     after = simulate(Simulated(**{"every_ms": 400.0, **fast}))
+    # for interference, only the requests that are the same in both
     short = [request.index for request in before.requests if name != "interference" or request.index % 3]
-    found, really = before.attribution(), after.attribution()  # of interference, at requests that are the same in both
+    slow_run, fast_run = before.attribution(), after.attribution()
     predicted = np.mean([
         request.total_s(Latency.E2E) - (1 - kept) * request.parts[Latency.E2E][part]
-        for request in found.requests if request.index in short
+        for request in slow_run.requests if request.index in short
     ])  # fmt: skip
-    measured = np.mean([request.total_s(Latency.E2E) for request in really.requests if request.index in short])
+    measured = np.mean([request.total_s(Latency.E2E) for request in fast_run.requests if request.index in short])
     assert predicted == pytest.approx(measured, rel=0.1)
-    ratio = np.mean([request.total_s(Latency.E2E) for request in found.requests if request.index in short]) / measured
-    assert ratio > 1.1  # the change was there to be predicted
+    ratio = (
+        np.mean([request.total_s(Latency.E2E) for request in slow_run.requests if request.index in short]) / measured
+    )
+    assert ratio > 1.1  # the change was large enough to predict
 
 
 def test_a_change_is_traced_to_its_part() -> None:
     before, after = simulate(Simulated()).attribution(), simulate(Simulated(gap_ms=8.0)).attribution()
-    (found,) = differences([before], [after])
-    first, *_ = found.changes_s(Latency.E2E)
+    (difference,) = differences([before], [after])
+    first, *_ = difference.changes_s(Latency.E2E)
     assert first is Part.BUBBLES
-    assert sum(found.changes_s(Latency.E2E).values()) == pytest.approx(
+    assert sum(difference.changes_s(Latency.E2E).values()) == pytest.approx(
         after.mean_s(Latency.E2E) - before.mean_s(Latency.E2E)
     )
-    assert "gaps between steps +" in difference_sentence(found)
+    assert "gaps between steps +" in difference_sentence(difference)
     console = Console(width=100, record=True, file=io.StringIO())
-    print_differences([found], console)
+    print_differences([difference], console)
     assert "gaps between steps" in console.export_text()
     same = difference_sentence(differences([before], [before])[0])
     assert same.endswith("(+0 ms, +0 %)")
 
 
 def test_sides_without_a_profile_in_common_are_refused() -> None:
-    here = simulate(Simulated(requests=3)).attribution()
+    first = simulate(Simulated(requests=3)).attribution()
     other = simulate(Simulated(requests=3)).attribution(engine="b", load=Load(concurrency=9))
     with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
-        differences([here], [other])
-    assert side([here, other], "b", "runs/R") == [other]
-    assert side([here], "", "runs/R") == [here]
+        differences([first], [other])
+    assert side([first, other], "b", "runs/R") == [other]
+    assert side([first], "", "runs/R") == [first]
     with pytest.raises(NotComparable, match="runs/R@sim, runs/R@b"):
-        side([here, other], "", "runs/R")
-    for attributions, engine in (([], ""), ([here], "b")):
+        side([first, other], "", "runs/R")
+    for attributions, engine in (([], ""), ([first], "b")):
         with pytest.raises(NoEvidence, match="make one with bakeoff profile"):
             side(attributions, engine, "runs/R")
 
 
 def gpu(outcome: Outcomes, watts: dict[str, float], gpus: int = 1) -> list[TelemetryRecord]:
-    """Readings of the energy counter ten times a second, of a GPU that draws these powers by the true phases."""
+    """Readings, ten times a second, of the energy counter of a GPU that draws these powers in the true phases."""
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
-    found = outcome.attribution().steps[0]
+    timed_steps = outcome.attribution().steps[0]
     end_ns, readings = steps[-1].collected_ns, list[TelemetryRecord]()
     times = np.arange(0, end_ns, 1_000_000)
     power = np.full(len(times), watts["idle"])
     for decodes, start, end, excess in zip(
-        found.decode_tokens, found.start_ns, found.end_ns, found.excess_ns, strict=True
+        timed_steps.decode_tokens, timed_steps.start_ns, timed_steps.end_ns, timed_steps.excess_ns, strict=True
     ):
         split = start + excess if decodes else end
         power[(times >= start) & (times < split)] = watts["prefill"]
@@ -249,16 +255,16 @@ def test_each_phase_gets_the_energy_that_it_draws(gpus: int) -> None:
     outcome = simulate(MIXED)
     telemetry = gpu(outcome, {"prefill": 650.0, "decode": 400.0, "idle": 100.0}, gpus)
     steps = outcome.attribution().steps[0]
-    found = phase_energy(steps, telemetry, Window(0, 10**12))
-    assert isinstance(found, PhaseEnergy)
-    assert found.watts[EnergyPhase.PREFILL] == pytest.approx(650, rel=0.05)
-    assert found.watts[EnergyPhase.DECODE] == pytest.approx(400, rel=0.05)
-    assert found.watts[EnergyPhase.IDLE] == pytest.approx(100, rel=0.05)
+    energy = phase_energy(steps, telemetry, Window(0, 10**12))
+    assert isinstance(energy, PhaseEnergy)
+    assert energy.watts[EnergyPhase.PREFILL] == pytest.approx(650, rel=0.05)
+    assert energy.watts[EnergyPhase.DECODE] == pytest.approx(400, rel=0.05)
+    assert energy.watts[EnergyPhase.IDLE] == pytest.approx(100, rel=0.05)
     whole = [record.values["energy_j"] for record in telemetry if record.source == "gpu0"]
-    assert sum(found.joules.values()) == pytest.approx(gpus * (float(whole[-1] or 0) - float(whole[1] or 0)), rel=0.02)
-    assert found.output_tokens == pytest.approx(60 * 11, rel=0.05)
-    assert "decode 4" in energy_line(found)
-    assert "J an output token" in energy_line(found)
+    assert sum(energy.joules.values()) == pytest.approx(gpus * (float(whole[-1] or 0) - float(whole[1] or 0)), rel=0.02)
+    assert energy.output_tokens == pytest.approx(60 * 11, rel=0.05)
+    assert "decode 4" in energy_line(energy)
+    assert "J an output token" in energy_line(energy)
 
 
 def test_energy_by_phase_says_why_it_is_unknown() -> None:
@@ -275,8 +281,8 @@ def test_energy_by_phase_says_why_it_is_unknown() -> None:
         decode_tokens=np.ones(100, dtype=np.int64), prompt_tokens=np.ones(100, dtype=np.int64),
     )  # fmt: skip
     telemetry = [TelemetryRecord(t_ns=t * 100 * MS, source="gpu0", values={"energy_j": 40.0 * t}) for t in range(100)]
-    found = phase_energy(even, telemetry, Window(0, 10**12))
-    assert "too evenly" in str(found)
+    reason = phase_energy(even, telemetry, Window(0, 10**12))
+    assert "too evenly" in str(reason)
 
 
 def test_steps_that_overlap_share_no_time() -> None:

@@ -1,4 +1,4 @@
-"""What the numbers rest on: counts that are those of the metrics themselves."""
+"""What the numbers are based on: its counts equal those of the metrics themselves."""
 
 import math
 
@@ -51,31 +51,31 @@ def test_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
-def test_the_percentile_is_taken_of_as_many(demo: results.Run, family: str) -> None:
-    """The p50 of exactly so many observations is the metric's; a failed request is later than all others."""
+def test_the_percentile_is_over_the_counted_observations(demo: results.Run, family: str) -> None:
+    """The p50 of exactly that many observations equals the metric; a failed request counts as later than all others."""
     measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
-    for one in demo.finished:
-        load = [r for r in one.requests if r.phase is Phase.MEASURED and one.window.holds(r.planned_ns)]
+    for run_trial in demo.finished:
+        load = [r for r in run_trial.requests if r.phase is Phase.MEASURED and run_trial.window.holds(r.planned_ns)]
         if family in measures:
             done = [r for r in load if r.outcome is Outcome.OK]
             values = [value for r in done if (value := measures[family](r)) is not None]
             values += [math.inf] * (len(load) - len(done))
         else:
-            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](load, one.window)
-        assert observation_counts(one.requests, one.telemetry, one.window)[family] == len(values)
-        assert one.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
+            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](load, run_trial.window)
+        assert observation_counts(run_trial.requests, run_trial.telemetry, run_trial.window)[family] == len(values)
+        assert run_trial.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
 
 
 def test_a_missing_percentile_names_the_same_count() -> None:
     record = trial(Load(rate_per_s=1.0), issue_end=1000)
-    found = trial_metrics(record, REQUESTS, [], Slo())
+    metrics = trial_metrics(record, REQUESTS, [], Slo())
     counts = observation_counts(REQUESTS, [], WINDOW)
     for family in ("ttft", "itl", "tpot", "send_lag"):
-        assert f"there are {counts[family]}" in (found[f"{family}_p99_s"].reason or "")
+        assert f"there are {counts[family]}" in (metrics[f"{family}_p99_s"].reason or "")
 
 
 def test_the_table_adds_valid_trials_up(demo: results.Run) -> None:
-    """24 requests a trial, of which transformers fails two; its first trial at c=1 is INVALID."""
+    """24 requests a trial, of which two of transformers fail; its first trial at c=1 is INVALID."""
     table = basis_table(demo)
     rows = {title: row for row in table.rows for _, title in row.metrics}
     assert [column.trials for column in table.columns] == ["3", "2", "3", "3", "3", "3", "3", "3"]

@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark's format: its own tools read ours, and one of ours stands for the run that it came from."""
+"""Files in pytest-benchmark's format: its own tools read ours, and a file of ours can replace its run."""
 
 import json
 import random
@@ -32,11 +32,11 @@ from tests.results.floors import with_floor
 HERE = Path(__file__).parents[2]
 TIMES = ("ttft_p50_s", "itl_p50_s", "tpot_p50_s")
 RATES = ("output_tokens_per_s", "requests_per_s")
-ONE = Sheet(engines={"main": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=())
+SHEET = Sheet(engines={"main": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=())
 
 
-def slower(speed: Speed, by: float) -> Speed:
-    return replace(speed, ttft_s=speed.ttft_s * by, itl_s=speed.itl_s * by)
+def slower(speed: Speed, factor: float) -> Speed:
+    return replace(speed, ttft_s=speed.ttft_s * factor, itl_s=speed.itl_s * factor)
 
 
 def written(path: Path, **runs: Run) -> Path:
@@ -49,54 +49,56 @@ def whole(demo: Run) -> dict[str, Any]:
     return json.loads(benchmark_json({"tests/a.py::test_b[x]": demo}))
 
 
-def found(whole: dict[str, Any], engine: str, load_: str, metric: str) -> dict[str, Any]:
+def benchmark_of(whole: dict[str, Any], engine: str, load_: str, metric: str) -> dict[str, Any]:
     wanted = {"engine": engine, "load": load_, "metric": metric}
-    (one,) = [one for one in whole["benchmarks"] if one["params"] == wanted]
-    return one
+    (benchmark,) = [benchmark for benchmark in whole["benchmarks"] if benchmark["params"] == wanted]
+    return benchmark
 
 
 def test_a_round_is_a_valid_trial(whole: dict[str, Any], demo: Run) -> None:
-    assert {one["params"]["metric"] for one in whole["benchmarks"]} == {*TIMES, *RATES}
+    assert {benchmark["params"]["metric"] for benchmark in whole["benchmarks"]} == {*TIMES, *RATES}
     assert len(whole["benchmarks"]) == 2 * 4 * 5
     (invalid,) = (trial.record for trial in demo.finished if trial.record.verdict is Verdict.INVALID)
     for name in ("ttft_p50_s", "output_tokens_per_s"):
-        one = found(whole, invalid.engine, invalid.load.label, name)
+        benchmark = benchmark_of(whole, invalid.engine, invalid.load.label, name)
         valid = {t.record.repeat: t.metrics[name].value for t in demo.finished if t.record.engine == invalid.engine
                  and t.record.load == invalid.load and t.record is not invalid}  # fmt: skip
-        assert dict(zip(one["extra_info"]["repeats"], one["extra_info"]["values"], strict=True)) == valid
-        assert one["stats"]["rounds"] == len(valid) == 2
+        assert dict(zip(benchmark["extra_info"]["repeats"], benchmark["extra_info"]["values"], strict=True)) == valid
+        assert benchmark["stats"]["rounds"] == len(valid) == 2
 
 
-def test_what_is_written_as_seconds_is_seconds_of_which_less_is_better(whole: dict[str, Any], demo: Run) -> None:
+def test_values_are_written_as_times_of_which_less_is_better(whole: dict[str, Any], demo: Run) -> None:
     cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
-    latency = found(whole, "reference", "c=8", "ttft_p50_s")
+    latency = benchmark_of(whole, "reference", "c=8", "ttft_p50_s")
     assert latency["stats"]["data"] == latency["extra_info"]["values"]
     assert (latency["group"], latency["extra_info"]["unit"]) == ("TTFT p50 at c=8", "s")
-    rate = found(whole, "reference", "c=8", "output_tokens_per_s")
+    rate = benchmark_of(whole, "reference", "c=8", "output_tokens_per_s")
     assert rate["stats"]["data"] == [1 / value for value in rate["extra_info"]["values"]]
     assert rate["stats"]["ops"] == pytest.approx(cell.intervals["output_tokens_per_s"].centre, rel=0.01)
     assert rate["group"] == "1 / output at c=8 (OPS: tok/s)"
     assert [rate["extra_info"][key] for key in ("unit", "better", "stats_of")] == ["tok/s", "higher", "1 / value"]
     assert rate["extra_info"]["interval_95"]["low"] == cell.intervals["output_tokens_per_s"].low
-    fast, slow = (found(whole, engine, "c=8", RATES[0])["stats"]["mean"] for engine in ("reference", "transformers"))
+    fast, slow = (
+        benchmark_of(whole, engine, "c=8", RATES[0])["stats"]["mean"] for engine in ("reference", "transformers")
+    )
     assert fast < slow
 
 
 def test_names_are_those_of_the_test_and_the_cell(whole: dict[str, Any]) -> None:
-    one = found(whole, "reference", "c=8", "ttft_p50_s")
-    assert one["fullname"] == "tests/a.py::test_b[x][reference-c=8-ttft_p50_s]"
-    assert one["name"] == "test_b[x][reference-c=8-ttft_p50_s]"
-    assert len({one["fullname"] for one in whole["benchmarks"]}) == len(whole["benchmarks"])
+    benchmark = benchmark_of(whole, "reference", "c=8", "ttft_p50_s")
+    assert benchmark["fullname"] == "tests/a.py::test_b[x][reference-c=8-ttft_p50_s]"
+    assert benchmark["name"] == "test_b[x][reference-c=8-ttft_p50_s]"
+    assert len({benchmark["fullname"] for benchmark in whole["benchmarks"]}) == len(whole["benchmarks"])
 
 
 def test_machine_and_commit(whole: dict[str, Any], demo: Run) -> None:
     assert whole["machine_info"]["cpu"] == {"brand_raw": "Xeon 8468", "count": 2}
     assert whole["commit_info"]["id"] == "unversioned"
     assert whole["datetime"] == demo.manifest.ended_utc
-    one = found(whole, "reference", "c=8", "ttft_p50_s")["extra_info"]
+    info = benchmark_of(whole, "reference", "c=8", "ttft_p50_s")["extra_info"]
     record = next(t.record for t in demo.finished if (t.record.engine, t.record.load.label) == ("reference", "c=8"))
     assert record.engine_description is not None
-    assert (one["run_id"], one["workload_sha256"], one["model_sha256"]) == (
+    assert (info["run_id"], info["workload_sha256"], info["model_sha256"]) == (
         demo.manifest.run_id, record.workload_sha256, record.engine_description.model_sha256,
     )  # fmt: skip
 
@@ -104,18 +106,18 @@ def test_machine_and_commit(whole: dict[str, Any], demo: Run) -> None:
 @pytest.mark.parametrize("n", range(1, 14))
 def test_statistics_are_pytest_benchmarks(n: int) -> None:
     draw = random.Random(n)
-    theirs = Stats()
-    theirs.data = [draw.expovariate(1.0) ** 3 for _ in range(n)]
-    ours = _stats(theirs.data)
-    assert set(ours) == {*Stats.fields, "data", "iterations"}
-    for name, value in theirs.as_dict().items():
-        assert ours[name] == (value if isinstance(value, str) else pytest.approx(value, abs=1e-12)), name
+    expected = Stats()
+    expected.data = [draw.expovariate(1.0) ** 3 for _ in range(n)]
+    stats = _stats(expected.data)
+    assert set(stats) == {*Stats.fields, "data", "iterations"}
+    for name, value in expected.as_dict().items():
+        assert stats[name] == (value if isinstance(value, str) else pytest.approx(value, abs=1e-12)), name
 
 
 def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
-    """The slower of two runs is the red one in every group, rates too: columns are times of which less is better."""
+    """The slower of two runs is red in every group, rates too: every column is a time, of which less is better."""
     for name, speed in (("a", FAST), ("b", slower(FAST, 1.5))):
-        run = load(build_run(tmp_path / name, replace(ONE, engines={"main": speed})))
+        run = load(build_run(tmp_path / name, replace(SHEET, engines={"main": speed})))
         written(tmp_path / f"{name}.json", chat=run)
     program = Path(sys.executable).with_name("pytest-benchmark")
     argv = [program, "compare", "a.json", "b.json", "--between", "mean,ops", "--csv", "out.csv"]
@@ -138,11 +140,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     The last is hardly slower.
     """
     sheets = {
-        "baseline": replace(ONE, invalid=(1,)),
-        "slower": replace(ONE, engines={"main": slower(FAST, 1.2)}),
-        "failing": replace(ONE, engines={"main": replace(SLOW, rss_bytes=FAST.rss_bytes)}, requests=24, regret=9.0),
-        "few": replace(ONE, repeats=2, engines={"main": slower(FAST, 1.025)}),
-        "engines": replace(ONE, engines={"main": FAST, "branch": slower(FAST, 1.03)}, regret=9.0),
+        "baseline": replace(SHEET, invalid=(1,)),
+        "slower": replace(SHEET, engines={"main": slower(FAST, 1.2)}),
+        "failing": replace(SHEET, engines={"main": replace(SLOW, rss_bytes=FAST.rss_bytes)}, requests=24, regret=9.0),
+        "few": replace(SHEET, repeats=2, engines={"main": slower(FAST, 1.025)}),
+        "engines": replace(SHEET, engines={"main": FAST, "branch": slower(FAST, 1.03)}, regret=9.0),
     }
     root = tmp_path_factory.mktemp("pairs")
     made: dict[str, tuple[Path, Path]] = {}
@@ -171,7 +173,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
 def test_a_file_gives_the_verdict_of_its_run(
     pairs: dict[str, tuple[Path, Path]], a: str, b: str, config: ComparisonConfig
 ) -> None:
-    """Whole verdicts are equal: outcome, sentences, intervals, p-values, failures, answers; pairs of one run too."""
+    """Verdicts are equal: outcome, sentences, intervals, p-values, failures and answers; also for pairs of one run."""
 
     def sides(text: str) -> tuple[str, str]:
         name, at, engine = text.partition("@")
@@ -215,7 +217,7 @@ def test_every_value_comes_back_by_repeat(pairs: dict[str, tuple[Path, Path]]) -
 
 
 def test_one_of_several_runs(tmp_path: Path) -> None:
-    runs = {name: load(build_run(tmp_path, replace(ONE, run_id=name, repeats=1))) for name in ("one", "two")}
+    runs = {name: load(build_run(tmp_path, replace(SHEET, run_id=name, repeats=1))) for name in ("one", "two")}
     file = written(tmp_path / "b.json", **{f"test_{name}": run for name, run in runs.items()})
     assert stored_run(file / "two").title == "test_two"
     assert select(str(file), title="test_one").run.path.name == "one"
@@ -267,12 +269,12 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str | None, words: str) ->
 
 
 def test_a_run_without_a_valid_trial_has_no_rounds(tmp_path: Path) -> None:
-    nothing = load(build_run(tmp_path, replace(ONE, repeats=2, invalid=(0, 1), run_id="nothing")))
+    nothing = load(build_run(tmp_path, replace(SHEET, repeats=2, invalid=(0, 1), run_id="nothing")))
     with pytest.raises(NotExportable, match="has no valid trial to export"):
         benchmark_json({"nothing": nothing})
-    good = load(build_run(tmp_path, replace(ONE, repeats=2, run_id="good")))
+    good = load(build_run(tmp_path, replace(SHEET, repeats=2, run_id="good")))
     file = written(tmp_path / "b.json", nothing=nothing, good=good)
-    assert {one["name"].partition("[")[0] for one in json.loads(file.read_text())["benchmarks"]} == {"good"}
+    assert {benchmark["name"].partition("[")[0] for benchmark in json.loads(file.read_text())["benchmarks"]} == {"good"}
     with pytest.raises(NoEvidence, match="has no valid trial of main: gpu0 lowered its clocks"):
         select(f"{file}/nothing")
 

@@ -1,4 +1,4 @@
-"""Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what is sampled here."""
+"""Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what this file samples."""
 
 import math
 from itertools import pairwise
@@ -24,16 +24,16 @@ def test_levels_are_even_in_their_logs_and_have_few_digits():
 def test_the_interval_holds_the_threshold(engine, cv: float):
     rng = np.random.default_rng(1)
     thresholds = np.exp(rng.uniform(math.log(1.2), math.log(53), 60))
-    found = [searched(engine(cv, true), true, rng) for true in thresholds]
-    assert sum(one.holds for one in found) >= 54
-    assert np.median([one.error for one in found]) <= 0.05
-    assert all(one.trials <= 20 for one in found)
+    searches = [searched(engine(cv, true), true, rng) for true in thresholds]
+    assert sum(search.holds for search in searches) >= 54
+    assert np.median([search.error for search in searches]) <= 0.05
+    assert all(search.trials <= 20 for search in searches)
 
 
 def test_a_run_in_twenty_that_is_disturbed_does_not_mislead():
     rng = np.random.default_rng(2)
-    found = [searched(disturbed(0.02, 12.0), 12.0, rng) for _ in range(40)]
-    assert sum(one.holds for one in found) >= 36
+    searches = [searched(disturbed(0.02, 12.0), 12.0, rng) for _ in range(40)]
+    assert sum(search.holds for search in searches) >= 36
 
 
 def run(search: Bisection, trial: Trial, most: int = 20) -> list[float]:
@@ -54,7 +54,7 @@ def test_it_doubles_from_the_low_end_until_the_engine_fails():
     assert all(10 < level < 40 for level in tried[6:])
 
 
-def test_a_start_goes_up_or_down_from_there():
+def test_a_search_goes_up_or_down_from_its_start():
     assert run(Bisection(LEVELS, start=16.0), wall(0.02, 50.0))[:3] == pytest.approx([16, 32, 64], rel=0.03)
     assert run(Bisection(LEVELS, start=16.0), wall(0.02, 3.0))[:4] == pytest.approx([16, 8, 4, 2], rel=0.03)
 
@@ -68,7 +68,7 @@ def test_a_guess_is_tried_first_and_a_wrong_one_given_up():
     assert (wrong.bracket.low or 0) <= 5.0 <= (wrong.bracket.high or 0)
 
 
-def test_rates_are_not_tried_twice_but_whole_numbers_are_where_they_must_be():
+def test_rates_are_not_repeated_but_whole_numbers_are_if_needed():
     rates = run(Bisection(LEVELS), gentle(0.05, 12.0))
     assert len(set(rates)) == len(rates) == 20
     counts = run(Bisection(WHOLE), wall(0.05, 3.1))
@@ -76,8 +76,8 @@ def test_rates_are_not_tried_twice_but_whole_numbers_are_where_they_must_be():
     assert len(counts) > len(set(counts))
 
 
-def test_of_whole_numbers_the_answer_is_one_of_them():
-    """c = 6 keeps it and c = 7 does not: no resolution is finer than that."""
+def test_a_search_of_whole_numbers_ends_at_one_of_them():
+    """c = 6 meets the objective and c = 7 does not: no resolution is finer than that."""
     search = Bisection(WHOLE)
     tried = run(search, steep(0.02, 6.5))
     assert search.is_settled
@@ -104,7 +104,7 @@ def test_levels_that_cannot_be_judged_are_left_out():
 
 
 def test_one_answer_by_hand():
-    """Two levels, a wall: yes at 1 and no at 64. Nothing else is known, so the median is near their middle, 8."""
+    """Two levels and a wall: yes at 1, no at 64. Nothing else is known, so the median is near their middle, 8."""
     search = Bisection(LEVELS)
     search.observe(1.0, met=True)
     search.observe(64.0, met=False)
@@ -122,7 +122,7 @@ def test_one_answer_by_hand():
 
 
 def test_the_probabilities_of_all_answers_add_up_to_one():
-    """With a margin: of -_FAR and less, of _FAR and more, and the density between them; without: of yes and no."""
+    """With a margin: of -_FAR and less, of _FAR and more, and the density between; without a margin: of yes and no."""
     search, ahead = Bisection(LEVELS), np.array([-0.5, 0.0, 0.1, 1.0])[:, None]
     edges = np.linspace(-_FAR, _FAR, 4001)
     middles, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
@@ -133,7 +133,7 @@ def test_the_probabilities_of_all_answers_add_up_to_one():
 
 
 def test_an_unlucky_first_answer_does_not_end_the_doubling():
-    """No at 1, then yes beside it: nothing above is known yet, so it goes up by doubling, not to the middle."""
+    """No at 1, then yes just above: nothing higher is known, so the search doubles instead of taking the middle."""
     search = Bisection(LEVELS)
     search.observe(1.0, met=False)
     assert search.next_level() == pytest.approx(1.0, rel=0.05)

@@ -1,4 +1,4 @@
-"""Steps and drifts in a series of numbers: each stage against closed forms, and what they say together."""
+"""Steps and drifts in a series of numbers: each stage against closed forms, and all stages together."""
 
 import itertools
 import math
@@ -44,11 +44,11 @@ def test_noise_and_single_runs_that_went_wrong_are_no_steps() -> None:
 
 
 def test_runs_that_resemble_the_night_before_are_no_steps() -> None:
-    """As if they were independent, every other of these series would have a step."""
+    """If the runs were treated as independent, every second of these series would have a step."""
     for seed in range(10):
-        known = course(np.exp(0.01 * waves(seed, 100, 0.7)).tolist())
-        assert (len(known.stretches), known.steps) == (1, [])
-        assert 0.4 <= known.autocorrelation <= 0.95
+        course_shape = course(np.exp(0.01 * waves(seed, 100, 0.7)).tolist())
+        assert (len(course_shape.stretches), course_shape.steps) == (1, [])
+        assert 0.4 <= course_shape.autocorrelation <= 0.95
 
 
 def test_a_step_is_seen_in_correlated_noise() -> None:
@@ -58,12 +58,12 @@ def test_a_step_is_seen_in_correlated_noise() -> None:
     assert step.ratio == pytest.approx(1.06, abs=0.02)
 
 
-def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
+def test_a_drift_is_found_and_has_no_commit() -> None:
     rng = np.random.default_rng(8)
     logs = rng.normal(0, 0.01, 160) + np.r_[np.zeros(60), np.linspace(0, 0.12, 100)]
-    known = course(np.exp(logs).tolist())
-    assert known.steps == []
-    level, drift = known.stretches
+    course_shape = course(np.exp(logs).tolist())
+    assert course_shape.steps == []
+    level, drift = course_shape.stretches
     assert (level.is_drift, level.p_value, level.first, level.start) == (False, None, 0, level.end)
     assert (drift.first, drift.last) == (level.last + 1, 159)
     assert 30 <= drift.first <= 80
@@ -75,11 +75,11 @@ def test_a_drift_is_one_and_no_commit_is_blamed_for_it() -> None:
 def test_a_step_within_a_drift_is_a_step() -> None:
     rng = np.random.default_rng(9)
     logs = rng.normal(0, 0.01, 160) + np.linspace(0, 0.08, 160) + np.repeat([0, 0.08], 80)
-    known = course(np.exp(logs).tolist())
-    (step,) = known.steps
+    course_shape = course(np.exp(logs).tolist())
+    (step,) = course_shape.steps
     assert step.index == pytest.approx(80, abs=1)
     assert step.ratio == pytest.approx(1.08, abs=0.015)
-    assert [stretch.is_drift for stretch in known.stretches] == [True, True]
+    assert [stretch.is_drift for stretch in course_shape.stretches] == [True, True]
 
 
 def test_levels_and_constant_series() -> None:
@@ -106,7 +106,7 @@ def test_short_series() -> None:
 
 
 def test_the_noise_is_that_of_neighbours_whatever_the_levels_do() -> None:
-    """Median absolute deviation of the differences, as scipy has it, over √2: neither steps nor a drift are in it."""
+    """The median absolute deviation of the differences, as in scipy, over √2: neither steps nor a drift contribute."""
     rng = np.random.default_rng(11)
     noise = rng.normal(0, 0.01, 400)
     for logs in (noise, noise + np.arange(400) * 0.05, noise + np.repeat([0.0, 3.0, 1.0, 5.0], 100)):
@@ -121,7 +121,7 @@ def test_the_noise_is_that_of_neighbours_whatever_the_levels_do() -> None:
     [
         ([0, 0, 0, 3.0, 0, 0, 0], [0, 0, 0, 3.0, 0, 0, 0]),
         ([0, 0, 0, -3.1, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]),
-        ([0] * 5 + [9] * 3 + [0] * 5, [0] * 13),  # three of the seven around each
+        ([0] * 5 + [9] * 3 + [0] * 5, [0] * 13),  # three of the seven around each value
         ([0] * 5 + [9] * 4 + [0] * 5, [0] * 5 + [9] * 4 + [0] * 5),  # four
         (
             [5, 5, 0, 0, 0, 0, 0],
@@ -131,13 +131,13 @@ def test_the_noise_is_that_of_neighbours_whatever_the_levels_do() -> None:
     ],
 )
 def test_a_run_that_went_wrong_is_taken_for_its_neighbours_median(before: list[float], after: list[float]) -> None:
-    """Further than three times the noise from the median of itself and three runs to either side."""
+    """It is further than three times the noise from the median of itself and three runs on either side."""
     for turn in (1, -1):
         assert (_without_outliers(2.0 * np.array(before)[::turn], 2.0) == 2.0 * np.array(after)[::turn]).all()
 
 
 def test_the_weakest_step_goes_first_and_its_segments_become_one() -> None:
-    """Levels 0, 0.5, 5 and 5.4 times the noise: only the step in the middle is left, wherever the weak ones are."""
+    """Levels of 0, 0.5, 5 and 5.4 times the noise: only the step in the middle remains, wherever the weak ones are."""
     quiet = np.tile([-1.0, 1.0, 0.5, -0.5], 5)  # 20 runs, mean 0
     quarters = [Segment(first, first + 20) for first in range(0, 80, 20)]
     for levels, left in (
@@ -170,7 +170,7 @@ def shifted(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_p_value_is_students() -> None:
-    """Of both segments with a common variance, as scipy has it."""
+    """Of both segments with a common variance, as in scipy."""
     left, right = shifted(1)
     step = _Model(np.r_[left, right], 0.0, 0.0).step(Segment(0, 90), Segment(90, 102))
     assert step.index == 90
@@ -187,19 +187,21 @@ def test_segments_that_happen_to_be_quiet_have_the_noise_of_the_series() -> None
 
 
 def test_the_noise_of_the_series_is_that_of_its_independent_part() -> None:
-    """Differences of neighbours have variance 2 v / (1 + rho), where v is what each run adds of its own."""
+    """Differences of neighbours have variance 2 v / (1 + rho), where v is the variance that each run adds."""
     logs = 0.01 * waves(2, 100, 0.6) + np.repeat([0, 0.08], 50)
-    known = course(np.exp(logs).tolist())
-    (step,) = known.steps
+    course_shape = course(np.exp(logs).tolist())
+    (step,) = course_shape.steps
     halves = (Segment(0, step.index), Segment(step.index, 100))
-    clean, variance = _without_outliers(logs, _noise(logs)), _noise(logs) ** 2 * (1 + known.autocorrelation)
-    of_halves, of_series = (_Model(clean, known.autocorrelation, least).step(*halves) for least in (0.0, variance))
+    clean, variance = _without_outliers(logs, _noise(logs)), _noise(logs) ** 2 * (1 + course_shape.autocorrelation)
+    of_halves, of_series = (
+        _Model(clean, course_shape.autocorrelation, least).step(*halves) for least in (0.0, variance)
+    )
     assert step.p_value == pytest.approx(of_series.p_value, rel=1e-6, abs=0)
     assert of_series.p_value > 10 * of_halves.p_value, "the halves happen to be quiet"
 
 
-def test_a_jump_beside_a_slope_is_that_between_two_runs() -> None:
-    """A line of 0.1 a run, then a level: halfway from run 19 to run 20 the line is at 1.95, and so is a forecast."""
+def test_a_step_beside_a_slope_is_measured_between_two_runs() -> None:
+    """A line of 0.1 a run, then a level: halfway between runs 19 and 20 the line is at 1.95, and so is a forecast."""
     logs = np.r_[0.1 * np.arange(20), np.full(20, 5.0)] + 1e-9 * waves(1, 40, 0.0)
     model = _Model(logs, 0.0, 1e-6)
     line = Segment(0, 20, is_line=True)
@@ -219,7 +221,7 @@ def test_the_p_value_of_a_drift_is_that_of_its_regression() -> None:
 
 
 def test_how_far_the_newest_run_is_from_the_others() -> None:
-    """A prediction from the mean of those before it: its own noise and the error of that mean, as in the t test."""
+    """A prediction from the mean of the earlier runs: the newest run's noise plus the error of that mean (t test)."""
     logs = np.random.default_rng(6).normal(0, 0.01, 61)
     expected, p_value = _Model(logs, 0.0, 0.0).newest(Segment(0, 61), 0.04)
     assert expected == pytest.approx(logs[:60].mean())

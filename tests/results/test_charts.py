@@ -1,4 +1,4 @@
-"""Charts: scales put values where they belong, and no drawing says more than the data."""
+"""Charts: scales place values correctly, and no drawing shows more than the data."""
 
 import itertools
 import math
@@ -55,12 +55,12 @@ class TestLanes:
     @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 40)), min_size=1, max_size=40))
     def test_a_lane_never_holds_two_at_once_and_none_is_wasted(self, drawn: list[tuple[int, int]]) -> None:
         spans = [(start, start + length) for start, length in drawn]
-        found = timeline.lanes_of(spans)
-        for lane in set(found):
-            mine = sorted(span for span, at in zip(spans, found, strict=True) if at == lane)
-            assert all(a[1] <= b[0] for a, b in itertools.pairwise(mine))
+        lanes = timeline.lanes_of(spans)
+        for lane in set(lanes):
+            in_lane = sorted(span for span, at in zip(spans, lanes, strict=True) if at == lane)
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(in_lane))
         most = max(sum(start <= t < end for start, end in spans) for t in range(140))
-        assert max(found) + 1 == most
+        assert max(lanes) + 1 == most
 
     def test_in_flight_keeps_the_peaks(self) -> None:
         """[0, 10), [2, 4), [4, 10): the third takes the place of the second, so there are never 3."""
@@ -103,7 +103,7 @@ class TestFrontier:
         wide = Point("c=1", Interval(100, 0.1, 1e5, 2), Interval(50, 0.05, 5e4, 2))
         fine = Point("c=2", Interval(80, 79, 81, 3), Interval(70, 69, 71, 3))
         drawn = frontier.frontier("f", [Series("a", 0, [wide, fine])])
-        marks_at = [float(one.get("cx", "0")) for one in ET.fromstring(drawn).iter("circle")]
+        marks_at = [float(circle.get("cx", "0")) for circle in ET.fromstring(drawn).iter("circle")]
         assert abs(marks_at[0] - marks_at[1]) > 40
 
     def test_no_closed_loop_level(self) -> None:
@@ -120,8 +120,8 @@ class TestLabels:
     @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 200)), min_size=1, max_size=12))
     def test_placed_labels_never_meet_each_other_or_a_line(self, points: list[tuple[float, float]]) -> None:
         room = labels.Labels(labels.Box(0, 0, 300, 200), [points])
-        found = [room.place("c=16", 12, labels.around(x, y)) for x, y in points]
-        boxes = [spot.box("c=16", 12) for spot in found if spot is not None]
+        spots = [room.place("c=16", 12, labels.around(x, y)) for x, y in points]
+        boxes = [spot.box("c=16", 12) for spot in spots if spot is not None]
         assert not any(a.meets(b) for i, a in enumerate(boxes) for b in boxes[:i])
         assert all(box.within(labels.Box(0, 0, 300, 200)) for box in boxes)
         assert not any(box.meets(labels.Box(x, y, x, y)) for box in boxes for x, y in points)

@@ -31,8 +31,8 @@ def test_power_and_memory_add_up_and_the_worst_clock_and_heat_are_shown() -> Non
                clock_memory_mhz=2_619, temperature_c=50 + gpu, utilization_gpu_share=0.5 * gpu)
         for t in (0, 10) for gpu in (0, 1)
     ]  # fmt: skip
-    found = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
-    assert found == {
+    tracks = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
+    assert tracks == {
         "GPU power, W": [610, 610], "GPU memory": [10, 10], "GPU clock, MHz": [1_880, 1_880], "GPU, °C": [51, 51],
         "GPU memory, MHz": [2_619, 2_619], "GPU busy": [0.25, 0.25],
     }  # fmt: skip
@@ -45,8 +45,8 @@ def test_traffic_is_the_sum_of_both_directions_and_all_gpus_per_second() -> None
         for t in (0, 10, 20) for gpu in (0, 1)
     ]  # fmt: skip
     records.append(sample(30, 0, pcie_tx_bytes=0.0))
-    found = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
-    assert found == {
+    tracks = {track.title: [value for _, value in track.points] for track in tracks_of(records, 0, 100)}
+    assert tracks == {
         "PCIe, per s": pytest.approx([1.4e9, 1.4e9, 0]), "NVLink, per s": [0, 0],
         "GPU DRAM": pytest.approx([0.4, 0.4, 0.4]),
     }  # fmt: skip
@@ -74,8 +74,10 @@ def test_the_lowest_clock_survives_thinning() -> None:
 
 
 def test_reasons_last_until_the_next_sample() -> None:
-    found = throttling_of([*masks((0, IDLE), (10, CAP), (20, CAP | HEAT), (30, 0)), *masks((30, IDLE), gpu=1)], 0, 40)
-    assert found == Throttling(
+    throttling = throttling_of(
+        [*masks((0, IDLE), (10, CAP), (20, CAP | HEAT), (30, 0)), *masks((30, IDLE), gpu=1)], 0, 40
+    )
+    assert throttling == Throttling(
         [
             ("GPU heat, driver", True, [(20, 30)], "25 %"),
             ("GPU power cap", False, [(10, 20), (20, 30)], "50 %"),
@@ -84,12 +86,12 @@ def test_reasons_last_until_the_next_sample() -> None:
 
 
 def test_any_gpu_counts_and_the_last_sample_holds_to_the_end() -> None:
-    found = throttling_of([*masks((0, 0), (10, 0)), *masks((0, 0), (10, HEAT), gpu=1)], 0, 40)
-    assert found is not None
-    assert found.rows[0][2] == [(10, 40)]
+    throttling = throttling_of([*masks((0, 0), (10, 0)), *masks((0, 0), (10, HEAT), gpu=1)], 0, 40)
+    assert throttling is not None
+    assert throttling.rows[0][2] == [(10, 40)]
 
 
-def test_who_tells_nothing_is_not_shown_as_never() -> None:
+def test_a_gpu_without_throttle_reasons_is_not_shown_as_never_throttled() -> None:
     assert throttling_of([sample(0, power_w=300)], 0, 40) is None
     quiet = throttling_of(masks((0, IDLE), (10, 0)), 0, 40)
     assert quiet == Throttling([])
@@ -106,7 +108,7 @@ def test_neighbours_are_one_stroke_and_hindrance_is_told_apart() -> None:
     assert "throttled 50 %" in drawn
 
 
-def test_the_bits_are_nvmls() -> None:
+def test_the_bits_equal_those_of_nvml() -> None:
     pynvml = pytest.importorskip("pynvml")
     bits = {title: bit for bit, title, _ in REASONS}
     assert bits["GPU power cap"] == pynvml.nvmlClocksThrottleReasonSwPowerCap

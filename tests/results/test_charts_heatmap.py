@@ -35,15 +35,15 @@ def runs(svg: str) -> dict[int, int]:
 
 @given(OBSERVED)
 def test_every_observation_is_in_one_cell(pairs: list[tuple[float, float]]) -> None:
-    one = heat(pairs)
-    cells = counted(one, Axis(0, max(*one.times_s, 1e-3), 0, 1), shared_axis([one]))
+    observed = heat(pairs)
+    cells = counted(observed, Axis(0, max(*observed.times_s, 1e-3), 0, 1), shared_axis([observed]))
     assert cells.shape == (SLICES, BINS)
     assert cells.sum() == len(pairs)
 
 
 def test_cells_lie_where_time_and_latency_say() -> None:
-    one = heat([(0.0, 0.01), (10.0, 1.0), (10.0, 1.0), (5.0, 0.1)])
-    cells = counted(one, Axis(0, 10, 0, 1), Axis(0.01, 1.0, 1, 0, log=True))
+    observed = heat([(0.0, 0.01), (10.0, 1.0), (10.0, 1.0), (5.0, 0.1)])
+    cells = counted(observed, Axis(0, 10, 0, 1), Axis(0.01, 1.0, 1, 0, log=True))
     assert cells[0, 0] == 1
     assert cells[-1, -1] == 2
     assert cells[SLICES // 2, BINS // 2] == 1
@@ -53,10 +53,10 @@ def test_cells_lie_where_time_and_latency_say() -> None:
 def test_cells_are_drawn_once_and_the_fullest_is_darkest() -> None:
     rng = np.random.default_rng(0)
     pairs = list(zip(rng.uniform(0, 60, 4_000).tolist(), rng.lognormal(-3, 0.3, 4_000).tolist(), strict=True))
-    one = heat(pairs)
-    axis = shared_axis([one])
-    svg = heatmap("t", one, axis)
-    cells = counted(one, Axis(0, max(one.times_s), 0, 1), axis)
+    observed = heat(pairs)
+    axis = shared_axis([observed])
+    svg = heatmap("t", observed, axis)
+    cells = counted(observed, Axis(0, max(observed.times_s), 0, 1), axis)
     drawn = runs(svg)
     assert sum(drawn.values()) == np.count_nonzero(cells)
     assert set(drawn) == set(range(1, SHADES + 1))
@@ -65,7 +65,7 @@ def test_cells_are_drawn_once_and_the_fullest_is_darkest() -> None:
     assert len(svg) < 8_000
 
 
-def test_one_is_palest_and_the_most_is_darkest() -> None:
+def test_a_single_observation_is_palest_and_the_fullest_cell_darkest() -> None:
     """1, 3 and 9 lie at equal steps of the logarithm; where all are alone there is one shade and no ramp."""
     assert shades_of(np.array([0, 1, 3, 9]), 9).tolist() == [0, 1, 3, SHADES]
     assert shades_of(np.array([0, 1]), 1).tolist() == [0, SHADES]
@@ -89,9 +89,9 @@ def test_nothing_is_no_chart() -> None:
 def test_worked_by_hand() -> None:
     """Load on at 100 ms; tokens at 110, 150 (four of them) and 160 ms, the last outside of the window."""
     record = trial(Load(rate_per_s=1.0), issue_start=100, issue_end=155)
-    one = Trial(record, [request(105, [110, 150, 160], [1, 4, 2])], [], {}, {}, {})
-    assert first_tokens(one) == [(pytest.approx(0.01), pytest.approx(0.005))]
-    assert later_tokens(one) == [(pytest.approx(0.05), pytest.approx(0.01))] * 4
+    handmade_trial = Trial(record, [request(105, [110, 150, 160], [1, 4, 2])], [], {}, {}, {})
+    assert first_tokens(handmade_trial) == [(pytest.approx(0.01), pytest.approx(0.005))]
+    assert later_tokens(handmade_trial) == [(pytest.approx(0.05), pytest.approx(0.01))] * 4
 
 
 def test_a_chart_counts_what_the_metrics_rest_on(demo: results.Run) -> None:
@@ -99,7 +99,7 @@ def test_a_chart_counts_what_the_metrics_rest_on(demo: results.Run) -> None:
     rows = {title: row.counts for row in table.rows for _, title in row.metrics}
     cells = [cell for level in levels_of(demo) for cell in level.cells]
     answered = [str(sum(len(trial.answered) for trial in demo.valid_trials_of(cell))) for cell in cells]
-    said = [re.search(r"<desc>([\d,]+) (\w+);", chart.svg) for panel in time_panels(demo) for chart in panel.charts]
-    found = [(hit[2], hit[1]) for hit in said if hit]
-    assert [count for noun, count in found if noun == "requests"] == answered
-    assert [count for noun, count in found if noun == "tokens"] == rows["ITL"]
+    matches = [re.search(r"<desc>([\d,]+) (\w+);", chart.svg) for panel in time_panels(demo) for chart in panel.charts]
+    counts = [(match[2], match[1]) for match in matches if match]
+    assert [count for noun, count in counts if noun == "requests"] == answered
+    assert [count for noun, count in counts if noun == "tokens"] == rows["ITL"]

@@ -1,4 +1,4 @@
-"""Line charts with limits: points lie where their values are, limits are named, and nothing is drawn of nothing."""
+"""Line charts with limits: points lie at their values, limits are named, and empty data give no drawing."""
 
 from xml.etree import ElementTree as ET
 
@@ -37,5 +37,5 @@ def test_bytes_have_ticks_at_powers_of_two():
     assert {text.text for text in svg.iter("text")} >= {"1 GiB", "2 GiB"}
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_empty_data_give_no_drawing():
     assert lines_chart(FRAME, [], []) == ""

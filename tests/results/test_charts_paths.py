@@ -1,4 +1,4 @@
-"""Path data: read back, it goes through the same points."""
+"""Path data that is parsed again passes through the same points."""
 
 import re
 
@@ -13,35 +13,35 @@ NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
 def corners(data: str) -> list[tuple[float, float]]:
-    """Where the pen turns."""
-    found: list[tuple[float, float]] = []
+    """Where the pen changes direction."""
+    vertices: list[tuple[float, float]] = []
     x = y = 0.0
     for command, rest in re.findall(r"([Mlhv])([^Mlhv]*)", data):
         numbers = [float(n) for n in NUMBER.findall(rest)]
         if command in "hv":
             x, y = (x + numbers[0], y) if command == "h" else (x, y + numbers[0])
-            found.append((x, y))
+            vertices.append((x, y))
         for dx, dy in zip(numbers[::2], numbers[1::2], strict=False):
             x, y = (dx, dy) if command == "M" else (x + dx, y + dy)
-            found.append((x, y))
-    return found
+            vertices.append((x, y))
+    return vertices
 
 
 @given(POINTS)
 def test_a_line_ends_at_each_point_that_it_turns_at(points: list[tuple[float, float]]) -> None:
-    found = corners(joined(points))
-    assert found[0] == pytest.approx(points[0], abs=0.051)
-    assert found[-1] == pytest.approx(points[-1], abs=0.051)
-    for x, y in found:
+    vertices = corners(joined(points))
+    assert vertices[0] == pytest.approx(points[0], abs=0.051)
+    assert vertices[-1] == pytest.approx(points[-1], abs=0.051)
+    for x, y in vertices:
         assert any(abs(x - px) < 0.06 and abs(y - py) < 0.06 for px, py in points)
 
 
 @given(POINTS)
 def test_stairs_pass_below_or_above_and_reach_every_height(points: list[tuple[float, float]]) -> None:
     rising = sorted(points)
-    found = corners(stairs(rising))
-    assert found[-1] == pytest.approx(rising[-1], abs=0.051)
-    heights = {round(y, 1) for _, y in found}
+    vertices = corners(stairs(rising))
+    assert vertices[-1] == pytest.approx(rising[-1], abs=0.051)
+    heights = {round(y, 1) for _, y in vertices}
     assert {round(10 * y) for _, y in rising} <= {round(10 * height) for height in heights}
 
 

@@ -1,4 +1,4 @@
-"""TTFT against lengths and ITL against batches: medians of what lies between two edges, and who was in flight."""
+"""TTFT against lengths and ITL against batches: medians between two edges, and the requests in flight."""
 
 import re
 
@@ -33,19 +33,19 @@ def test_the_middle_half_between_edges() -> None:
     ]  # one observation at 9 is too few
 
 
-def test_who_is_in_flight() -> None:
-    """[0, 100), [10, 60), and one that failed; who was never sent is not."""
+def test_requests_in_flight_are_counted() -> None:
+    """[0, 100), [10, 60), and one that failed; a request that was never sent does not count."""
     requests = [
         request(0, [50, 100], sent=0, ended=100),
         request(10, [60], sent=10, ended=60),
         request(20, sent=20, ended=30, outcome=Outcome.TIMEOUT),
         request(0, ended=90, outcome=Outcome.REFUSED),
     ]
-    found = in_flight_at(handmade(requests, []), at(-1, 0, 15, 25, 50, 60, 70, 100, 101))
-    assert found.tolist() == [0, 1, 2, 3, 2, 2, 1, 1, 0]
+    counts = in_flight_at(handmade(requests, []), at(-1, 0, 15, 25, 50, 60, 70, 100, 101))
+    assert counts.tolist() == [0, 1, 2, 3, 2, 2, 1, 1, 0]
 
 
-def test_the_engines_last_word_counts_for_a_second() -> None:
+def test_a_reading_of_the_engine_holds_for_a_second() -> None:
     read = [
         TelemetryRecord(0, "server", {"running": 3}),
         TelemetryRecord(500 * MS, "server", {"running": 0}),
@@ -53,8 +53,8 @@ def test_the_engines_last_word_counts_for_a_second() -> None:
         TelemetryRecord(900 * MS, "server", {"running": 2.5}),
         TelemetryRecord(900 * MS, "engine", {"running": 99}),
     ]
-    found = running_at(handmade([], read), at(-1, 0, 499, 550, 950, 1900, 1901))
-    assert np.nan_to_num(found, nan=-1).tolist() == [-1, 3, 3, -1, 2.5, 2.5, -1]
+    running = running_at(handmade([], read), at(-1, 0, 499, 550, 950, 1900, 1901))
+    assert np.nan_to_num(running, nan=-1).tolist() == [-1, 3, 3, -1, 2.5, 2.5, -1]
     assert np.isnan(running_at(handmade([], []), at(5))).all()
 
 

@@ -1,4 +1,4 @@
-"""What the client's own error means for each metric, each cell and each comparison."""
+"""The effect of the client's own error on each metric, each cell and each comparison."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from results.text.comparison import reason_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ERROR = ClientError(10, 500.0, send_lag_s=0.002, cpu_s=1.0, by_metric={"ttft_p50_s": 0.003, "itl_p99_s": 0.001})
-ONE = Sheet(engines={"only": FAST}, loads=LOADS[:1], requests=8, invalid=())
+SHEET = Sheet(engines={"only": FAST}, loads=LOADS[:1], requests=8, invalid=())
 
 
 def test_a_metric_has_the_error_that_was_measured_for_it_and_no_other() -> None:
@@ -41,7 +41,7 @@ def test_the_largest_is_the_worst_of_each_field() -> None:
 
 
 def test_a_cell_has_the_largest_error_of_its_trials(tmp_path: Path) -> None:
-    (cell,) = results.load(build_run(tmp_path, ONE)).cells
+    (cell,) = results.load(build_run(tmp_path, SHEET)).cells
     assert cell.client_error is not None
     assert cell.error_s("itl_p50_s") == pytest.approx(0.000_12 * (1 + 1 / 16) * 1.03)  # of the third repeat
     assert cell.error_s("ttft_p99_s") == pytest.approx(3 * 0.000_12 * (1 + 1 / 16) * 1.03)
@@ -52,17 +52,17 @@ def test_a_cell_has_the_largest_error_of_its_trials(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"error_s": None}, "client.calibrate is off"), ({"finished": 0}, "no trial ended")]
 )
-def test_a_cell_without_one_says_why(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
-    run = results.load(build_run(tmp_path, replace(ONE, **changes)))  # type: ignore[arg-type]
+def test_a_cell_without_a_client_error_says_why(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    run = results.load(build_run(tmp_path, replace(SHEET, **changes)))  # type: ignore[arg-type]
     assert [(cell.client_error, cell.uncalibrated) for cell in run.cells] == [(None, reason)]
 
 
-def test_frames_carry_it(tmp_path: Path) -> None:
-    known = results.load(build_run(tmp_path / "1", ONE)).trials
-    gaps_s = known.client_chunk_gap_p99_error_s
-    assert known.client_ttft_p99_error_s.tolist() == pytest.approx((gaps_s * 3).tolist())
-    unknown = results.load(build_run(tmp_path / "2", replace(ONE, error_s=None))).trials
-    assert unknown.client_chunk_gap_p99_error_s.isna().all()
+def test_frames_contain_the_client_error(tmp_path: Path) -> None:
+    calibrated = results.load(build_run(tmp_path / "1", SHEET)).trials
+    gaps_s = calibrated.client_chunk_gap_p99_error_s
+    assert calibrated.client_ttft_p99_error_s.tolist() == pytest.approx((gaps_s * 3).tolist())
+    uncalibrated = results.load(build_run(tmp_path / "2", replace(SHEET, error_s=None))).trials
+    assert uncalibrated.client_chunk_gap_p99_error_s.isna().all()
 
 
 def slower(root: Path, error_s: float | None) -> results.Run:
@@ -81,17 +81,17 @@ def test_engines_that_differ_by_less_than_the_error_are_not_told_apart(
 ) -> None:
     run = slower(tmp_path, error_s)
     sides = [select(f"{run.path}@{engine}") for engine in ("a", "b")]
-    compared = {one.metric: one for one in compare_sides(*sides).comparisons}
+    compared = {comparison.metric: comparison for comparison in compare_sides(*sides).comparisons}
     for name in ("ttft_p50_s", "itl_p50_s", "tpot_p50_s"):
         word = Judgement.WORSE if told_apart else Judgement.UNCLEAR
         assert compared[name].judgement is word, compared[name]
         assert ("within the client's own error of ± " in reason_text(compared[name])) is not told_apart
-    found = verdict(run)
-    assert found.decided is told_apart
-    assert ("but the difference of 0." in found.sentence) is not told_apart
+    run_verdict = verdict(run)
+    assert run_verdict.decided is told_apart
+    assert ("but the difference of 0." in run_verdict.sentence) is not told_apart
 
 
-def test_throughput_does_not_know_of_it(tmp_path: Path) -> None:
+def test_throughput_has_no_client_error(tmp_path: Path) -> None:
     run = slower(tmp_path, 10.0)
     assert largest_error_s("output_tokens_per_s", run.finished) == 0
     assert largest_error_s("ttft_p50_s", run.finished) > 10

@@ -1,4 +1,4 @@
-"""What must be equal, and what need not be."""
+"""What must be equal between two sides, and what need not be."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def test_two_gpus_of_one_model_are_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"environment": WITH_GPU | {"gpus": [GPU | {"driver": "590.2"}]}}, "gpus ("),
         ({"environment": WITH_GPU | {"gpus": [GPU, GPU]}}, "gpus ("),
@@ -39,9 +39,9 @@ def test_two_gpus_of_one_model_are_alike() -> None:
         ({"slo": Slo(ttft_s=0.1)}, "slo.ttft_s (0.2 and 0.1)"),
     ],
 )
-def test_what_must_be_equal(changes: dict[str, Any], told: str) -> None:
+def test_what_must_be_equal(changes: dict[str, Any], reason: str) -> None:
     others = run(**changes)
-    assert (difference([run(), run(), others]) or "").startswith(told)
+    assert (difference([run(), run(), others]) or "").startswith(reason)
     assert digest(run()) != digest(others)
 
 

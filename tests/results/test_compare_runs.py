@@ -1,6 +1,6 @@
-"""Verdicts of two sides that do not cry wolf.
+"""Verdicts of two sides without false alarms.
 
-The simulations of `benchmarks/statistics/verdicts.py` count the false alarms; here are a few of them, small.
+The simulations of `benchmarks/statistics/verdicts.py` count the false alarms; this file has a few small ones.
 """
 
 import math
@@ -34,7 +34,7 @@ def test_equal_engines_are_called_different_in_at_most_one_and_a_half_percent(sh
     ("count", "effect", "shared", "seen"), [(8, 1.05, 0.0, 0.9), (8, 1.1, 0.15, 0.95), (5, 1.1, 0, 0.95)]
 )
 def test_what_is_slower_is_seen(count: int, effect: float, shared: float, seen: float) -> None:
-    """At 2 % from run to run; 15 % that both sides share cost little, since pairs take them out."""
+    """With 2 % from run to run; 15 % that both sides share cost little, since pairs remove them."""
     rng = np.random.default_rng(2)
     drawn = (sides(rng, effect, count=count, shared=shared) for _ in range(400))
     words = [compare_runs(TTFT, "c=8", a, b, interleaved=True).judgement for a, b in drawn]
@@ -58,7 +58,7 @@ def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
 
 
-def test_what_is_too_little_says_what_would_show_and_how_many_runs_are_missing() -> None:
+def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs() -> None:
     wide = compare_runs(TTFT, "c=1", runs(1.0, 1.02, 0.97), runs(1.01, 0.98, 1.03), interleaved=False)
     assert wide.judgement is Judgement.UNCLEAR
     assert wide.evidence is not None
@@ -77,8 +77,8 @@ def test_too_few_runs_have_no_verdict() -> None:
     assert single.ratio == Interval(2.0, None, None, 1, "the noise from run to run is not known")
     turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
     assert turned.ratio == Interval(1.5, None, None, 1, "the noise from run to run is not known")
-    nothing = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
-    assert (nothing.ratio, nothing.judgement) == (None, Judgement.UNCLEAR)
+    empty = compare_runs(TTFT, "c=1", {}, runs(1.0), interleaved=True)
+    assert (empty.ratio, empty.judgement) == (None, Judgement.UNCLEAR)
 
 
 GOODPUT, P99 = CATALOGUE["goodput_per_s"], CATALOGUE["ttft_p99_s"]
@@ -106,11 +106,11 @@ FIVE = runs(10.0, 10.1, 9.9, 10.0, 10.05)
 def test_a_zero_or_a_percentile_among_failures_on_the_bad_side_is_worse(
     metric: Metric, a: dict[int, float], b: dict[int, float], word: Judgement
 ) -> None:
-    found = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
-    assert found.judgement is word
-    assert found.ratio is None
-    assert reason_text(found).startswith("among failures in " if metric is P99 else "0 in ")
-    assert found.no_worse(metric) is (word is Judgement.BETTER)
+    comparison = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
+    assert comparison.judgement is word
+    assert comparison.ratio is None
+    assert reason_text(comparison).startswith("among failures in " if metric is P99 else "0 in ")
+    assert comparison.no_worse(metric) is (word is Judgement.BETTER)
     assert compare_sessions(metric, "c=1", [list(a.values())], [list(b.values())], alpha=0.05).judgement is word
 
 
@@ -120,12 +120,12 @@ ATTAINMENT, FAILURES = CATALOGUE["attainment"], CATALOGUE["failures"]
 def test_shares_are_compared_by_their_misses() -> None:
     """99.9 % against 97.5 %: nearly the same ratio, 25 times the misses."""
     a, b = runs(*[0.999, 0.998, 1.0, 0.999] * 2), runs(*[0.975, 0.972, 0.978, 0.975] * 2)
-    found = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True)
-    assert (found.judgement, found.ratio) == (Judgement.WORSE, None)
-    assert found.difference is not None
-    assert found.difference.centre == pytest.approx(-0.024)
-    assert reason_text(found) == "the 99 % interval of 8 and 8 runs excludes 0"
-    assert not found.no_worse(ATTAINMENT)
+    comparison = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True)
+    assert (comparison.judgement, comparison.ratio) == (Judgement.WORSE, None)
+    assert comparison.difference is not None
+    assert comparison.difference.centre == pytest.approx(-0.024)
+    assert reason_text(comparison) == "the 99 % interval of 8 and 8 runs excludes 0"
+    assert not comparison.no_worse(ATTAINMENT)
     wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
     assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
     assert reason_text(wide).endswith("is within ±5 pp")
@@ -135,16 +135,16 @@ def test_shares_are_compared_by_their_misses() -> None:
 
 
 def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
-    """Ten of 1,000 requests in one of eight trials is one hiccup, not ten; a few in each trial are more failures."""
+    """Ten failures of 1,000 requests in one of eight trials may be one incident; a few in each trial are not."""
     none, hiccup = runs(*[0.0] * 8), runs(*[0.0] * 7, 0.01)
-    one = compare_runs(FAILURES, "c=8", none, hiccup, interleaved=True)
-    assert (one.judgement, one.no_worse(FAILURES)) == (Judgement.UNCLEAR, True)
-    assert one.evidence is not None
-    assert one.evidence.p_value == 0.5
-    each = compare_runs(FAILURES, "c=8", none, runs(*[0.002, 0.003] * 4), interleaved=True)
-    assert (each.judgement, each.no_worse(FAILURES)) == (Judgement.WORSE, False)
-    assert each.evidence is not None
-    assert each.evidence.p_value == pytest.approx(1 / 12870)
+    in_one_trial = compare_runs(FAILURES, "c=8", none, hiccup, interleaved=True)
+    assert (in_one_trial.judgement, in_one_trial.no_worse(FAILURES)) == (Judgement.UNCLEAR, True)
+    assert in_one_trial.evidence is not None
+    assert in_one_trial.evidence.p_value == 0.5
+    in_every_trial = compare_runs(FAILURES, "c=8", none, runs(*[0.002, 0.003] * 4), interleaved=True)
+    assert (in_every_trial.judgement, in_every_trial.no_worse(FAILURES)) == (Judgement.WORSE, False)
+    assert in_every_trial.evidence is not None
+    assert in_every_trial.evidence.p_value == pytest.approx(1 / 12870)
     back = compare_runs(FAILURES, "c=8", runs(*[0.002, 0.003] * 4), none, interleaved=True)
     assert back.judgement is Judgement.BETTER
     quiet = compare_runs(FAILURES, "c=8", none, none, interleaved=True)
@@ -167,28 +167,30 @@ def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
 def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
     low: float, high: float, fast: bool, full: bool
 ) -> None:
-    """With a band of 3 %: a latency may be 3 % up, a throughput 3 % down, for certain."""
+    """With a band of 3 % a latency may be certainly 3 % higher and a throughput certainly 3 % lower."""
     evidence = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False).evidence
-    found = Comparison("m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, Reason.INTERVAL, evidence=evidence)
-    assert (found.no_worse(TTFT), found.no_worse(OUTPUT)) == (fast, full)
+    comparison = Comparison(
+        "m", "c=1", Interval(1.0, low, high, 8), Judgement.UNCLEAR, Reason.INTERVAL, evidence=evidence
+    )
+    assert (comparison.no_worse(TTFT), comparison.no_worse(OUTPUT)) == (fast, full)
 
 
-def test_nobody_knows_that_it_is_no_worse_without_an_interval() -> None:
+def test_without_an_interval_nothing_is_known_to_be_no_worse() -> None:
     for few in (({}, {}), (runs(1.0), runs(1.0))):
         assert not compare_runs(TTFT, "c=1", *few, interleaved=False).no_worse(TTFT)
 
 
 def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
-    """8 runs of each side at ±0.5 %, as equal as can be: the t test, the permutation test, power, and the terms."""
-    found = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
-    contrasted = contrast(*EIGHT, interleaved=False)
-    assert contrasted is not None
-    assert (found.metric, found.level, found.ratio) == ("ttft_p50_s", "c=8", contrasted.interval(0.98))
-    assert found.evidence == Evidence(
-        Method.WELCH, contrasted.p_value, permutation_test(*EIGHT, contrasted).p_value,
-        smallest_effect(contrasted, 0.02), runs_needed(contrasted, 0.02, 0.01), 0.02, 0.01, (8, 8),
+    """8 runs of each side at ±0.5 %, as equal as possible: t test, permutation test, power, and parameters."""
+    comparison = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
+    effect = contrast(*EIGHT, interleaved=False)
+    assert effect is not None
+    assert (comparison.metric, comparison.level, comparison.ratio) == ("ttft_p50_s", "c=8", effect.interval(0.98))
+    assert comparison.evidence == Evidence(
+        Method.WELCH, effect.p_value, permutation_test(*EIGHT, effect).p_value,
+        smallest_effect(effect, 0.02), runs_needed(effect, 0.02, 0.01), 0.02, 0.01, (8, 8),
     )  # fmt: skip
-    assert reason_text(found) == "the whole 98 % interval of 8 and 8 runs is within ±1 %"
+    assert reason_text(comparison) == "the whole 98 % interval of 8 and 8 runs is within ±1 %"
     few = compare_runs(OUTPUT, "c=4", runs(1.0), runs(1.0), interleaved=False)
     assert (few.metric, few.level, few.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
     assert reason_text(few) == "needs 2 runs of each side, there are 1 and 1"
@@ -207,17 +209,17 @@ def test_each_side_is_counted() -> None:
     )
 
 
-def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
-    """1.5 % up where 2.9 % would have shown: too little to tell, and more runs are not what is missing."""
+def test_a_small_difference_is_unclear_even_with_enough_runs() -> None:
+    """1.5 % higher, where 2.9 % would be detected: too small to decide, although the number of runs is sufficient."""
     a = {run: math.exp(0.0122 * (-1) ** run) for run in range(8)}
-    found = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
-    assert found.evidence is not None
-    assert (found.judgement, found.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
-    assert reason_text(found) == "the 99 % interval contains 1; these runs can detect a change of 2.9 %"
+    comparison = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
+    assert comparison.evidence is not None
+    assert (comparison.judgement, comparison.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
+    assert reason_text(comparison) == "the 99 % interval contains 1; these runs can detect a change of 2.9 %"
 
 
 @pytest.mark.parametrize(
-    ("metric", "a", "error", "told"),
+    ("metric", "a", "error", "text"),
     [
         (TTFT, 0.050, 0.010, "5 ms is within the client's own error of ± 10 ms"),
         (TTFT, 0.99, 0.1, "99 ms is within the client's own error of ± 100 ms"),
@@ -226,44 +228,44 @@ def test_as_many_runs_as_there_are_would_have_shown_it() -> None:
         (CATALOGUE["tokens_per_chunk"], 2.0, 1.0, "0.2 is within the client's own error of ± 1"),
     ],
 )
-def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: float, told: str) -> None:
+def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: float, text: str) -> None:
     """10 % apart, and repeatable to a thousandth of that."""
     side = {run: a * (1 + run / 1e4) for run in (-1, 0, 1)}
     other = {run: value * 1.1 for run, value in side.items()}
     assert (
         reason_text(compare_runs(metric, "c=1", side, other, interleaved=True, error=error))
-        == f"the difference of {told}"
+        == f"the difference of {text}"
     )
 
 
 def test_a_difference_within_the_instruments_error_is_none() -> None:
-    """20.0 against 20.3 ms, repeatable to a tenth of that: told apart by an error of 0.2 ms, not by one of 0.5 ms."""
+    """20.0 against 20.3 ms, repeatable to a tenth of that: distinguishable with an error of 0.2 ms, not with 0.5 ms."""
     a = {1: 0.0200, 2: 0.0201, 3: 0.0199}
     b = {repeat: value * 1.015 for repeat, value in a.items()}
 
-    def found(b: dict[int, float], a: dict[int, float], error: float) -> tuple[Judgement, str]:
-        one = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.01, error=error)
-        return one.judgement, reason_text(one)
+    def judged(b: dict[int, float], a: dict[int, float], error: float) -> tuple[Judgement, str]:
+        comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.01, error=error)
+        return comparison.judgement, reason_text(comparison)
 
-    assert found(b, a, 0.0002)[0] is Judgement.WORSE
-    assert found(b, a, 0.0005) == (
+    assert judged(b, a, 0.0002)[0] is Judgement.WORSE
+    assert judged(b, a, 0.0005) == (
         Judgement.UNCLEAR, "the difference of 0.3 ms is within the client's own error of ± 0.5 ms",
     )  # fmt: skip
-    assert found(a, b, 0.0005)[0] is Judgement.UNCLEAR
-    assert found(a, a, 0.0005)[0] is Judgement.SAME
+    assert judged(a, b, 0.0005)[0] is Judgement.UNCLEAR
+    assert judged(a, a, 0.0005)[0] is Judgement.SAME
 
 
 def test_an_outlier_that_the_t_test_alone_believes_is_no_verdict() -> None:
-    """The worse side wins one pair in six: Student's t sees six similar differences, the signs do not agree."""
+    """The worse side wins one pair in six: Student's t sees six similar differences, but the signs do not agree."""
     logs = np.array([0.0, 3.0, -3.0, 6.0, -6.0, 9.0])
     shifts = np.array([0.05, 0.05, 0.05, 0.05, 0.05, 0.004])
     a, b = runs(*np.exp(logs)), runs(*np.exp(logs + shifts))
-    found = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001)
-    assert found.judgement is Judgement.WORSE
+    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001)
+    assert comparison.judgement is Judgement.WORSE
     b[5] = a[5] * math.exp(-0.001)
-    found = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001, alpha=0.02)
-    assert found.judgement is Judgement.UNCLEAR
-    assert "the permutation test does not (p 0.062); a run may be an outlier" in reason_text(found)
+    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001, alpha=0.02)
+    assert comparison.judgement is Judgement.UNCLEAR
+    assert "the permutation test does not (p 0.062); a run may be an outlier" in reason_text(comparison)
 
 
 def test_one_alarm_among_many_guardrails_is_chance() -> None:

@@ -1,4 +1,4 @@
-"""Two sides are compared only when what should be equal is equal."""
+"""Two sides are compared only if everything that must be equal is equal."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from results.text.comparison import reason_text
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
-ONE = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
+SHEET = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
 
 
 def changed(path: Path, trial: str | None = None, **changes: object) -> Path:
@@ -33,8 +33,8 @@ def test_two_engines_of_one_run(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
     assert a.engine == "transformers"
     compared = compare_sides(a, b).comparisons
-    assert {one.level for one in compared} == {"c=1", "c=4", "c=8", "poisson 2/s"}
-    ttft = next(one for one in compared if (one.metric, one.level) == ("ttft_p50_s", "c=8"))
+    assert {comparison.level for comparison in compared} == {"c=1", "c=4", "c=8", "poisson 2/s"}
+    ttft = next(comparison for comparison in compared if (comparison.metric, comparison.level) == ("ttft_p50_s", "c=8"))
     assert ttft.judgement is Judgement.BETTER
     assert ttft.ratio is not None
     assert ttft.ratio.centre < 0.2
@@ -54,25 +54,25 @@ def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None
 
 
 def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
-    path = build_run(tmp_path, replace(ONE, repeats=1, invalid=(0, 1)))
+    path = build_run(tmp_path, replace(SHEET, repeats=1, invalid=(0, 1)))
     with pytest.raises(NoEvidence, match="has no valid trial of only"):
         select(str(path))
 
 
 def test_the_same_engine_twice_with_one_metric(tmp_path: Path) -> None:
-    a = select(str(build_run(tmp_path, replace(ONE, run_id="a"))))
-    b = select(str(build_run(tmp_path, replace(ONE, run_id="b"))))
+    a = select(str(build_run(tmp_path, replace(SHEET, run_id="a"))))
+    b = select(str(build_run(tmp_path, replace(SHEET, run_id="b"))))
     compared = compare_sides(a, b, ComparisonConfig(metrics=("itl_p50_s",), primary="itl_p50_s"))
-    assert [one.level for one in compared.comparisons] == ["c=1", "c=4"]
+    assert [comparison.level for comparison in compared.comparisons] == ["c=1", "c=4"]
     assert compared.primary is compared.comparisons[1]
-    assert not {one.judgement for one in compared.comparisons} & {Judgement.BETTER, Judgement.WORSE}
+    assert not {comparison.judgement for comparison in compared.comparisons} & {Judgement.BETTER, Judgement.WORSE}
 
 
 def test_the_primary_metric_is_named_beforehand(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
     compared = compare_sides(a, b)
     assert (compared.primary.metric, compared.primary.level) == ("output_tokens_per_s", "c=8")
-    keys = [(one.level, one.metric) for one in compared.comparisons]
+    keys = [(comparison.level, comparison.metric) for comparison in compared.comparisons]
     assert len(set(keys)) == len(keys) == 3 * 9 + 6
     assert len(compared.guardrails) == len(keys) - 1
     rates = {"output_tokens_per_s", "requests_per_s", "goodput_per_s"}
@@ -81,11 +81,11 @@ def test_the_primary_metric_is_named_beforehand(demo_path: Path) -> None:
 
 
 def test_in_an_open_loop_the_schedule_sets_the_rates(tmp_path: Path) -> None:
-    a, b = (select(str(build_run(tmp_path, replace(ONE, run_id=run, loads=LOADS[3:])))) for run in "ab")
+    a, b = (select(str(build_run(tmp_path, replace(SHEET, run_id=run, loads=LOADS[3:])))) for run in "ab")
     compared = compare_sides(a, b)
     assert (compared.primary.metric, compared.primary.level) == ("ttft_p50_s", "poisson 2/s")
     asked = compare_sides(a, b, ComparisonConfig(metrics=("requests_per_s",)))
-    assert "requests_per_s" in {one.metric for one in asked.comparisons}, "who asks for it gets it"
+    assert "requests_per_s" in {comparison.metric for comparison in asked.comparisons}, "who asks for it gets it"
 
 
 @pytest.mark.parametrize(
@@ -123,24 +123,24 @@ def test_configs_that_cannot_be(config: dict[str, object], message: str) -> None
     ],
 )
 def test_what_must_be_equal(tmp_path: Path, trial: str | None, changes: dict[str, object], message: str) -> None:
-    a = build_run(tmp_path, replace(ONE, run_id="a"))
-    b = changed(build_run(tmp_path, replace(ONE, run_id="b")), trial, **changes)
+    a = build_run(tmp_path, replace(SHEET, run_id="a"))
+    b = changed(build_run(tmp_path, replace(SHEET, run_id="b")), trial, **changes)
     with pytest.raises(NotComparable, match=message):
         compare_sides(select(str(a)), select(str(b)))
 
 
 def test_no_common_level(tmp_path: Path) -> None:
-    a = select(str(build_run(tmp_path, replace(ONE, run_id="a", loads=LOADS[:1]))))
-    b = select(str(build_run(tmp_path, replace(ONE, run_id="b", loads=LOADS[1:2]))))
+    a = select(str(build_run(tmp_path, replace(SHEET, run_id="a", loads=LOADS[:1]))))
+    b = select(str(build_run(tmp_path, replace(SHEET, run_id="b", loads=LOADS[1:2]))))
     with pytest.raises(NotComparable, match="no load level in common"):
         compare_sides(a, b)
 
 
-RESUMED = replace(ONE, engines={"a": FAST, "b": FAST}, loads=LOADS[:1], repeats=6)
+RESUMED = replace(SHEET, engines={"a": FAST, "b": FAST}, loads=LOADS[:1], repeats=6)
 
 
 def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_path: Path) -> None:
-    """Repeats 1 to 3 were reused from yesterday: pairs of one session speak, and nothing else."""
+    """Repeats 1 to 3 were reused from yesterday: only pairs of one session count."""
     path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(range(6), "yesterday")))
     a, b = select(f"{path}@a"), select(f"{path}@b")
     assert {name: len(trials) for name, trials in a.sessions.items()} == {"yesterday": 3, path.name: 3}
@@ -150,30 +150,32 @@ def test_trials_of_an_earlier_run_are_compared_with_their_own_neighbours(tmp_pat
 
 
 def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path: Path) -> None:
-    """All of A was reused, B was measured today: interleaved on paper only."""
+    """All of A was reused, B was measured today: they are interleaved only in the plan."""
     of_a = [0, 3, 4, 7, 8, 11]
     path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(of_a, "yesterday")))
-    found = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
-    assert found.judgement is Judgement.UNCLEAR
-    assert reason_text(found).startswith("the noise between runs is unknown")
+    comparison = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
+    assert comparison.judgement is Judgement.UNCLEAR
+    assert reason_text(comparison).startswith("the noise between runs is unknown")
 
 
 def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:
-    """The newest four of ten: the six before were half as fast, and another thing."""
+    """Only the newest four of ten runs count, since the six before were half as fast."""
     runs = []
     for day in range(10):
         speed = replace(FAST, itl_s=FAST.itl_s * (2 if day < 6 else 1))
         created = f"2026-11-{day + 1:02}T10:00:00+00:00"
-        sheet = replace(ONE, engines={"only": speed}, loads=LOADS[:1], repeats=2, run_id=f"d{day}", seed=day)
+        sheet = replace(SHEET, engines={"only": speed}, loads=LOADS[:1], repeats=2, run_id=f"d{day}", seed=day)
         runs.append(select(str(build_run(tmp_path, replace(sheet, created_utc=created)))))
     baseline = together(runs[::-1])
     assert [run.path.name for run in baseline.runs] == [f"d{day}" for day in range(10)]
-    candidate = select(str(build_run(tmp_path, replace(ONE, loads=LOADS[:1], repeats=2, run_id="b", seed=77))))
-    found = compare_sides(baseline, candidate, ComparisonConfig(metrics=("itl_p50_s",), primary="itl_p50_s")).primary
-    assert found.evidence is not None
-    assert found.evidence.method is Method.BETWEEN_RUNS
-    assert found.ratio is not None
-    assert found.ratio.centre == pytest.approx(1, abs=0.05)
+    candidate = select(str(build_run(tmp_path, replace(SHEET, loads=LOADS[:1], repeats=2, run_id="b", seed=77))))
+    comparison = compare_sides(
+        baseline, candidate, ComparisonConfig(metrics=("itl_p50_s",), primary="itl_p50_s")
+    ).primary
+    assert comparison.evidence is not None
+    assert comparison.evidence.method is Method.BETWEEN_RUNS
+    assert comparison.ratio is not None
+    assert comparison.ratio.centre == pytest.approx(1, abs=0.05)
     assert labels(baseline, candidate)[0] == "only (d9 and 9 before it)"
     with pytest.raises(NotComparable, match="a side must be one engine, not other and only"):
         together([candidate, msgspec.structs.replace(runs[0], engine="other")])
@@ -186,10 +188,10 @@ def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None
     few = absent("p90 needs 64 observations, there are 63")
     lacking = [b.sessions[session][0], *b.sessions[session][1:]]
     lacking[2] = msgspec.structs.replace(lacking[2], metrics=lacking[2].metrics | {"ttft_p90_s": few})
-    found = compare_sides(
+    comparison = compare_sides(
         a,
         msgspec.structs.replace(b, sessions={session: lacking}),
         ComparisonConfig(metrics=("ttft_p90_s",), primary="ttft_p90_s"),
     ).primary
-    assert (found.judgement, found.ratio) == (Judgement.UNCLEAR, None)
-    assert reason_text(found) == f"absent in 1 of 6 trials of B: {few.reason}"
+    assert (comparison.judgement, comparison.ratio) == (Judgement.UNCLEAR, None)
+    assert reason_text(comparison) == f"absent in 1 of 6 trials of B: {few.reason}"

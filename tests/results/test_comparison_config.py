@@ -28,7 +28,7 @@ def test_bands_belong_to_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("wide", "'wide' is not a band; write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"),
         ("ttft_p99=-1%", "is not a band"),
@@ -39,23 +39,23 @@ def test_bands_belong_to_metrics() -> None:
         ("100%", "band must lie between 0 and 1, not 1.0"),
     ],
 )
-def test_a_band_that_cannot_be_is_one_line(text: str, told: str) -> None:
+def test_a_band_that_cannot_be_is_one_line(text: str, message: str) -> None:
     with pytest.raises(NotComparable) as raised:
         agreed(None, None, 0.01, [text])
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_what_is_compared_at_a_load() -> None:
-    known = {*HEADLINE, "goodput_per_s", "attainment", "ttft_p99_s"}
-    without_slo = known - {"goodput_per_s", "attainment"}
+    available = {*HEADLINE, "goodput_per_s", "attainment", "ttft_p99_s"}
+    without_slo = available - {"goodput_per_s", "attainment"}
     assert ComparisonConfig().names_at(CLOSED, without_slo) == [*HEADLINE]
-    assert ComparisonConfig().names_at(CLOSED, known) == [*HEADLINE, "goodput_per_s", "attainment"]
+    assert ComparisonConfig().names_at(CLOSED, available) == [*HEADLINE, "goodput_per_s", "attainment"]
     without_rates = [name for name in HEADLINE if name not in {"output_tokens_per_s", "requests_per_s"}]
-    assert ComparisonConfig().names_at(OPEN, known) == [*without_rates, "attainment"]
+    assert ComparisonConfig().names_at(OPEN, available) == [*without_rates, "attainment"]
     assert ComparisonConfig(primary="e2e_p50_s").names_at(OPEN, without_slo) == ["e2e_p50_s", *without_rates]
-    assert ComparisonConfig(metrics=("requests_per_s",)).names_at(OPEN, known) == ["requests_per_s"]
-    assert ComparisonConfig(metrics=(), primary="itl_p50_s").names_at(CLOSED, known) == ["itl_p50_s"]
+    assert ComparisonConfig(metrics=("requests_per_s",)).names_at(OPEN, available) == ["requests_per_s"]
+    assert ComparisonConfig(metrics=(), primary="itl_p50_s").names_at(CLOSED, available) == ["itl_p50_s"]
     on_a_gpu = ComparisonConfig().names_at(CLOSED, {*without_slo, "peak_gpu_bytes"})
     assert "peak_gpu_bytes" in on_a_gpu
     assert "peak_host_bytes" not in on_a_gpu

@@ -1,4 +1,4 @@
-"""The dashboard over HTTP: what is found, who is let in, what comes out as a file."""
+"""The dashboard over HTTP: search, access, and exported files."""
 
 import csv
 import io
@@ -30,9 +30,9 @@ SHEET = Sheet(engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine runs a day apart, the last four slower; one that goes on, one that failed, one that is damaged.
+    """Nine runs a day apart, the last four slower; one still running, one failed, one damaged.
 
-    How much runs differ there is known.
+    The noise between runs is known.
     """
     root = tmp_path_factory.mktemp("runs")
     for day in range(1, 10):
@@ -82,15 +82,15 @@ def test_the_list_shows_every_run_and_what_is_wrong_with_it(served: Served) -> N
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "count"),
     [
         ("name=other", 1), ("engine=reference", 11), ("engine=refer", 0), ("branch=main", 9), ("status=complete", 9),
         ("status=running", 1), ("status=nonsense", 0), ("q=000000003ff", 1), ("q=xeon", 11), ("q=zzz", 0),
         ("page=2", 0), ("page=-1", 12), ("page=x", 12), ("page=99999999999999999999", 0),
     ],
 )  # fmt: skip
-def test_filters_of_the_list(served: Served, query: str, found: int) -> None:
-    assert page(served, f"/?{query}").count('type="checkbox"') == found
+def test_filters_of_the_list(served: Served, query: str, count: int) -> None:
+    assert page(served, f"/?{query}").count('type="checkbox"') == count
 
 
 def test_a_run_has_its_report_with_the_way_back_and_its_files(served: Served) -> None:
@@ -116,8 +116,8 @@ def test_two_runs_are_compared_the_older_one_is_the_baseline(served: Served) -> 
     turned = page(served, "/compare?a=day-9@reference&b=day-1@reference")
     assert "▲ better" in turned
     assert "▼ worse" not in turned
-    one = page(served, "/compare?run=day-1")
-    assert '<option value="day-1@transformers" selected>' in one, "one run: its two engines"
+    single_run = page(served, "/compare?run=day-1")
+    assert '<option value="day-1@transformers" selected>' in single_run, "one run: its two engines"
 
 
 def test_what_cannot_be_compared_says_why(served: Served) -> None:
@@ -153,9 +153,9 @@ def test_programs_get_the_same_in_json(served: Served) -> None:
     assert isinstance(runs, list)
     assert [run["id"] for run in runs] == [f"day-{day}" for day in range(9, 0, -1)]
     assert data(served, "/api/runs?status=nonsense") == []
-    one = data(served, "/api/runs/day-3")
-    assert isinstance(one, dict)
-    assert one["source"] == {"commit": "000000003ff", "branch": "main"}
+    run = data(served, "/api/runs/day-3")
+    assert isinstance(run, dict)
+    assert run["source"] == {"commit": "000000003ff", "branch": "main"}
 
 
 def test_every_table_in_every_format(served: Served, root: Path) -> None:

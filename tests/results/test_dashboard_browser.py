@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: every page, both themes, quiet; hostile text stays text."""
+"""The dashboard in a real browser: every page in both themes, no errors; hostile text stays text."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 
 def runs_in(root: Path, texts: Texts, engine: str, *, days: int = 9, branch: str = "main") -> None:
-    """Runs a day apart, slower from the sixth on, and one that goes on."""
+    """Runs a day apart, slower from the sixth on, and one still running."""
     for day in range(1, days + 1):
         slower = 1.5 if day >= 6 else 1.0
         speed = replace(FAST, ttft_s=FAST.ttft_s * slower, itl_s=FAST.itl_s * slower)
@@ -67,7 +67,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 class Watched:
-    """A page whose console, requests and dialogs are written down."""
+    """A page whose console messages, requests and dialogs are recorded."""
 
     def __init__(self, browser: Browser, served: Served, path: str, theme: str = "light", width: int = 1280) -> None:
         self.page = only_page(browser, theme=theme, width=width)

@@ -1,4 +1,4 @@
-"""What docs/dashboard.md says is so: addresses, metrics, the Grafana dashboard, the DuckDB recipes."""
+"""docs/dashboard.md is correct: addresses, metrics, the Grafana dashboard, the DuckDB recipes."""
 
 import json
 import re
@@ -27,8 +27,8 @@ def test_every_address_and_every_metric_is_told() -> None:
 def test_grafana_asks_for_nothing_else() -> None:
     asked = [target["expr"] for panel in GRAFANA["panels"] for target in panel["targets"]]
     asked += [entry["query"]["query"] for entry in GRAFANA["templating"]["list"] if entry["type"] == "query"]
-    found = {name for text in asked for name in re.findall(r"bakeoff_\w+", text)}
-    assert found <= NAMES.keys()
+    names = {name for text in asked for name in re.findall(r"bakeoff_\w+", text)}
+    assert names <= NAMES.keys()
     assert len(asked) >= 8
     places = [tuple(panel["gridPos"].values()) for panel in GRAFANA["panels"]]
     assert len({panel["id"] for panel in GRAFANA["panels"]}) == len(set(places)) == len(places)

@@ -1,4 +1,4 @@
-"""docs/definitions.md says what the code does: its metrics and its numbers are the catalogue's."""
+"""docs/definitions.md agrees with the code: its metrics and numbers are those of the catalogue."""
 
 import re
 from pathlib import Path
@@ -23,38 +23,38 @@ def table() -> str:
         "| metric | unit | better | definition | one observation | counted over | names |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in definitions():
-        names = ", ".join(f"`{name}`" for name in one.names)
-        counted = f"{one.observation} | {one.span}"
-        lines.append(f"| {one.title} | {one.unit} | {one.better} | {one.definition} | {counted} | {names} |")
+    for entry in definitions():
+        names = ", ".join(f"`{name}`" for name in entry.names)
+        counted = f"{entry.observation} | {entry.span}"
+        lines.append(f"| {entry.title} | {entry.unit} | {entry.better} | {entry.definition} | {counted} | {names} |")
     return "\n".join(lines) + "\n"
 
 
 def test_the_metric_list_is_the_catalogue() -> None:
-    found = BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
-    assert found is not None
-    assert found[2] == table(), f"put this between the two comments of docs/definitions.md:\n{table()}"
-    assert set(re.findall(r"`(\w+)`", found[2])) == set(CATALOGUE)
+    match = BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
+    assert match is not None
+    assert match[2] == table(), f"put this between the two comments of docs/definitions.md:\n{table()}"
+    assert set(re.findall(r"`(\w+)`", match[2])) == set(CATALOGUE)
 
 
 def seen_table() -> str:
-    """The figures of the engine's own view as Markdown."""
+    """The figures of the engine view as Markdown."""
     lines = ["| figure | unit | definition | name |", "|---|---|---|---|"]
     lines += [
-        f"| {one.title} | {one.unit.value or 'count'} | {one.definition} | `{one.name}` |"
-        for one in ENGINE_FIGURES.values()
+        f"| {figure.title} | {figure.unit.value or 'count'} | {figure.definition} | `{figure.name}` |"
+        for figure in ENGINE_FIGURES.values()
     ]
     return "\n".join(lines) + "\n"
 
 
 def test_the_list_of_the_engines_own_figures_is_its_catalogue() -> None:
-    found = SEEN_BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
-    assert found is not None
-    assert found[1] == seen_table(), f"put this between the two comments of docs/definitions.md:\n{seen_table()}"
+    match = SEEN_BLOCK.search(DOCUMENT.read_text(encoding="utf-8"))
+    assert match is not None
+    assert match[1] == seen_table(), f"put this between the two comments of docs/definitions.md:\n{seen_table()}"
 
 
 def test_every_metric_is_defined_once() -> None:
-    names = [name for one in definitions() for name in one.names]
+    names = [name for definition in definitions() for name in definition.names]
     assert sorted(names) == sorted(CATALOGUE)
 
 

@@ -37,13 +37,13 @@ def test_700_watts_over_30_seconds() -> None:
 
 def test_idle_draw_is_taken_away() -> None:
     """Idle 100 W: 21,000 − 100 × 30 = 18,000 J."""
-    found = energy(samples(), WINDOW, idle=Window(45 * S, 59 * S))
-    assert found.above_idle_j.value == pytest.approx(18_000, rel=0.01)
+    window_energy = energy(samples(), WINDOW, idle=Window(45 * S, 59 * S))
+    assert window_energy.above_idle_j.value == pytest.approx(18_000, rel=0.01)
 
 
 def test_two_gpus_add_up() -> None:
-    both = samples(300.0) + samples(400.0, source="gpu1")
-    assert energy(both, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
+    two_gpus = samples(300.0) + samples(400.0, source="gpu1")
+    assert energy(two_gpus, WINDOW).total_j.value == pytest.approx(21_000, rel=0.005)
 
 
 def test_a_gpu_whose_power_is_shared_leaves_the_sum_without_a_number() -> None:
@@ -52,10 +52,10 @@ def test_a_gpu_whose_power_is_shared_leaves_the_sum_without_a_number() -> None:
 
 
 def test_a_short_window_is_refused() -> None:
-    """In 0.05 s the counter may not step at all."""
-    found = energy(samples(), Window(60 * S, 60 * S + S // 20))
-    assert found.total_j.reason == "energy needs a window of 15 s, this one has 0.1 s"
-    assert found.above_idle_j.reason == found.total_j.reason
+    """In 0.05 s the counter may not advance at all."""
+    window_energy = energy(samples(), Window(60 * S, 60 * S + S // 20))
+    assert window_energy.total_j.reason == "energy needs a window of 15 s, this one has 0.1 s"
+    assert window_energy.above_idle_j.reason == window_energy.total_j.reason
 
 
 def test_counter_and_power_that_disagree_are_both_doubted() -> None:
@@ -75,7 +75,7 @@ def test_a_counter_that_stands_still_gives_no_energy(with_power: bool) -> None:
 
 @pytest.mark.parametrize(("stuck_s", "believed"), [(2.0, True), (2.1, False)])
 def test_a_counter_may_stand_still_for_two_seconds(stuck_s: float, believed: bool) -> None:
-    """Stuck from 70 s on, then in a hurry: over the window as a whole the sums are right."""
+    """Stuck from 70 s on, then catching up: over the whole window the sums are correct."""
     seconds = np.arange(500, 1000) / 10
     joules = [700 * (70.0 if 70 <= t <= 70 + stuck_s else t) for t in seconds]
     records = [gpu(float(t), energy_j=float(j)) for t, j in zip(seconds, joules, strict=True)]
@@ -90,7 +90,7 @@ def test_a_counter_without_power_readings_is_believed() -> None:
 
 
 def test_two_samples_at_the_edges_are_enough() -> None:
-    """0 J at 60 s and 1 J at 90 s: the window is covered to the instant, and 1 J is a movement."""
+    """0 J at 60 s and 1 J at 90 s: the samples cover the window exactly, and 1 J counts as an increase."""
     records = [gpu(60, energy_j=0.0), gpu(90, energy_j=1.0)]
     assert energy(records, WINDOW).total_j.value == pytest.approx(1.0)
     assert energy(records[:1], WINDOW).total_j.reason == "gpu0: energy_j was not sampled"
@@ -108,7 +108,7 @@ def test_power_may_be_five_percent_off(watts: float, believed: bool) -> None:
 
 
 def test_power_is_integrated_between_its_samples() -> None:
-    """From 0 W at 50 s evenly to 100 W at 100 s: 20 W at 60 s, 80 W at 90 s, so 50 W × 30 s = 1,500 J."""
+    """Power rises evenly from 0 W at 50 s to 100 W at 100 s: 20 W at 60 s, 80 W at 90 s, so 50 W × 30 s = 1,500 J."""
     ends = [gpu(50, power_w=0.0), gpu(100, power_w=100.0)]
     counter = [gpu(t, energy_j=(t - 50) ** 2) for t in range(51, 100)]  # the integral of 2 (t − 50) W
     assert energy([*counter, *ends], WINDOW).total_j.value == pytest.approx(40**2 - 10**2)
@@ -133,12 +133,14 @@ def test_no_gpu_and_no_counter() -> None:
     assert energy([], WINDOW).total_j.reason == "no GPU was sampled"
     blind = [gpu(t, power_w=700.0) for t in range(50, 100)]
     assert energy(blind, WINDOW).total_j.reason == "gpu0: energy_j was not sampled"
-    told = [TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)]
-    assert energy(told, WINDOW).total_j.reason == "gpu0: not supported"
+    records = [
+        TelemetryRecord(t * S, "gpu0", {"energy_j": None}, {"energy_j": "not supported"}) for t in range(50, 100)
+    ]
+    assert energy(records, WINDOW).total_j.reason == "gpu0: not supported"
 
 
 def test_energy_per_token() -> None:
-    """21,000 J over 3,000 tokens: 7 J each; over none there is no such number."""
+    """21,000 J over 3,000 tokens: 7 J each; without tokens there is no value."""
     assert per_unit(Value(21_000.0), 3_000, "output token").value == pytest.approx(7.0)
     assert per_unit(Value(21_000.0), 1, "request").value == pytest.approx(21_000)
     assert per_unit(Value(21_000.0), 0, "output token").reason == "no output token in the window"
@@ -157,7 +159,7 @@ def test_peak_host_memory_is_the_largest_sample_of_the_engine() -> None:
 
 
 def test_what_several_processes_share_counts_once() -> None:
-    """Three of 100 each, of which 60 are common to all: 300 − 2 × 60, at the peak as at the reading after the load."""
+    """Three of 100 each, of which 60 are common to all: 300 − 2 × 60, at the peak and at the reading after the load."""
     samples = [TelemetryRecord(t, "engine", {"rss_bytes": rss, "processes": 3}) for t, rss in ((1, 300), (2, 340))]
     after = TelemetryRecord(3, "memory", {"pss_bytes": 180, "rss_bytes": 300})
     assert peak_host_bytes([*samples, after]).value == 340 - 120
@@ -182,7 +184,7 @@ def test_peak_gpu_memory_is_the_largest_instant_over_all_gpus() -> None:
     ]
     assert peak_gpu_bytes(records).value == 70.0
     assert peak_gpu_bytes([]).reason == "no GPU was sampled"
-    told = [TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})]
-    assert peak_gpu_bytes(told).reason == "no driver"
+    driverless = TelemetryRecord(1, "sampler", {}, {"nvml": "no driver"})
+    assert peak_gpu_bytes([driverless]).reason == "no driver"
     without = TelemetryRecord(1, "gpu0", {"memory_used_bytes": None}, {"memory_used_bytes": "Not Supported"})
     assert peak_gpu_bytes([without]).reason == "Not Supported"

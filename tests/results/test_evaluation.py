@@ -1,4 +1,4 @@
-"""Perplexities of two evaluations, compared piece by piece: by hand, at the command line, and every complaint."""
+"""Perplexities of two evaluations, compared piece by piece: by hand, on the command line, and every error message."""
 
 import json
 import math
@@ -20,20 +20,20 @@ NATS = [200.0, 310.0, 250.0, 110.0]
 
 
 def evaluation(nats: list[float], **changes: object) -> Evaluation:
-    some = Interval(1.0, 0.9, 1.1, 4)
+    interval = Interval(1.0, 0.9, 1.1, 4)
     whole = Evaluation(
         model="tiny", url=None, dtype="float32", kv_cache_dtype="auto", reference=None, text=None, text_sha256="1a",
-        tokens_sha256="2b", pieces=len(nats), tokens=sum(SIZES), perplexity=some, nats_per_token=some,
-        top1_match=some, reference_perplexity=None, perplexity_ratio=None, kl_nats_per_token=None, kl_absent=None,
+        tokens_sha256="2b", pieces=len(nats), tokens=sum(SIZES), perplexity=interval, nats_per_token=interval,
+        top1_match=interval, reference_perplexity=None, perplexity_ratio=None, kl_nats_per_token=None, kl_absent=None,
         token_match=None, near_ties=None, choices=None,
-        piece_sums=[PieceSum(size, each) for size, each in zip(SIZES, nats, strict=False)],
+        piece_sums=[PieceSum(size, piece_nats) for size, piece_nats in zip(SIZES, nats, strict=False)],
     )  # fmt: skip
     return msgspec.structs.replace(whole, **changes)
 
 
 @pytest.fixture
 def files(tmp_path: Path):
-    """`files(nats, **changes)`: a baseline, and a candidate with these nats."""
+    """`files(nats, **changes)` writes a baseline, and a candidate with these nats."""
 
     def write(nats: list[float], **changes: object) -> tuple[Path, Path]:
         a, b = tmp_path / "a.json", tmp_path / "b.json"
@@ -53,23 +53,23 @@ def test_the_ratio_and_its_interval_are_those_of_paired_pieces(files):
     a, b = files([202.0, 314.0, 253.0, 111.0], kv_cache_dtype="int8")
     compared = compare_evaluations(a, b, config())
     assert (compared.a, compared.b) == ("tiny in float32", "tiny in float32, KV cache int8")
-    found = compared.primary
-    assert found.ratio is not None
+    comparison = compared.primary
+    assert comparison.ratio is not None
     half = 3.182446 * math.sqrt(4 / 3 * (36 + 64 + 1 + 9) / 49) / 350
-    assert found.ratio.centre == pytest.approx(math.exp(10 / 350))
-    assert found.ratio.low == pytest.approx(math.exp(10 / 350 - half))
-    assert found.ratio.high == pytest.approx(math.exp(10 / 350 + half))
-    assert (found.metric, found.level) == ("perplexity", "350 tokens of the built-in text")
-    assert found.evidence is not None
-    # of 16 choices of signs, the two that agree are as extreme
-    assert found.evidence.permutation_p == 2 / 16
-    assert found.judgement is Judgement.WORSE  # that is as small as it can be
+    assert comparison.ratio.centre == pytest.approx(math.exp(10 / 350))
+    assert comparison.ratio.low == pytest.approx(math.exp(10 / 350 - half))
+    assert comparison.ratio.high == pytest.approx(math.exp(10 / 350 + half))
+    assert (comparison.metric, comparison.level) == ("perplexity", "350 tokens of the built-in text")
+    assert comparison.evidence is not None
+    # of 16 choices of signs, only the two with equal signs are as extreme
+    assert comparison.evidence.permutation_p == 2 / 16
+    assert comparison.judgement is Judgement.WORSE  # the p-value is the smallest possible
     assert judge_evaluations(a, b, config()).outcome is Outcome.REGRESSION
 
 
 def test_equal_evaluations_are_no_regression_and_better_ones_neither(files):
     assert judge_evaluations(*files(NATS), config()).outcome is Outcome.NO_REGRESSION
-    verdict = judge_evaluations(*files([each - 3 for each in NATS]), config())
+    verdict = judge_evaluations(*files([piece_nats - 3 for piece_nats in NATS]), config())
     assert verdict.outcome is Outcome.NO_REGRESSION
     assert verdict.compared.primary.judgement is Judgement.BETTER
 
@@ -82,8 +82,8 @@ def test_noise_beyond_the_band_is_undecided(files):
 
 
 def test_the_band_is_one_percent_unless_given():
-    of = [perplexity_config(0.01, band) for band in (None, 0.2, "2%", ["perplexity=4%"])]
-    assert [each.bands.get("perplexity", each.band) for each in of] == [0.01, 0.2, 0.02, 0.04]
+    configs = [perplexity_config(0.01, band) for band in (None, 0.2, "2%", ["perplexity=4%"])]
+    assert [parsed.bands.get("perplexity", parsed.band) for parsed in configs] == [0.01, 0.2, 0.02, 0.04]
     with pytest.raises(NotComparable, match="unknown metric 'ttft_p99'; known: perplexity"):
         perplexity_config(0.01, ["ttft_p99=1%"])
 
@@ -125,7 +125,7 @@ def gate(a: Path, b: Path, *more: str) -> int:
 
 
 def test_the_gate_has_exit_codes_and_files_for_it(files, tmp_path: Path, capsys):
-    worse = files([each * 1.05 for each in NATS], url="http://h:8000", model="served")
+    worse = files([piece_nats * 1.05 for piece_nats in NATS], url="http://h:8000", model="served")
     outputs = ["--markdown", str(tmp_path / "m"), "--junit", str(tmp_path / "x"), "--github"]
     assert gate(*worse, *outputs) == 1
     printed = capsys.readouterr().out

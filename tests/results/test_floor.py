@@ -1,4 +1,4 @@
-"""The noise floor of a machine: what it rests on, where it is stored, and that a gate finds it."""
+"""The noise floor of a machine: how it is computed, where it is stored, and that a gate finds it."""
 
 import json
 import math
@@ -88,10 +88,10 @@ def test_it_is_stored_beside_the_runs_and_a_gate_finds_it(tmp_path: Path, capsys
     assert bakeoff(*gate) == 2, "one run of main may have had a good day"
     capsys.readouterr()
     assert bakeoff("floor", *map(str, made)) == 0
-    told = capsys.readouterr()
-    assert "c=8, 6 runs" in told.out
-    assert "ITL p50" in told.out
-    assert told.err == f"stored: {tmp_path / FLOOR_FILE}\n"
+    captured = capsys.readouterr()
+    assert "c=8, 6 runs" in captured.out
+    assert "ITL p50" in captured.out
+    assert captured.err == f"stored: {tmp_path / FLOOR_FILE}\n"
     assert bakeoff(*gate) == 1
     evidence = compare_sides(select(str(made[0])), select(str(branch))).primary.evidence
     assert evidence is not None
@@ -113,9 +113,9 @@ def test_a_floor_holds_for_its_series_alone(tmp_path: Path, runs: list[Path]) ->
     assert judge(select(str(a)), select(str(b))).outcome is Outcome.CANNOT_TELL
 
 
-@pytest.mark.parametrize(("text", "told"), [("{", "is damaged"), ('{"version": 9}', "has version 9, not 1")])
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("{", "is damaged"), ('{"version": 9}', "has version 9, not 1")])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / FLOOR_FILE).write_text(text)
-    with pytest.raises(RunUnreadable, match=f"{told}.*measure it again: bakeoff floor"):
+    with pytest.raises(RunUnreadable, match=f"{message}.*measure it again: bakeoff floor"):
         stored_floors(tmp_path)
     assert bakeoff("floor") == 2

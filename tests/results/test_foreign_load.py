@@ -1,4 +1,4 @@
-"""Foreign load where a reader sees it: in the summary, in the report's table of trials and in the data frames."""
+"""Foreign load where readers see it: in the summary, in the report's table of trials and in the data frames."""
 
 import io
 from pathlib import Path
@@ -14,24 +14,24 @@ from results.report.foreign_load import foreign_load_text
 from tests.results.builders import CORES, FAST, FOREIGN_SHARE, LOADS, Sheet, build_run
 
 
-def test_the_summary_has_one_line_of_it(demo: results.Run) -> None:
+def test_the_summary_has_a_line_of_foreign_load(demo: results.Run) -> None:
     out = io.StringIO()
     print_summary(demo, Console(file=out))
     assert "\nforeign load: median 0.400 %, at most 0.400 % of the cores\n" in out.getvalue()
 
 
-def test_the_report_says_it_of_the_run_and_of_each_trial(demo: results.Run) -> None:
+def test_the_report_has_the_foreign_load_of_the_run_and_each_trial(demo: results.Run) -> None:
     page = render_html(demo)
     assert "median 0.400 %, at most 0.400 % of the cores" in page
     assert page.count('<td class="number">0.400 %</td>') == len(demo.finished)
 
 
-def test_frames_have_it_for_each_trial(demo: results.Run) -> None:
+def test_frames_have_the_foreign_load_of_each_trial(demo: results.Run) -> None:
     assert demo.trials.foreign_cpu_share.tolist() == pytest.approx([FOREIGN_SHARE] * len(demo.finished))
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> results.Run:
+def small_run(tmp_path: Path) -> results.Run:
     return results.load(build_run(tmp_path, Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=2, requests=4)))
 
 
@@ -41,18 +41,18 @@ def without_own(record: TelemetryRecord) -> TelemetryRecord:
     return changed if record.source == "cpu" else record
 
 
-def test_where_it_is_not_known_the_reason_stands(one: results.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = one.folder.trial(one.finished[0].record.id)
+def test_unknown_foreign_load_has_a_reason(small_run: results.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = small_run.folder.trial(small_run.finished[0].record.id)
     log = first.telemetry_log
     lines = [msgspec.json.decode(line, type=TelemetryRecord) for line in log.read_bytes().splitlines()]
     log.write_bytes(b"".join(msgspec.json.encode(without_own(record)) + b"\n" for record in lines))
-    assert foreign_load_text(results.load(one.path)).endswith("of the cores, known of 1 of 2 trials")
-    second = one.folder.trial(one.finished[1].record.id)
+    assert foreign_load_text(results.load(small_run.path)).endswith("of the cores, known of 1 of 2 trials")
+    second = small_run.folder.trial(small_run.finished[1].record.id)
     second.telemetry_log.write_bytes(log.read_bytes())
-    assert foreign_load_text(results.load(one.path)) == "– (the engine is hidden)"
+    assert foreign_load_text(results.load(small_run.path)) == "– (the engine is hidden)"
 
 
-def test_a_run_without_samples_says_nothing(one: results.Run) -> None:
-    for trial in one.finished:
-        one.folder.trial(trial.record.id).telemetry_log.unlink()
-    assert foreign_load_text(results.load(one.path)) == ""
+def test_a_run_without_samples_says_nothing(small_run: results.Run) -> None:
+    for trial in small_run.finished:
+        small_run.folder.trial(trial.record.id).telemetry_log.unlink()
+    assert foreign_load_text(results.load(small_run.path)) == ""

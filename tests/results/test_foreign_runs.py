@@ -1,4 +1,4 @@
-"""A run that somebody else made: nothing outside its folder is read or written, whatever it says."""
+"""Runs from elsewhere: nothing outside the folder is read or written, whatever the run contains."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def fixture_private(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="foreign")
 def fixture_foreign(tmp_path: Path) -> Path:
-    """The run that was fetched from elsewhere, beside runs of our own."""
+    """A run that was fetched from elsewhere, beside our own runs."""
     return build_run(tmp_path / "runs", replace(SHEET, run_id="foreign"))
 
 
@@ -135,7 +135,7 @@ def link_log(run: Path, private: Path) -> None:
 
 
 def put_fifo(run: Path, private: Path) -> None:
-    """Reading it would wait for ever."""
+    """Reading it would block for ever."""
     del private
     (run / "trials" / "r1-e0-1" / "quality.json").unlink(missing_ok=True)
     os.mkfifo(run / "trials" / "r1-e0-1" / "quality.json")

@@ -1,4 +1,4 @@
-"""Binary logs: every record survives, a torn tail is left out, damage is not."""
+"""Binary logs: every record survives, a torn tail is dropped, and damage is reported."""
 
 import os
 import tracemalloc
@@ -74,7 +74,7 @@ def test_damage_is_not_a_torn_tail(tmp_path: Path):
 
 
 def test_a_frame_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path: Path):
-    """A sparse file has the bytes without taking any."""
+    """A sparse file has that many bytes without occupying them."""
     write(tmp_path / "log", ITEMS[:2])
     at = (tmp_path / "log").stat().st_size
     with (tmp_path / "log").open("ab") as file:

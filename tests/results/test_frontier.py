@@ -1,4 +1,4 @@
-"""Throughput against interactivity: which levels no other one beats in both."""
+"""Throughput against interactivity: the levels that no other level beats in both."""
 
 import io
 import re
@@ -21,17 +21,17 @@ CLOSED = tuple(Load(concurrency=n) for n in (1, 4, 8))
 GIB = 1 << 30
 
 
-def both(tmp_path: Path, **changes: object) -> Run:
+def fast_and_slow(tmp_path: Path, **changes: object) -> Run:
     sheet = Sheet(engines={"fast": FAST, "slow": SLOW}, loads=CLOSED, invalid=(), **changes)  # type: ignore[arg-type]
     return results.load(build_run(tmp_path, sheet))
 
 
-def of(points: list[FrontierPoint], engine: str) -> list[FrontierPoint]:
+def points_of(points: list[FrontierPoint], engine: str) -> list[FrontierPoint]:
     return [point for point in points if point.engine == engine]
 
 
 def test_a_point_is_one_over_tpot_and_the_output_of_all(tmp_path: Path) -> None:
-    run = both(tmp_path)
+    run = fast_and_slow(tmp_path)
     points = frontier([run])
     assert len(points) == 6
     for point in points:
@@ -39,36 +39,36 @@ def test_a_point_is_one_over_tpot_and_the_output_of_all(tmp_path: Path) -> None:
         assert point.interactivity.centre == pytest.approx(1 / cell.intervals["tpot_p50_s"].centre)
         assert point.throughput == cell.intervals["output_tokens_per_s"]
         assert (point.gpus, point.per_gpu) == (None, None)
-    felt = [point.interactivity.centre for point in of(points, "fast")]
-    assert felt == sorted(felt, reverse=True)
+    interactivities = [point.interactivity.centre for point in points_of(points, "fast")]
+    assert interactivities == sorted(interactivities, reverse=True)
 
 
 def test_more_users_cost_each_of_them_and_the_slow_engine_is_beaten_everywhere(tmp_path: Path) -> None:
-    points = frontier([both(tmp_path)])
-    assert [point.load for point in of(points, "fast")] == ["c=1", "c=4", "c=8"]
-    assert all(point.own and point.joint for point in of(points, "fast"))
-    slow = of(points, "slow")
+    points = frontier([fast_and_slow(tmp_path)])
+    assert [point.load for point in points_of(points, "fast")] == ["c=1", "c=4", "c=8"]
+    assert all(point.own and point.joint for point in points_of(points, "fast"))
+    slow = points_of(points, "slow")
     assert slow[0].own, "alone it is beaten by none of its own"
     assert not any(point.joint for point in slow)
 
 
 def test_a_level_that_is_worse_in_both_is_on_no_frontier(tmp_path: Path) -> None:
-    """Crowding by more than the whole: eight users get less together than four, and each of them less."""
+    """Crowding above 1: eight users get less in total than four, and each of them gets less."""
     sheet = Sheet(engines={"a": replace(FAST, crowding=2.0)}, loads=CLOSED, invalid=())
     points = frontier([results.load(build_run(tmp_path, sheet))])
     assert [point.load for point in points if point.own] == ["c=1"]
 
 
 def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
-    one = both(tmp_path, run_id="one")
-    other = both(tmp_path, run_id="two")
-    points = frontier([one, other])
+    first = fast_and_slow(tmp_path, run_id="one")
+    second = fast_and_slow(tmp_path, run_id="two")
+    points = frontier([first, second])
     assert {point.engine for point in points} == {"fast (one)", "fast (two)", "slow (one)", "slow (two)"}
-    assert any(point.joint for point in of(points, "fast (one)"))
+    assert any(point.joint for point in points_of(points, "fast (one)"))
 
 
 def taking(run: Run, gpus: int) -> None:
-    """As if each engine had taken so many of four GPUs when it started."""
+    """Pretend that each engine took this many of four GPUs when it started."""
     before = [GIB // 2] * 4
     ready = [GIB // 2 + (40 * GIB if gpu < gpus else 300 << 20) for gpu in range(4)]
     start = Startup(
@@ -80,17 +80,17 @@ def taking(run: Run, gpus: int) -> None:
 
 
 def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:
-    one, four = both(tmp_path / "1", run_id="one"), both(tmp_path / "4", run_id="four")
-    taking(one, 1)
-    taking(four, 4)
-    points = frontier([results.load(one.path), results.load(four.path)])
+    on_one, on_four = fast_and_slow(tmp_path / "1", run_id="one"), fast_and_slow(tmp_path / "4", run_id="four")
+    taking(on_one, 1)
+    taking(on_four, 4)
+    points = frontier([results.load(on_one.path), results.load(on_four.path)])
     assert {point.engine: point.gpus for point in points if "fast" in point.engine} == {
         "fast (one)": 1,
         "fast (four)": 4,
     }
     for point in points:
         assert point.per_gpu == pytest.approx(point.throughput.centre / (point.gpus or 0))
-    assert not any(point.joint for point in of(points, "fast (four)")), "four GPUs for the same"
+    assert not any(point.joint for point in points_of(points, "fast (four)")), "four GPUs for the same"
 
 
 def test_the_table_shows_frontiers_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The gate's outcomes, and what each reader of them gets."""
+"""The gate's outcomes, and its output for each kind of reader."""
 
 import io
 from collections.abc import Callable
@@ -30,8 +30,8 @@ from tests.results.hostile import TERMINAL, XSS
 SAME = Sheet(engines={"main": FAST, "branch": FAST}, loads=LOADS[2:3], repeats=6, requests=16, invalid=(), regret=None)
 
 
-def slower(speed: Speed, by: float) -> Speed:
-    return replace(speed, ttft_s=speed.ttft_s * by, itl_s=speed.itl_s * by)
+def slower(speed: Speed, factor: float) -> Speed:
+    return replace(speed, ttft_s=speed.ttft_s * factor, itl_s=speed.itl_s * factor)
 
 
 def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
@@ -41,8 +41,8 @@ def sides(root: Path, sheet: Sheet) -> tuple[Side, Side]:
 
 
 def first(side: Side, trials: int) -> Side:
-    """The side as it was after so many of its trials."""
-    return msgspec.structs.replace(side, sessions={name: some[:trials] for name, some in side.sessions.items()})
+    """The side after its first ``trials`` trials of each session."""
+    return msgspec.structs.replace(side, sessions={name: records[:trials] for name, records in side.sessions.items()})
 
 
 def gated(root: Path, config: ComparisonConfig | None = None, **changes: object) -> GateVerdict:
@@ -50,12 +50,12 @@ def gated(root: Path, config: ComparisonConfig | None = None, **changes: object)
 
 
 def test_a_slower_branch_is_a_regression(tmp_path: Path) -> None:
-    found = gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)})
-    assert found.outcome is Outcome.REGRESSION
-    assert found.sentence.startswith("output at c=8: branch has 0.8")
-    assert found.sentence.endswith("that of main (99 % interval)")
-    assert {(worse.kind, worse.level) for worse in found.regressions} == {(RegressionKind.METRIC, "c=8")}
-    metrics = [worse.metric for worse in found.regressions]
+    verdict = gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)})
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.sentence.startswith("output at c=8: branch has 0.8")
+    assert verdict.sentence.endswith("that of main (99 % interval)")
+    assert {(worse.kind, worse.level) for worse in verdict.regressions} == {(RegressionKind.METRIC, "c=8")}
+    metrics = [worse.metric for worse in verdict.regressions]
     assert "itl_p50_s" in metrics
     assert "output_tokens_per_s" not in metrics, "that is what the sentence says"
 
@@ -65,55 +65,55 @@ def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
     assert (faster.outcome, faster.regressions) == (Outcome.NO_REGRESSION, [])
     path = build_run(tmp_path / "2", SAME)
     main = select(f"{path}@main")
-    itself = judge(main, main)
-    assert (itself.outcome, itself.compared.primary.judgement) == (Outcome.NO_REGRESSION, Judgement.SAME)
+    unchanged = judge(main, main)
+    assert (unchanged.outcome, unchanged.compared.primary.judgement) == (Outcome.NO_REGRESSION, Judgement.SAME)
 
 
 def test_no_regression_is_worse_by_no_more_than_the_band(tmp_path: Path) -> None:
-    """2 % worse for certain: within a band of 5 %, outside one of 0.5 %; and too few runs tell nothing."""
+    """2 % worse for certain: within a band of 5 %, outside one of 0.5 %; too few runs decide nothing."""
     pair = sides(tmp_path, replace(SAME, engines={"main": FAST, "branch": slower(FAST, 1.02)}))
     assert judge(*pair, ComparisonConfig(band=0.05)).outcome is Outcome.NO_REGRESSION
     assert judge(*pair, ComparisonConfig(band=0.001)).outcome is Outcome.REGRESSION
     few = [first(side, 2) for side in pair]
-    found = judge(*few, ComparisonConfig(band=0.001))
-    assert found.outcome is Outcome.CANNOT_TELL
-    assert "a change of" in found.sentence
+    verdict = judge(*few, ComparisonConfig(band=0.001))
+    assert verdict.outcome is Outcome.CANNOT_TELL
+    assert "a change of" in verdict.sentence
 
 
 def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     heavier = replace(FAST, rss_bytes=2 * FAST.rss_bytes)
-    found = gated(tmp_path, engines={"main": FAST, "branch": heavier})
-    assert found.compared.primary.judgement is not Judgement.WORSE
-    assert found.outcome is Outcome.REGRESSION
-    assert found.regressions == [Regression(RegressionKind.METRIC, "c=8", "peak_host_bytes")]
-    (line,) = regression_texts(found)
+    verdict = gated(tmp_path, engines={"main": FAST, "branch": heavier})
+    assert verdict.compared.primary.judgement is not Judgement.WORSE
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.regressions == [Regression(RegressionKind.METRIC, "c=8", "peak_host_bytes")]
+    (line,) = regression_texts(verdict)
     assert line.startswith("peak memory at c=8: branch has 1.95×")
     assert line.endswith("; lower is better")
-    assert found.sentence.startswith("not in the primary metric (output at c=8: branch has 1.00")
+    assert verdict.sentence.startswith("not in the primary metric (output at c=8: branch has 1.00")
 
 
 def test_requests_that_fail_more_often(tmp_path: Path) -> None:
     failing = replace(FAST, failing=(RequestOutcome.HTTP_ERROR,) * 3)
-    found = gated(tmp_path, engines={"main": FAST, "branch": failing}, requests=24)
-    assert found.outcome is Outcome.REGRESSION
-    assert found.regressions == [Regression(RegressionKind.METRIC, "c=8", "failures")]
-    (line,) = regression_texts(found)
+    verdict = gated(tmp_path, engines={"main": FAST, "branch": failing}, requests=24)
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.regressions == [Regression(RegressionKind.METRIC, "c=8", "failures")]
+    (line,) = regression_texts(verdict)
     assert line.startswith("failures at c=8: branch has 8.3 pp [")
     assert line.endswith("] relative to main (99 % interval); lower is better")
 
 
 def test_answers_that_only_the_branch_gets_wrong(tmp_path: Path) -> None:
     main, branch = sides(tmp_path, replace(SAME, regret=9.0))
-    found = judge(main, branch)
-    assert found.outcome is Outcome.REGRESSION
-    assert found.regressions[0] == Regression(RegressionKind.ANSWERS, "c=8")
-    assert regression_texts(found)[0].startswith("answers of branch at c=8 differ from the reference")
+    verdict = judge(main, branch)
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.regressions[0] == Regression(RegressionKind.ANSWERS, "c=8")
+    assert regression_texts(verdict)[0].startswith("answers of branch at c=8 differ from the reference")
     assert RegressionKind.ANSWERS not in {worse.kind for worse in judge(branch, main).regressions}
 
 
 def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path: Path) -> None:
-    found = gated(tmp_path / "1", invalid=(1, 2))
-    (note,) = found.notes
+    verdict = gated(tmp_path / "1", invalid=(1, 2))
+    (note,) = verdict.notes
     assert note.startswith("2 trials of branch are INVALID and excluded from every metric: gpu0 lowered its clocks")
     with pytest.raises(NoEvidence, match="branch has 1 valid trials at c=8, a gate needs 2"):
         gated(tmp_path / "2", repeats=2, invalid=(1,))
@@ -130,11 +130,11 @@ FAILING = invalid(
 SATURATED = invalid(FindingCode.SATURATED, first_in_flight=4.0, last_in_flight=40.0)
 DIED = invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")
 OF_BRANCH = (1, 2, 5, 6, 9, 10)
-"""Where the branch's trials stand in the plan: A B, B A, A B…"""
+"""Positions of the branch's trials in the plan: A B, B A, A B…"""
 
 
 @pytest.mark.parametrize(
-    ("void", "trials", "outcome", "kind", "told"),
+    ("void", "trials", "outcome", "kind", "text"),
     [
         (DIED, 1, Outcome.REGRESSION, RegressionKind.DIED, "trials at c=8: branch died in 1 of 6, main in 0 of 6"),
         (DIED, 6, Outcome.REGRESSION, RegressionKind.DIED, "trials at c=8: branch died in 6 of 6, main in 0 of 6"),
@@ -169,13 +169,13 @@ OF_BRANCH = (1, 2, 5, 6, 9, 10)
     ],
 )
 def test_invalid_trials_are_evidence_against_the_engine_that_caused_them(
-    tmp_path: Path, void: Finding, trials: int, outcome: Outcome, kind: RegressionKind, told: str
+    tmp_path: Path, void: Finding, trials: int, outcome: Outcome, kind: RegressionKind, text: str
 ) -> None:
-    found = gated(tmp_path, invalid=OF_BRANCH[:trials], void=void)
-    assert found.outcome is outcome
+    verdict = gated(tmp_path, invalid=OF_BRANCH[:trials], void=void)
+    assert verdict.outcome is outcome
     is_regression = outcome is Outcome.REGRESSION
-    assert Regression(kind, "c=8") in (found.regressions if is_regression else found.doubts)
-    assert any(told in line for line in (regression_texts if is_regression else doubt_texts)(found))
+    assert Regression(kind, "c=8") in (verdict.regressions if is_regression else verdict.doubts)
+    assert any(text in line for line in (regression_texts if is_regression else doubt_texts)(verdict))
     swapped = judge(*reversed(sides(tmp_path / "2", replace(SAME, invalid=OF_BRANCH[:1], void=void))))
     assert swapped.outcome is not Outcome.REGRESSION, "what the baseline does says nothing against the candidate"
 
@@ -187,14 +187,14 @@ def test_what_others_did_to_trials_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_did_not_start(tmp_path: Path) -> None:
-    """It has no trial at all, and the run FAILED: evidence against the branch, and none for it where it was main."""
+    """It has no trial at all and the run FAILED: evidence against the branch, but none for it if main failed."""
     failures = (EngineFailure("branch", 1, EngineFate.NOT_READY), EngineFailure("branch", 2, EngineFate.DIED))
     sheet = replace(SAME, engine_failures=failures, status=RunStatus.FAILED, finished=1)
     main, branch = sides(tmp_path, sheet)
-    found = judge(main, branch)
-    assert found.outcome is Outcome.REGRESSION
-    assert found.regressions[0] == Regression(RegressionKind.NOT_STARTED, None)
-    assert regression_texts(found) == ["starts: branch did not start or died between trials 2 times, main 0 times"]
+    verdict = judge(main, branch)
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.regressions[0] == Regression(RegressionKind.NOT_STARTED, None)
+    assert regression_texts(verdict) == ["starts: branch did not start or died between trials 2 times, main 0 times"]
     with pytest.raises(NoEvidence, match="branch has 0 valid trials at c=8"):
         judge(branch, main)
 
@@ -202,16 +202,16 @@ def test_an_engine_that_did_not_start(tmp_path: Path) -> None:
 def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
     """Half of each answer in half the time: twice the requests a second, and a regression."""
     halved = replace(FAST, delivers=0.5)
-    found = gated(tmp_path, engines={"main": FAST, "branch": halved})
-    assert found.outcome is Outcome.REGRESSION
-    assert found.regressions[0] == Regression(RegressionKind.WORK, "c=8")
-    line = regression_texts(found)[0]
+    verdict = gated(tmp_path, engines={"main": FAST, "branch": halved})
+    assert verdict.outcome is Outcome.REGRESSION
+    assert verdict.regressions[0] == Regression(RegressionKind.WORK, "c=8")
+    line = regression_texts(verdict)[0]
     assert line.startswith("work at c=8: branch did different work than main: output tokens delivered of those")
     assert "50.0 % instead of 100.0 %" in line
-    by_name = {one.metric: one for one in found.compared.comparisons}
+    by_name = {comparison.metric: comparison for comparison in verdict.compared.comparisons}
     for name in ("requests_per_s", "ttft_p50_s"):
         assert by_name[name].judgement is Judgement.UNCLEAR
-        assert why_text(found.compared, by_name[name]).startswith(
+        assert why_text(verdict.compared, by_name[name]).startswith(
             "the sides did different work, so request times cannot be compared: output tokens delivered"
         )
     assert by_name["itl_p50_s"].reason is not Reason.UNEQUAL_WORK, "a token's time is one whatever the answer's length"
@@ -222,8 +222,8 @@ def test_half_the_answer_is_no_speed_up(tmp_path: Path) -> None:
 def test_an_slo_that_is_missed_is_a_regression(tmp_path: Path) -> None:
     """Every answer of the branch takes longer than the SLO allows: goodput and attainment fall to 0."""
     sheet = {"engines": {"main": FAST, "branch": slower(FAST, 3.0)}, "slo": Slo(tpot_s=0.009), "requests": 24}
-    found = gated(tmp_path, **sheet)
-    words = {one.metric: one for one in found.compared.comparisons}
+    verdict = gated(tmp_path, **sheet)
+    words = {comparison.metric: comparison for comparison in verdict.compared.comparisons}
     assert words["goodput_per_s"].judgement is words["attainment"].judgement is Judgement.WORSE
     assert reason_text(words["goodput_per_s"]) == "0 in 0 of 6 runs of A and in 6 of 6 of B"
     assert words["attainment"].difference is not None
@@ -245,24 +245,24 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
         return msgspec.structs.replace(side, sessions={session: trials})
 
     whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[Value(0.1)] * 5, lost)
-    found = judge(whole, torn, ComparisonConfig(metrics=("ttft_p99_s",)))
-    assert found.outcome is Outcome.REGRESSION
-    assert regression_texts(found) == [
+    verdict = judge(whole, torn, ComparisonConfig(metrics=("ttft_p99_s",)))
+    assert verdict.outcome is Outcome.REGRESSION
+    assert regression_texts(verdict) == [
         "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; lower is better"
     ]
     assert judge(torn, whole, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
 def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
-    """A p99 needs 662 requests: a branch that has not as many is not let through without one."""
+    """A p99 needs 662 requests: a branch with fewer does not pass without one."""
     a, b = sides(tmp_path, SAME)
     (session,) = a.sessions
     enough = [msgspec.structs.replace(t, metrics=t.metrics | {"ttft_p99_s": Value(0.1)}) for t in a.sessions[session]]
     a = msgspec.structs.replace(a, sessions={session: enough})
-    found = judge(a, b, ComparisonConfig(metrics=("ttft_p99_s",)))
-    assert found.outcome is Outcome.CANNOT_TELL
-    assert found.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
-    assert doubt_texts(found) == [
+    verdict = judge(a, b, ComparisonConfig(metrics=("ttft_p99_s",)))
+    assert verdict.outcome is Outcome.CANNOT_TELL
+    assert verdict.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
+    assert doubt_texts(verdict) == [
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
     ]
     assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
@@ -282,33 +282,33 @@ def test_the_terminal_says_it_last(tmp_path: Path) -> None:
 
 
 def test_junit_has_a_case_for_each_metric(tmp_path: Path) -> None:
-    found = gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)}, regret=9.0)
-    suite = ET.fromstring(junit_xml(found)).find("testsuite")
+    verdict = gated(tmp_path, engines={"main": FAST, "branch": slower(FAST, 1.2)}, regret=9.0)
+    suite = ET.fromstring(junit_xml(verdict)).find("testsuite")
     assert suite is not None
     cases = suite.findall("testcase")
-    assert len(cases) == len(found.compared.comparisons) + 1
+    assert len(cases) == len(verdict.compared.comparisons) + 1
     failures = [case for case in cases if case.find("failure") is not None]
-    assert len(failures) == int(suite.get("failures", "")) == len(found.regressions) + 1
+    assert len(failures) == int(suite.get("failures", "")) == len(verdict.regressions) + 1
     assert (failures[-1].get("classname"), failures[-1].get("name")) == ("bakeoff.c=8", "gate: answers")
     assert suite.get("errors") == "0"
 
 
-def test_everybody_is_told_of_doubts(tmp_path: Path) -> None:
-    found = gated(tmp_path, invalid=OF_BRANCH[:1], void=FAILING)
-    (doubt,) = doubt_texts(found)
-    suite = ET.fromstring(junit_xml(found)).find("testsuite")
+def test_every_output_reports_doubts(tmp_path: Path) -> None:
+    verdict = gated(tmp_path, invalid=OF_BRANCH[:1], void=FAILING)
+    (doubt,) = doubt_texts(verdict)
+    suite = ET.fromstring(junit_xml(verdict)).find("testsuite")
     assert suite is not None
     assert [error.get("message") for error in suite.findall("testcase/error")] == [doubt]
-    assert f"- {doubt}" in gate_markdown(found)
-    assert f"::warning title=bakeoff gate::{doubt}" in annotations(found)
-    assert f"  ? {doubt}" in shown(found)
+    assert f"- {doubt}" in gate_markdown(verdict)
+    assert f"::warning title=bakeoff gate::{doubt}" in annotations(verdict)
+    assert f"  ? {doubt}" in shown(verdict)
 
 
-def test_junit_calls_what_cannot_be_told_an_error(tmp_path: Path) -> None:
+def test_junit_reports_an_undecided_gate_as_an_error(tmp_path: Path) -> None:
     pair = [first(side, 2) for side in sides(tmp_path, SAME)]
-    found = judge(*pair, ComparisonConfig(band=0.0001))
-    assert found.outcome is Outcome.CANNOT_TELL
-    suite = ET.fromstring(junit_xml(found)).find("testsuite")
+    verdict = judge(*pair, ComparisonConfig(band=0.0001))
+    assert verdict.outcome is Outcome.CANNOT_TELL
+    suite = ET.fromstring(junit_xml(verdict)).find("testsuite")
     assert suite is not None
     assert suite.get("errors") == "1"
 
@@ -322,7 +322,7 @@ def hostile(root: Path, text: str) -> GateVerdict:
 
 
 @pytest.mark.parametrize("write", [gate_markdown, annotations, shown])
-def test_texts_of_others_stay_texts(tmp_path: Path, write: Callable[[GateVerdict], str]) -> None:
+def test_foreign_texts_are_not_interpreted(tmp_path: Path, write: Callable[[GateVerdict], str]) -> None:
     nasty = "".join((*XSS, *TERMINAL)) + "\n::error::forged|%0A"
     text = write(hostile(tmp_path, nasty.replace("/", "").replace("@", "")))
     assert not any(ord(c) < 0x20 and c != "\n" for c in text)

@@ -25,7 +25,7 @@ TINY = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=2, requests=5, inv
 
 
 def run_of(root: Path, number: int, **changes: object) -> None:
-    """One run; from number 5 on slower by a half."""
+    """One run; from number 5 on 50 % slower."""
     slower = 1.5 if number >= 5 else 1.0
     speed = replace(FAST, ttft_s=FAST.ttft_s * slower, itl_s=FAST.itl_s * slower)
     status = changes.pop("status", RunStatus.COMPLETE)
@@ -45,17 +45,17 @@ def runs_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_of_runs(runs: Path) -> None:
-    series = history(runs, metrics=("itl_p50_s", "output_tokens_per_s", "failures"))
-    assert [(one.engine, one.level, one.metric, len(one.points)) for one in series] == [
+    all_series = history(runs, metrics=("itl_p50_s", "output_tokens_per_s", "failures"))
+    assert [(series.engine, series.level, series.metric, len(series.points)) for series in all_series] == [
         ("only", "c=1", "itl_p50_s", 10), ("only", "c=1", "output_tokens_per_s", 10),
     ]  # fmt: skip
-    for one, ratio in zip(series, (1.5, 1 / 1.5), strict=True):
-        (change,) = one.changes
+    for series, ratio in zip(all_series, (1.5, 1 / 1.5), strict=True):
+        (change,) = series.changes
         assert (change.last_before.run, change.first_after.run) == ("run-04", "run-05")
         assert change.step.ratio == pytest.approx(ratio, rel=0.03)
         assert change.is_worse
     out = io.StringIO()
-    print_history(series, Console(file=out, width=180))
+    print_history(all_series, Console(file=out, width=180))
     assert "000000004..000000005" in out.getvalue()
     assert "▼ worse" in out.getvalue()
     assert "2 steps and 0 drifts in 2 series of up to 10 runs; 0 series never changed" in out.getvalue()
@@ -63,13 +63,16 @@ def test_a_folder_of_runs(runs: Path) -> None:
 
 
 def test_only_runs_that_belong_together(runs: Path, tmp_path: Path) -> None:
-    (one,) = history(runs, branch="main", metrics=("itl_p50_s",))
-    assert "run-03" not in {point.run for point in one.points}
+    (series,) = history(runs, branch="main", metrics=("itl_p50_s",))
+    assert "run-03" not in {point.run for point in series.points}
     for number in range(7):
         run_of(tmp_path, number, **({"environment": {"cpu": "other", "cores": 64}} if number > 5 else {}))
     run_of(tmp_path, 8, status=RunStatus.INTERRUPTED)
-    series = history(tmp_path, metrics=("itl_p50_s",))
-    assert [(one.machine, len(one.points)) for one in series] == [("Xeon 8468, 2 cores", 6), ("other, 64 cores", 1)]
+    by_machine = history(tmp_path, metrics=("itl_p50_s",))
+    assert [(series.machine, len(series.points)) for series in by_machine] == [
+        ("Xeon 8468, 2 cores", 6),
+        ("other, 64 cores", 1),
+    ]
 
 
 def test_what_is_no_history(runs: Path, tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def printed(series: list[Series]) -> str:
 
 
 def test_a_night_at_0_silences_no_series() -> None:
-    """It is named and left out; the step is found in the rest."""
+    """The night is named and left out; the step is found in the rest."""
     values = [*quiet(20), *quiet(20, 18.0, seed=2)]
     values[7] = 0.0
     (series,) = seen(nights(RATE, values), RATE)
@@ -164,12 +167,12 @@ def test_a_newest_run_far_on_the_bad_side_is_a_doubt_until_more_follow() -> None
 
 
 def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
-    """A hundredth over all series: chance sets no newest run apart every other night because there are many."""
+    """The chance of a false outlier is 1 % over all series, however many there are."""
     values = [*quiet(40), 20 * 1.028]
     for many, doubt in ((1, Doubt.OUTLIER), (5, None)):
         names = ["itl_p50_s", "itl_p90_s", "itl_p95_s", "itl_p99_s", "ttft_p50_s"][:many]
-        series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
-        assert [one.doubt for one in series] == [doubt] * many
+        all_series = seen([night(i, dict.fromkeys(names, value)) for i, value in enumerate(values)], *names)
+        assert [series.doubt for series in all_series] == [doubt] * many
 
 
 def test_a_series_that_the_newest_run_should_continue_and_does_not() -> None:
@@ -177,9 +180,9 @@ def test_a_series_that_the_newest_run_should_continue_and_does_not() -> None:
     (series,) = seen([*old, night(10, {TIME: None})], TIME)
     assert (series.is_current, series.doubt) == (True, Doubt.NO_VALUE)
     elsewhere = [night(10 + i, {TIME: value}, machine="there") for i, value in enumerate(quiet(3))]
-    here, there = seen([*old, *elsewhere], TIME)
-    assert (here.is_current, here.doubt) == (False, None), "it ended when the machine changed"
-    assert (there.is_current, there.doubt) == (True, Doubt.TOO_FEW)
+    ended, continued = seen([*old, *elsewhere], TIME)
+    assert (ended.is_current, ended.doubt) == (False, None), "it ended when the machine changed"
+    assert (continued.is_current, continued.doubt) == (True, Doubt.TOO_FEW)
     other = night(10, {TIME: 20.0}, engine="other")
     first, second = seen([*old, other], TIME)
     assert (first.is_current, second.doubt) == (False, Doubt.TOO_FEW), "the newest run had no such engine in its plan"

@@ -1,4 +1,4 @@
-"""The index: true to its folder, whatever happened to either."""
+"""The index agrees with its folder, whatever happens to either of them."""
 
 import sqlite3
 from dataclasses import replace
@@ -39,11 +39,11 @@ def test_the_manifest_first_the_figures_when_they_are_folded(tmp_path: Path) -> 
         assert (planned.name, planned.planned, planned.finished, planned.is_folded) == ("demo", 2, None, False)
         assert index.unfolded() == 1
         index.keep(facts_of(tmp_path / "one"), scan.unfolded["one"])
-        (known,) = index.runs(Query())
-        assert (known.finished, known.valid, known.is_folded, index.unfolded()) == (2, 2, True, 0)
-        assert known.cells[0].metrics["output_tokens_per_s"].trials == 2
-        assert known.headline is not None
-        assert known.headline.values["only"] == known.cells[0].metrics["output_tokens_per_s"].mean
+        (folded,) = index.runs(Query())
+        assert (folded.finished, folded.valid, folded.is_folded, index.unfolded()) == (2, 2, True, 0)
+        assert folded.cells[0].metrics["output_tokens_per_s"].trials == 2
+        assert folded.headline is not None
+        assert folded.headline.values["only"] == folded.cells[0].metrics["output_tokens_per_s"].mean
         assert index.scan() == msgspec.structs.replace(scan, changed=[], unfolded={})
 
 
@@ -62,8 +62,8 @@ def test_new_changed_and_gone_runs(tmp_path: Path) -> None:
     with Index(tmp_path) as index:
         index.refresh()
         a_run(tmp_path, "two", status=RunStatus.FAILED, failure="the engine died")
-        one = RunFolder(tmp_path / "one")
-        amend(one.path, name="renamed")
+        folder = RunFolder(tmp_path / "one")
+        amend(folder.path, name="renamed")
         assert sorted(index.scan().changed) == ["one", "two"]
         assert {facts.id: facts.name for facts in index.runs(Query())} == {"one": "renamed", "two": "demo"}
         (tmp_path / "one").rename(tmp_path.parent / "elsewhere")
@@ -162,7 +162,7 @@ def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:
     assert "requests.jsonl: line 1 is damaged" in (facts.problem or "")
 
 
-def test_what_is_no_run_is_left_alone(tmp_path: Path) -> None:
+def test_folders_that_are_no_runs_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()
@@ -197,7 +197,7 @@ def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_the_index_lives_in_memory(tmp_path: Path) -> None:
     a_run(tmp_path, "one")
-    (tmp_path / INDEX_FILE).mkdir()  # root may write anywhere, but not a file over a folder
+    (tmp_path / INDEX_FILE).mkdir()  # even root cannot write a file over a folder
     with Index(tmp_path) as index:
         index.refresh()
         assert ids(index) == ["one"]

@@ -26,7 +26,7 @@ def test_worked_interval() -> None:
 
 
 def test_values_at_zero_get_the_plain_interval() -> None:
-    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484; none of them is negative, and no bound is."""
+    """0, 1 and 2: mean 1, deviation 1, half-width 4.3027 / √3 = 2.484; no value and no bound is negative."""
     interval = log_t_interval([0.0, 1.0, 2.0])
     assert interval is not None
     assert (interval.centre, interval.low, interval.high) == pytest.approx((1.0, 0.0, 3.484), abs=1e-3)
@@ -56,11 +56,11 @@ def test_bounds_stay_where_values_can_be(unit: Unit, values: list[float], expect
 
 def test_few_values() -> None:
     assert log_t_interval([]) is None
-    one = log_t_interval([5.0])
-    assert one is not None
-    assert one.centre == pytest.approx(5.0)
-    assert (one.low, one.high, one.n) == (None, None, 1)
-    assert one.reason == "one trial has no interval; raise repeats"
+    interval = log_t_interval([5.0])
+    assert interval is not None
+    assert interval.centre == pytest.approx(5.0)
+    assert (interval.low, interval.high, interval.n) == (None, None, 1)
+    assert interval.reason == "one trial has no interval; raise repeats"
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])
@@ -96,17 +96,17 @@ def test_the_reciprocal_of_an_interval_swaps_its_bounds() -> None:
 
 def test_a_ratio_of_groups_of_one_size_is_the_t_interval_of_their_means():
     means = [1.0, 2.0, 4.0]
-    found = ratio_interval([10 * mean for mean in means], [10, 10, 10])
+    interval = ratio_interval([10 * mean for mean in means], [10, 10, 10])
     # m = 7/3, d = 1.5275, t of two degrees of freedom 4.3027
-    assert (found.centre, found.n) == (pytest.approx(7 / 3), 3)
-    assert found.high == pytest.approx(7 / 3 + 4.302653 * 1.527525 / math.sqrt(3))
-    assert found.low == pytest.approx(2 * found.centre - found.high)
+    assert (interval.centre, interval.n) == (pytest.approx(7 / 3), 3)
+    assert interval.high == pytest.approx(7 / 3 + 4.302653 * 1.527525 / math.sqrt(3))
+    assert interval.low == pytest.approx(2 * interval.centre - interval.high)
 
 
 def test_a_ratio_weighs_groups_by_their_size():
-    found = ratio_interval([20.0, 30.0, 10.0], [10, 10, 5])
-    assert found.centre == pytest.approx(2.4)
-    assert found.high == pytest.approx(2.4 + 4.302653 * math.sqrt(3 / 2 * (16 + 36 + 4)) / 25)
+    interval = ratio_interval([20.0, 30.0, 10.0], [10, 10, 5])
+    assert interval.centre == pytest.approx(2.4)
+    assert interval.high == pytest.approx(2.4 + 4.302653 * math.sqrt(3 / 2 * (16 + 36 + 4)) / 25)
     assert ratio_interval([3.0], [2]) == Interval(1.5, None, None, 1, "one group has no interval")
 
 
@@ -115,6 +115,6 @@ def test_a_ratio_weighs_groups_by_their_size():
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (5, 10, 0.2366, 0.7634), (99, 100, 0.9455, 0.9982)],
 )
 def test_wilson_intervals_are_those_of_tables(successes: int, n: int, low: float, high: float):
-    found = wilson_interval(successes, n)
-    assert (found.centre, found.n) == (successes / n, n)
-    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+    interval = wilson_interval(successes, n)
+    assert (interval.centre, interval.n) == (successes / n, n)
+    assert (interval.low, interval.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))

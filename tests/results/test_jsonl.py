@@ -1,4 +1,4 @@
-"""The append-only log: cut it anywhere, damage it anywhere, and it says what it lost."""
+"""The append-only log: wherever it is cut or damaged, it reports what was lost."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ def test_cut_at_any_byte_loses_at_most_the_torn_record(
 
 
 class CrashingLog(RuleBasedStateMachine):
-    """Append, crash at any byte of what was not yet acknowledged, reopen, append on; the model is a plain list."""
+    """Append, crash at any byte that is not yet acknowledged, reopen, append again; the model is a plain list."""
 
     folder: Path
 
@@ -136,7 +136,7 @@ def test_a_full_disk_says_that_earlier_records_are_safe() -> None:
 def test_what_a_full_disk_took_of_a_record_is_cut_off_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """Else the next record, once there is space, would be glued to it and the whole log be damaged."""
+    """Otherwise the next record, once there is space, would be joined to it and damage the whole log."""
     real, left = os.write, room
 
     def full(handle: int, data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Kernels of torch's profiler, put on the clock of the engine's steps."""
+"""Kernels from torch's profiler, converted to the clock of the engine's steps."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ BASE_NS = 1_000 * MS
 
 
 def event(name: str, cat: str, start_ns: int, end_ns: int, **more: Any) -> dict[str, Any]:
-    """As the profiler writes it: wall-clock microseconds since the base, times counted from BASE_NS."""
+    """An event as the profiler writes it: wall-clock microseconds since the base, counted from BASE_NS."""
     return {
         "ph": "X",
         "cat": cat,
@@ -35,7 +35,7 @@ def event(name: str, cat: str, start_ns: int, end_ns: int, **more: Any) -> dict[
 
 
 def recorded(path: Path, events: list[dict[str, Any]]) -> TrialFolder:
-    """A profiled trial with ten steps of 10 ms behind it, and these events of the profiler."""
+    """A profiled trial followed by ten steps of 10 ms and these profiler events."""
     folder = TrialFolder(path)
     inner = folder.kernels
     inner.path.mkdir(parents=True)
@@ -63,7 +63,7 @@ def test_kernels_are_put_on_the_monotonic_clock_and_their_residual_is_told(tmp_p
     assert (gemm.lane, gemm.is_gpu) == ("stream 13", True)
     assert gemm.start_ns == pytest.approx(
         BASE_NS + 2 * MS, abs=200
-    )  # a double holds microseconds of such a size to 0.1 µs
+    )  # a double of this size resolves microseconds to 0.1 µs
     assert gemm.end_ns == pytest.approx(BASE_NS + 6 * MS, abs=200)
     assert record.residual_ns == pytest.approx(20_000, abs=200)
     assert record.share_in_steps() == pytest.approx(1.0, abs=1e-3)
@@ -86,8 +86,8 @@ def test_operations_of_a_cpu_nest_in_the_trace(tmp_path: Path) -> None:
     assert record.share_in_steps() is None
     outcome = simulate(Simulated(requests=2))
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
-    found = trace.slices("engine 0 after the trial, with kernels/thread 7")
-    assert [(depth, name) for depth, name, _, _ in found][:3] == [
+    slices = trace.slices("engine 0 after the trial, with kernels/thread 7")
+    assert [(depth, name) for depth, name, _, _ in slices][:3] == [
         (2, "aten::mm"),
         (1, "aten::linear"),
         (0, "engine step"),

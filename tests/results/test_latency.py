@@ -12,7 +12,7 @@ from tests.results.handmade import MS, request
 
 
 def test_ttft_counts_from_the_plan() -> None:
-    """Planned at 100 ms, sent at 103, first token at 150: the client's 3 ms are inside the 50, outside the 47."""
+    """Planned at 100 ms, sent at 103, first token at 150: 50 ms include the client's 3 ms, 47 ms do not."""
     r = request(planned=100, sent=103, chunks=[150, 160])
     assert latency.ttft_s(r) == pytest.approx(0.050)
     assert latency.ttft_from_send_s(r) == pytest.approx(0.047)
@@ -20,14 +20,14 @@ def test_ttft_counts_from_the_plan() -> None:
 
 
 def test_a_wait_under_a_cap_is_not_the_clients_lag() -> None:
-    """Planned at 100 ms, held back until 130 by max_in_flight, sent at 133: 3 ms late; the token at 150 is still 50."""
+    """Planned at 100 ms, held back until 130 by max_in_flight, sent at 133: 3 ms late; TTFT to 150 is still 50 ms."""
     r = msgspec.structs.replace(request(planned=100, sent=133, chunks=[150]), due_ns=130 * MS)
     assert latency.send_lag_s(r) == pytest.approx(0.003)
     assert latency.ttft_s(r) == pytest.approx(0.050)
 
 
 def test_opening_a_connection_is_not_the_clients_lag() -> None:
-    """Due at 100 ms, dialled from 101 to 161, sent at 163: 1 + 2 ms late; the token at 200 took the user 100 ms."""
+    """Due at 100 ms, connecting from 101 to 161, sent at 163: 1 + 2 ms late; the token at 200 took the user 100 ms."""
     r = msgspec.structs.replace(
         request(planned=100, sent=163, chunks=[200]), dial_start_ns=101 * MS, dial_end_ns=161 * MS
     )
@@ -63,7 +63,7 @@ def test_chunk_gap_and_itl_of_multi_token_chunks() -> None:
 
 
 def test_a_gap_belongs_to_the_window_in_which_it_ends() -> None:
-    """Gaps end at 50 and 60 ms; the window [50, 60) holds the first only: its end is open."""
+    """Gaps end at 50 and 60 ms; the window [50, 60) contains only the first, since its end is open."""
     r = request(chunks=[10, 50, 60])
     window = Window(50 * MS, 60 * MS)
     assert latency.chunk_gaps_s([r], window) == pytest.approx([0.040])
@@ -82,8 +82,8 @@ def test_tpot_is_undefined_when_all_tokens_came_at_once() -> None:
 
 def test_pooled_tpot_weighs_requests_by_their_tokens() -> None:
     """(50 + 20) ms over 6 + 1 tokens: 10 ms; the mean of the two requests' own would be 14.2 ms."""
-    both = [request(chunks=[10, 50, 60], tokens=[1, 4, 2]), request(chunks=[0, 20])]
-    assert latency.pooled_tpot_s([*both, request(chunks=[5]), request()]) == pytest.approx(0.010)
+    answers = [request(chunks=[10, 50, 60], tokens=[1, 4, 2]), request(chunks=[0, 20])]
+    assert latency.pooled_tpot_s([*answers, request(chunks=[5]), request()]) == pytest.approx(0.010)
     assert latency.pooled_tpot_s([request(chunks=[10], tokens=[9]), request()]) is None
 
 

@@ -1,4 +1,4 @@
-"""A run that goes on: every look reads only what was appended since the one before."""
+"""A run in progress: each refresh reads only what was appended since the last one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def fixture_run(tmp_path: Path) -> RunFolder:
 
 
 def add(trial: TrialFolder, worker: int, *ended_s: float, end: str = "complete") -> None:
-    """Exchanges that ended at such times, each with its first byte 50 ms after its plan, a second before its end."""
+    """Exchanges that ended at these times; each was planned 1 s before and has its first byte 50 ms after its plan."""
     with FrameAppender(trial.stream_log(worker)) as log:
         for number, at_s in enumerate(ended_s):
             ended_ns = 1_000 * S + round(at_s * S)

@@ -1,4 +1,4 @@
-"""Foreign load and GPUs that were held back, worked by hand."""
+"""Foreign load and throttled GPUs, worked by hand."""
 
 import pytest
 
@@ -29,13 +29,13 @@ def gpu(t_s: float, source: str = "gpu0", **values: float) -> TelemetryRecord:
 
 
 def test_what_is_neither_unused_nor_our_own_is_foreign() -> None:
-    """4 cores for 10 s are 40 s; 20 s idle and 14 s our own leave 6 s to others: 15 %."""
+    """4 cores for 10 s are 40 s; 20 s idle and 14 s of our own leave 6 s to others: 15 %."""
     records = [cpu(10, 100.0, 7.0), cpu(20, 120.0, 21.0)]
     assert foreign_cpu_share(records, WINDOW).value == pytest.approx(0.15)
 
 
 def test_edges_lie_between_samples() -> None:
-    """Every second 2.0 s idle and 1.5 s our own, seen at half seconds: of 4 s one half second is foreign."""
+    """Every second 2.0 s idle and 1.5 s of our own, cut at half seconds: of 4 s half a second is foreign."""
     records = [cpu(t + 0.5, 2.0 * t, 1.5 * t) for t in range(30)]
     assert foreign_cpu_share(records, WINDOW).value == pytest.approx(0.125)
 
@@ -47,7 +47,7 @@ def test_load_outside_the_window_does_not_count() -> None:
 
 
 def test_counters_that_overlap_give_no_negative_load() -> None:
-    """User time is sampled by the kernel, idle time is not: the sum may exceed the time that there was."""
+    """The kernel samples user time but not idle time, so the sum may exceed the elapsed time."""
     assert foreign_cpu_share([cpu(10, 0, 0), cpu(20, 30.0, 10.5)], WINDOW).value == 0.0
 
 
@@ -63,7 +63,7 @@ def test_load_that_is_not_known_is_absent_with_the_reason() -> None:
 
 
 def test_counted_time_sees_what_the_mask_misses() -> None:
-    """0.3 s of heat between two samples whose masks are clear; what came before the window is not its own."""
+    """0.3 s of heat between two samples with clear masks; what happened before the window does not count."""
     counted = [(5, 0.0), (10, 1.0), (15, 1.0), (20, 1.3), (25, 9.0)]
     records = [gpu(t, throttle_reasons=0, heat_hardware_s=held_s) for t, held_s in counted]
     (limited,) = held_back(records, WINDOW)
@@ -90,7 +90,7 @@ def test_the_mask_alone_is_believed_too(bit: int) -> None:
             0.0,
             PowerBasis.COUNTED,
             0.0,
-        ),  # the counter stands, and is the better witness
+        ),  # the counter does not advance, and is more reliable
     ],
 )
 def test_the_power_limit_and_slowdowns_by_hardware_are_shares_of_the_window(
@@ -109,17 +109,19 @@ def test_the_counter_of_the_power_limit_counts_to_the_instant() -> None:
 
 @pytest.mark.parametrize(("newer", "held_s"), [(False, 2.0), (True, 1.0)])
 def test_an_older_driver_counts_all_heat_in_one(newer: bool, held_s: float) -> None:
-    """0.2 s per second by the policy; newer drivers tell heat as the driver saw it, 0.1 s, and need no second count."""
-    both = {"heat_driver_s": 0.1} if newer else {}
-    records = [gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in both.items()}) for t in range(9, 22)]
+    """The policy counter grows by 0.2 s per second; a newer driver counts heat itself, 0.1 s, and only that counts."""
+    newer_values = {"heat_driver_s": 0.1} if newer else {}
+    records = [
+        gpu(t, heat_limit_s=0.2 * t, **{name: value * t for name, value in newer_values.items()}) for t in range(9, 22)
+    ]
     (limited,) = held_back(records, WINDOW)
     assert limited.heat_or_brake_s == pytest.approx(held_s)
 
 
 def test_each_gpu_is_looked_at_by_itself() -> None:
-    one = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
-    other = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
-    assert held_back(one + other, WINDOW) == [
+    capped = [gpu(t, "gpu1", throttle_reasons=POWER_CAP) for t in range(9, 22)]
+    hot = [gpu(t, "gpu0", throttle_reasons=0x40) for t in range(9, 22)]
+    assert held_back(capped + hot, WINDOW) == [
         HeldBack("gpu0", 10.0, 0.0, PowerBasis.SAMPLED), HeldBack("gpu1", 0.0, 1.0, PowerBasis.SAMPLED),
     ]  # fmt: skip
     assert held_back([], WINDOW) == []
@@ -139,7 +141,7 @@ def test_errors_of_a_gpu_count_over_the_whole_trial() -> None:
         *[gpu(4, xid=xid) for xid in (79, 31, 79)],
         gpu(25, ecc_corrected_errors=5, ecc_uncorrected_errors=1, memory_repair_pending=1),
         gpu(1, "gpu1", ecc_corrected_errors=3),
-        gpu(25, "gpu1", ecc_corrected_errors=0),  # the driver was loaded again
+        gpu(25, "gpu1", ecc_corrected_errors=0),  # the driver was reloaded
         gpu(25, "gpu2", power_w=3),
     ]
     assert gpu_errors(records) == [

@@ -27,25 +27,25 @@ def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
     ],
 )
 def test_a_name_may_leave_its_unit_out(text: str, metric: str, bound: float) -> None:
-    (one,) = objectives(text)
-    assert one.metric == metric
-    assert one.bound == pytest.approx(bound)
+    (objective,) = objectives(text)
+    assert objective.metric == metric
+    assert objective.bound == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(("relation", "holds"), [("<", False), ("<=", True)])
 def test_the_bound_itself(relation: str, holds: bool) -> None:
-    (one,) = objectives(f"ttft_p50{relation}20ms")
-    assert one.holds(0.02) is holds
-    assert one.holds(0.019)
-    assert not one.holds(0.021)
+    (objective,) = objectives(f"ttft_p50{relation}20ms")
+    assert objective.holds(0.02) is holds
+    assert objective.holds(0.019)
+    assert not objective.holds(0.021)
 
 
 @pytest.mark.parametrize(("relation", "holds"), [(">", False), (">=", True)])
 def test_the_bound_itself_from_above(relation: str, holds: bool) -> None:
-    (one,) = objectives(f"goodput{relation}4")
-    assert one.holds(4.0) is holds
-    assert one.holds(4.1)
-    assert not one.holds(3.9)
+    (objective,) = objectives(f"goodput{relation}4")
+    assert objective.holds(4.0) is holds
+    assert objective.holds(4.1)
+    assert not objective.holds(3.9)
 
 
 def test_what_is_missed_comes_with_its_value() -> None:
@@ -58,7 +58,7 @@ def test_what_is_missed_comes_with_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ttft_p99", "'ttft_p99' is not an objective; write it like ttft_p99<500ms"),
         ("", "'' is not an objective"),
@@ -71,10 +71,10 @@ def test_what_is_missed_comes_with_its_value() -> None:
         ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is not a number"),
     ],
 )
-def test_what_is_none_is_told_in_a_line(text: str, said: str) -> None:
+def test_an_invalid_objective_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(NotComparable) as raised:
         objectives(text)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

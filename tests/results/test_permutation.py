@@ -1,4 +1,4 @@
-"""Permutation tests: every division counted by hand, or by a count of sums; and lots that are drawn fairly."""
+"""Permutation tests: all divisions are counted by hand or by a count of sums, and random divisions are fair."""
 
 import math
 from collections import Counter
@@ -17,19 +17,19 @@ DRAWS = 20_000
 
 
 def test_all_divisions_are_counted() -> None:
-    """1, 2 against 4, 8: of six divisions of four logs two are as far apart as this one."""
+    """1, 2 against 4, 8: of six divisions of the four logs, two are as far apart as this one."""
     a, b = runs(1.0, 2.0), runs(4.0, 8.0)
-    found = contrast(a, b, interleaved=False)
-    assert found is not None
-    test = permutation_test(a, b, found)
+    effect = contrast(a, b, interleaved=False)
+    assert effect is not None
+    test = permutation_test(a, b, effect)
     assert (test.p_value, test.least) == pytest.approx((2 / 6, 2 / 6))
     assert test.agrees(0.01), "it cannot say more with so few runs"
-    uneven = permutation_test(runs(1.0), runs(2.0, 4.0), found)
+    uneven = permutation_test(runs(1.0), runs(2.0, 4.0), effect)
     assert uneven.least == pytest.approx(1 / 3)
 
 
 def test_pairs_are_turned_over() -> None:
-    """Differences 1, 2 and -3 of logs: of eight choices of signs, all sum to 0 or more in size."""
+    """Differences 1, 2 and -3 of logs: with all eight choices of signs the absolute sum is at least 0."""
     a = runs(1.0, 1.0, 1.0)
     none = permutation_test(a, runs(*np.exp([1, 2, -3])), PAIRED)
     assert (none.p_value, none.least) == (1.0, 0.25)
@@ -43,17 +43,20 @@ def test_only_repeats_of_both_sides_are_pairs() -> None:
 
 
 def as_extreme(values: list[int], seen: int) -> float:
-    """Share of the choices of signs whose sum is as far from 0 as ``seen``, by a count of sums."""
+    """Share of the choices of signs whose sum is as far from 0 as ``seen``, from a count of sums."""
     sums = Counter({0: 1})
     for value in values:
         sums = Counter(
-            {one: sums[one - value] + sums[one + value] for one in {s + sign * value for s in sums for sign in (1, -1)}}
+            {
+                total: sums[total - value] + sums[total + value]
+                for total in {s + sign * value for s in sums for sign in (1, -1)}
+            }
         )
     return sum(count for total, count in sums.items() if abs(total) >= seen) / 2 ** len(values)
 
 
 def apart(values: list[int], size: int) -> float:
-    """Share of the divisions of integer logs with sums of the first side as far from its mean as that of the first."""
+    """Share of the divisions of integer logs whose first side has a sum as far from its mean as the real first side."""
     ways = Counter({(0, 0): 1})
     for value in values:
         for (taken, total), count in list(ways.items()):
@@ -65,13 +68,13 @@ def apart(values: list[int], size: int) -> float:
 
 
 def chance(share: float) -> float:
-    """Four standard errors of a share of so many draws."""
+    """Four standard errors of a share of ``DRAWS`` draws."""
     return 4 * math.sqrt(share * (1 - share) / DRAWS)
 
 
 @pytest.mark.parametrize("count", [17, 18, 30])
 def test_many_pairs_give_the_share_of_all_choices(count: int) -> None:
-    """17 pairs have 131,072 choices, which are all counted; above 200,000 a lot of 20,000 stands for them."""
+    """The 131,072 choices of 17 pairs are all counted; for more than 200,000 a sample of 20,000 is drawn."""
     differences = [(-1) ** place * (place % 5) + 1 for place in range(count)]
     b = {place: math.exp(0.01 * value) for place, value in enumerate(differences)}
     test = permutation_test(dict.fromkeys(b, 1.0), b, PAIRED)
@@ -82,7 +85,7 @@ def test_many_pairs_give_the_share_of_all_choices(count: int) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [(8, 9), (12, 10), (9, 14)])
 def test_many_runs_give_the_share_of_all_divisions(a: int, b: int) -> None:
-    """8 of 17 are 24,310 divisions, which are all counted; 12 of 22 and 9 of 23 stand for more than 200,000."""
+    """The 24,310 divisions of 8 of 17 are all counted; for 12 of 22 and 9 of 23, above 200,000, a sample is drawn."""
     logs = [place * place % 17 + (1 if place < a else 3) for place in range(a + b)]
     values = [math.exp(0.01 * log) for log in logs]
     test = permutation_test(runs(*values[:a]), runs(*values[a:]), WELCH)
@@ -91,21 +94,21 @@ def test_many_runs_give_the_share_of_all_divisions(a: int, b: int) -> None:
     assert test.least == 1 / math.comb(a + b, a)
 
 
-def test_what_is_drawn_holds_what_was_seen() -> None:
-    """So no p value is 0: sides that lie apart are as far apart as one draw of 20,000, the one that was made."""
+def test_random_divisions_include_the_real_one() -> None:
+    """No p value is 0: sides that are far apart are matched by one draw of 20,000, the real division itself."""
     low, high = runs(*np.linspace(1.0, 1.1, 12)), runs(*np.linspace(2.0, 2.1, 12))
     assert permutation_test(low, high, WELCH).p_value == pytest.approx(1 / DRAWS)
     low, high = runs(*np.linspace(1.0, 1.1, 30)), runs(*np.linspace(2.0, 2.1, 30))
     assert permutation_test(low, high, PAIRED).p_value == pytest.approx(1 / DRAWS)
 
 
-def test_the_lot_is_the_same_in_every_process() -> None:
+def test_random_divisions_are_the_same_in_every_process() -> None:
     rng = np.random.default_rng(3)
     a, b = sides(rng, 1.01, count=20)
     tests = []
     for _ in range(2):
         permutation._divisions.cache_clear()
         permutation._signs.cache_clear()
-        tests.append([permutation_test(a, b, found) for found in (WELCH, PAIRED)])
+        tests.append([permutation_test(a, b, effect) for effect in (WELCH, PAIRED)])
     assert tests[0] == tests[1]
     assert permutation_test(a, a, WELCH).p_value == 1.0

@@ -1,4 +1,4 @@
-"""How small an effect shows, and how many runs another takes."""
+"""The smallest effect that can be detected, and the number of runs that an effect needs."""
 
 import math
 
@@ -12,26 +12,26 @@ from tests.results.runs import sides
 
 
 def equal(runs: int, noise: float = 0.02, method: Method = Method.WELCH) -> Contrast:
-    """So many runs of each side, each with that noise; pairs have half the degrees of freedom."""
+    """This many runs of each side with this noise; pairs have half the degrees of freedom."""
     degrees = runs - 1 if method in {Method.PAIRED, Method.PIECES} else 2 * (runs - 1)
     return Contrast(0.0, noise * math.sqrt(2 / runs), degrees, method, (runs, runs))
 
 
-def test_power_is_what_it_says() -> None:
-    """Runs with an effect of just the stated size are told apart in about 9 of 10 cases; and with the stated number."""
+def test_the_stated_power_is_reached() -> None:
+    """Runs whose effect has just the stated size are told apart in about 9 of 10 cases."""
     rng = np.random.default_rng(4)
-    known = equal(8)
-    effect = smallest_effect(known, 0.01)
+    equal_sides = equal(8)
+    effect = smallest_effect(equal_sides, 0.01)
     assert effect == pytest.approx(0.0447, abs=5e-4)
     drawn = (sides(rng, 1 + effect) for _ in range(1_000))
-    told = sum((contrast(a, b, interleaved=False) or known).p_value <= 0.01 for a, b in drawn)
-    assert told == pytest.approx(900, abs=40)
+    detected = sum((contrast(a, b, interleaved=False) or equal_sides).p_value <= 0.01 for a, b in drawn)
+    assert detected == pytest.approx(900, abs=40)
 
 
 @pytest.mark.parametrize("degrees", [1.7, 4.0, 14.0, 98.4])
 @pytest.mark.parametrize("alpha", [0.01, 0.05])
 def test_the_smallest_effect_has_a_power_of_nine_tenths(degrees: float, alpha: float) -> None:
-    """By scipy's noncentral t at its centre, whatever the standard error."""
+    """Checked with scipy's noncentral t, whatever the standard error."""
     critical = stats.t.isf(alpha / 2, degrees)
     for error in (0.001, 0.01):
         centre = math.log1p(smallest_effect(Contrast(0.5, error, degrees, Method.WELCH, (8, 8)), alpha)) / error
@@ -40,17 +40,17 @@ def test_the_smallest_effect_has_a_power_of_nine_tenths(degrees: float, alpha: f
 
 @pytest.mark.parametrize("method", list(Method))
 @pytest.mark.parametrize("runs", [2, 3, 8, 100])
-def test_as_many_runs_as_there_are_show_what_they_can_show(runs: int, method: Method) -> None:
-    known = equal(runs, method=method)
-    effect = smallest_effect(known, 0.01)
-    assert runs_needed(known, 0.01, effect * 1.001) == runs
+def test_the_present_runs_detect_their_smallest_effect(runs: int, method: Method) -> None:
+    equal_sides = equal(runs, method=method)
+    effect = smallest_effect(equal_sides, 0.01)
+    assert runs_needed(equal_sides, 0.01, effect * 1.001) == runs
     more = runs + 1 if runs < 100 else None
-    assert runs_needed(known, 0.01, effect * 0.998) == more, "above 100 there are too many"
-    assert runs_needed(known, 0.01, 1e6) == 2, "fewer know no noise"
+    assert runs_needed(equal_sides, 0.01, effect * 0.998) == more, "above 100 there are too many"
+    assert runs_needed(equal_sides, 0.01, 1e6) == 2, "fewer know no noise"
 
 
 def test_unequal_sides_count_by_their_harmonic_mean() -> None:
-    """3 and 12 runs are as sure as 4.8 of each: 1/3 + 1/12 = 2/4.8."""
+    """3 and 12 runs are as precise as 4.8 of each: 1/3 + 1/12 = 2/4.8."""
     uneven = Contrast(0.0, 0.02 * math.sqrt(1 / 3 + 1 / 12), 13, Method.WELCH, (3, 12))
     for effect in (0.03, 0.05, 0.1):
         assert runs_needed(uneven, 0.01, effect) == runs_needed(equal(8), 0.01, effect)

@@ -1,4 +1,4 @@
-"""Prompt tokens split into those that an engine found in its cache and those that it computed."""
+"""Prompt tokens, divided into those that an engine found in its cache and those that it computed."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SECOND = Window(0, 1000 * MS)
 
 
 def test_an_engine_that_tells_only_its_hits_looked_the_other_prompts_up_too() -> None:
-    """vLLM leaves the number out at 0: 60 of 100 + 100 + 100 tokens are a fifth, not 60 % of the one that hit."""
+    """vLLM omits a count of 0: 60 of 100 + 100 + 100 tokens are a fifth, not 60 % of the one prompt with hits."""
     hit = request(0, [10], prompt_tokens=100, cached_tokens=60)
     misses = [request(i, [10 + i], prompt_tokens=100) for i in (1, 2)]
     assert prompt_tokens([hit, *misses]) == (60, 300)
@@ -24,7 +24,7 @@ def test_a_prompt_that_was_never_looked_up_is_in_neither() -> None:
 
 
 def test_what_was_computed_is_what_was_not_cached() -> None:
-    """Prompts of 100 and 50 are answered inside, with 80 tokens cached; one of 70 is planned outside."""
+    """Prompts of 100 and 50 are answered inside the window, with 80 tokens cached; one of 70 is planned outside."""
     requests = [
         request(0, [10], prompt_tokens=100, cached_tokens=80),
         request(0, [900], prompt_tokens=50),

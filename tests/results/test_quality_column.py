@@ -1,4 +1,4 @@
-"""The column ``token match``: what answers add up to, and that every table has it."""
+"""The column ``token match``: how answers are summed up, and that every table has it."""
 
 import io
 from pathlib import Path
@@ -61,8 +61,8 @@ def test_answers_weigh_by_their_tokens() -> None:
     assert summary.mean_regret == pytest.approx(0.2 / 40)
     assert summary.max_regret == 0.1
     assert summary.mean_abs_logprob_diff is None
-    told = [answer(10, mean_abs_logprob_diff=0.1, max_abs_logprob_diff=0.4), answer(30)]
-    summary = pooled([*told, answer(30, mean_abs_logprob_diff=0.3, max_abs_logprob_diff=0.2)])
+    answers = [answer(10, mean_abs_logprob_diff=0.1, max_abs_logprob_diff=0.4), answer(30)]
+    summary = pooled([*answers, answer(30, mean_abs_logprob_diff=0.3, max_abs_logprob_diff=0.2)])
     assert summary is not None
     assert summary.mean_abs_logprob_diff == pytest.approx(0.25)
     assert summary.max_abs_logprob_diff == 0.4
@@ -100,7 +100,7 @@ def test_answers_differ_where_rounding_does_not_explain_it(sample: QualitySample
 
 
 def test_an_early_costly_token_is_told_and_a_late_or_cheap_one_is_not() -> None:
-    early, late, cheap = (answer(200, 1, *what) for what in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
+    early, late, cheap = (answer(200, 1, *shape) for shape in ((LARGE_REGRET, 7), (LARGE_REGRET, 8), (0.49, 0)))
     shown = match_text(pooled([early, late, cheap]), "")
     assert "1 of 3 answers have a regret of 0.5 nats or more within their first 8 tokens" in shown.note
     assert match_text(pooled([late, cheap]), "").note == ""

@@ -1,4 +1,4 @@
-"""What INVALID trials say of an engine, counted by trial."""
+"""INVALID trials as evidence against an engine, counted by trial."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ def record(*findings: Finding) -> TrialRecord:
 
 
 def side(count: int, *findings: Finding, of: int = 8) -> list[TrialRecord]:
-    """So many trials with these findings, and valid ones up to ``of``."""
+    """``count`` trials with these findings, filled up to ``of`` with valid ones."""
     return [record(*findings) for _ in range(count)] + [record() for _ in range(of - count)]
 
 
@@ -67,32 +67,36 @@ def test_the_most_damning_finding_of_the_engine_counts(
     ],
 )
 def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[int, int], word: Judgement) -> None:
-    found = tallies(side(a[0], finding, of=a[1]), side(b[0], finding, of=b[1]), ["c=8", "c=16"], alpha=0.01)
-    assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in found] == [("c=8", a, b, word)]
+    rows = tallies(side(a[0], finding, of=a[1]), side(b[0], finding, of=b[1]), ["c=8", "c=16"], alpha=0.01)
+    assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in rows] == [("c=8", a, b, word)]
 
 
 def test_saturated_loads_share_one_level() -> None:
-    """Six of eight at each of two loads: p = 0.0035 alone, 0.007 of two. At three it would not be enough."""
+    """Six of eight at each of two loads: p = 0.0035 alone, 0.007 corrected for two; for three it is not enough."""
     loads = [Load(rate_per_s=float(rate), arrival="poisson") for rate in (1, 2, 3)]
 
     def at(count: int, *findings: Finding) -> list[TrialRecord]:
-        return [msgspec.structs.replace(one, load=load) for load in loads[:count] for one in side(6, *findings)]
+        return [
+            msgspec.structs.replace(trial_record, load=load)
+            for load in loads[:count]
+            for trial_record in side(6, *findings)
+        ]
 
     for count, word in ((2, Judgement.WORSE), (3, Judgement.UNCLEAR)):
         levels = [load.label for load in loads[:count]]
-        found = tallies(at(count), at(count, SATURATED), levels, alpha=0.01)
-        assert {tally.judgement for tally in found} == {word}
+        rows = tallies(at(count), at(count, SATURATED), levels, alpha=0.01)
+        assert {tally.judgement for tally in rows} == {word}
 
 
 def test_starts_that_failed() -> None:
-    """Deaths inside trials are told by the trials."""
+    """Deaths inside trials are reported by the trials."""
     failure = EngineFailure("b", 1, EngineFate.DIED)
     (alone,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
     assert (alone.failure_mode, alone.level, alone.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
     (inside,) = tallies(side(0), side(1, DIED), ["c=8"], alpha=0.01, failures_b=[failure])
     assert inside.failure_mode is FailureMode.DIED
-    both = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
-    assert [tally.judgement for tally in both] == [Judgement.SAME]
+    rows = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
+    assert [tally.judgement for tally in rows] == [Judgement.SAME]
 
 
 def test_fishers_test_worked_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Runs in a store: fetched, kept, brought up to date, never written to."""
+"""Runs in a remote store are fetched, cached and updated; nothing is written to the store."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,10 +31,10 @@ def fixture_store(tmp_path: Path) -> Iterator[fsspec.AbstractFileSystem]:
 
 
 def test_a_run_in_a_store_is_the_run(store: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
-    here = results.load(tmp_path / "origin" / "one")
-    there = results.load("memory://bucket/runs/one")
-    assert there.summary.equals(here.summary)
-    assert there.path.name == "one"
+    local = results.load(tmp_path / "origin" / "one")
+    stored = results.load("memory://bucket/runs/one")
+    assert stored.summary.equals(local.summary)
+    assert stored.path.name == "one"
     assert select("memory://bucket/runs/one@reference").engine == "reference"
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
 
 
 @pytest.mark.parametrize(
-    ("address", "error", "said"),
+    ("address", "error", "message"),
     [
         ("memory://bucket/nothing", RunNotFound, "is not a run folder"),
         ("memory://bucket/runs", RunNotFound, "is not a run folder"),
@@ -80,12 +80,12 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
         ("s3://bucket/runs/one", NotReachable, "Install s3fs"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_a_line(
-    store: fsspec.AbstractFileSystem, address: str, error: type[Exception], said: str
+def test_an_unreachable_run_is_reported_in_one_line(
+    store: fsspec.AbstractFileSystem, address: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as raised:
         results.load(address)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

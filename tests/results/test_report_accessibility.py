@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that a page can have, but little of it: axe looks at every element."""
+    """A report with every part that a page can have, but few elements: axe-core examines each of them."""
     sheet = Sheet(loads=(LOADS[1], LOADS[3]), repeats=2, requests=12, gpus=1, invalid=(3,))
     return write_html(results.load(build_run(tmp_path_factory.mktemp("page"), sheet)))
 
@@ -30,7 +30,7 @@ def test_axe_finds_nothing_serious(browser: Browser, report: Path, theme: str, w
 
 
 def test_axe_finds_what_is_wrong(browser: Browser, report: Path) -> None:
-    """The check can fail: a table that scrolls and cannot be reached by the keyboard."""
+    """The check can fail: a table that scrolls but cannot be reached with the keyboard."""
     page = Watched(browser, report, width=420).page
     page.evaluate("document.querySelectorAll('.wide').forEach((one) => one.removeAttribute('tabindex'))")
     assert "scrollable-region-focusable" in {rule for rule, _ in serious(page, rules=30)}

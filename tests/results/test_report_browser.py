@@ -1,4 +1,4 @@
-"""The page in a real browser: quiet, offline, in both themes, and hostile text stays text."""
+"""The page in a real browser: no errors, no requests, both themes, and hostile text stays text."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watched:
-    """A page whose console, requests and dialogs are written down."""
+    """A page whose console messages, requests and dialogs are recorded."""
 
     def __init__(
         self, browser: Browser, path: Path, *, theme: str = "light", width: int = 1280, js: bool = True
@@ -75,7 +75,7 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_ink_is_readable_on_its_paper(browser: Browser, report: Path, theme: str) -> None:
-    """WCAG AA: 4.5 to 1 for text; engine colours are used for names too."""
+    """WCAG AA requires 4.5 to 1 for text; names are also written in engine colours."""
     for name, ratio in Watched(browser, report, theme=theme).page.evaluate(CONTRAST):
         assert ratio >= 4.5, name
 
@@ -100,7 +100,7 @@ def test_print_is_black_on_white_and_shows_every_level(browser: Browser, report:
 
 
 def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
-    """A level that is chosen in one section is chosen in all."""
+    """A level chosen in one section is chosen in all."""
     watched = Watched(browser, report)
     page = watched.page
     assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=8"] * 4
@@ -114,7 +114,7 @@ def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
 
 
 def bar(page: Page, trial: str, nth: int) -> tuple[float, float, int]:
-    """The middle of a bar on the screen, and its request."""
+    """The middle of a bar on the screen, and the bar's request."""
     lane, left, right, index, _ = page.evaluate(
         f"JSON.parse(document.getElementById('data').textContent).bars.{trial}[{nth}]"
     )
@@ -135,19 +135,19 @@ def test_read_outs_follow_the_pointer(browser: Browser, report: Path) -> None:
     assert "reference" in text
     x, y, index = bar(page, "trial2", 6)
     page.mouse.move(x, y)
-    said = page.locator("details.trial:visible .readout").inner_text()
-    assert said.startswith(f"request {index}: ok, first token ")
+    readout = page.locator("details.trial:visible .readout").inner_text()
+    assert readout.startswith(f"request {index}: ok, first token ")
 
 
 def test_a_request_is_shown_chunk_by_chunk(browser: Browser, report: Path, demo: results.Run) -> None:
-    """Its arrivals in the table are those of the log."""
+    """The arrivals in its table equal those of the log."""
     watched = Watched(browser, report)
     page = watched.page
     trial = demo.finished[2]
     assert page.locator("#request option").count() == len(trial.requests)
     assert page.input_value("#request") == str(slowest_of(trial)[0].index), "the slowest is shown first"
     page.select_option("#request", value="7")
-    (request,) = [one for one in trial.requests if one.index == 7]
+    (request,) = [request for request in trial.requests if request.index == 7]
     rows = [row.split("\t") for row in page.locator("[data-part=table] tr").all_inner_texts()]
     expected = [(t - request.planned_ns) / 1e6 for t in request.chunk_ns]
     assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.0051)

@@ -1,4 +1,4 @@
-"""Corners of the page: what a run may also hold."""
+"""Corner cases of the page: runs with unusual contents."""
 
 import io
 from dataclasses import replace
@@ -23,13 +23,13 @@ def amended(path: Path, **changes: object) -> results.Run:
 
 
 def test_equal_engines_are_not_told_apart(tmp_path: Path) -> None:
-    """The second sends two tokens per chunk at half the rate: other draws of the noise, the same speed."""
+    """The second engine sends two tokens per chunk at half the rate: the same speed with other random noise."""
     twins = {"a": FAST, "b": replace(FAST, tokens_per_chunk=2)}
     sheet = Sheet(engines=twins, loads=[Load(rate_per_s=3.0, arrival="poisson")], requests=30, invalid=())
-    found = verdict(results.load(build_run(tmp_path, sheet)))
-    assert not found.decided
-    assert found.sentence.startswith("At poisson 3/s the data cannot tell ")
-    assert "TTFT p50 ratio " in found.sentence
+    run_verdict = verdict(results.load(build_run(tmp_path, sheet)))
+    assert not run_verdict.decided
+    assert run_verdict.sentence.startswith("At poisson 3/s the data cannot tell ")
+    assert "TTFT p50 ratio " in run_verdict.sentence
 
 
 def test_what_a_crash_tore_is_told(tmp_path: Path) -> None:
@@ -48,11 +48,11 @@ def test_what_a_crash_tore_is_told(tmp_path: Path) -> None:
     }
     html, out = render_html(torn), io.StringIO()
     print_summary(torn, Console(file=out, width=140))
-    told = out.getvalue()
-    assert "Logs cut off by a crash:\n  only, c=1, repeat 1: telemetry.jsonl ends in a torn record" in told
+    text = out.getvalue()
+    assert "Logs cut off by a crash:\n  only, c=1, repeat 1: telemetry.jsonl ends in a torn record" in text
     for lines in torn.torn.values():
         assert lines[0] in html
-        assert lines[0] in told
+        assert lines[0] in text
 
 
 def test_a_failure_is_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/report.md says what the page is: its sections, its budgets, and code that runs."""
+"""docs/report.md agrees with the page: its sections, its budgets, and code examples that run."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_every_section_is_described() -> None:
 
 def test_the_budgets_are_the_codes() -> None:
     text = TEXT.replace("\n", " ")
-    for said in (
+    for phrase in (
         f"{trials.BAR_BUDGET:,} bars",
         f"{trials.POINT_BUDGET:,} points of telemetry lines",
         f"{waterfalls.CHUNK_BUDGET:,} chunk times",
@@ -27,11 +27,11 @@ def test_the_budgets_are_the_codes() -> None:
         f"{MAX_DOTS} dots for each engine",
         f"of at least {batches.MIN_TOKENS} tokens",
     ):
-        assert said in text, said
+        assert phrase in text, phrase
 
 
 def test_the_way_to_everything_works(demo: results.Run) -> None:
-    """As on the page and in the document; made-up runs have no raw reads, so there is nothing in the stream log."""
+    """The steps of the page and of the document; synthetic runs have no raw reads, so the stream log is empty."""
     assert {"trial", "request", "t_ns", "tokens"} == set(demo.chunks.columns)
     assert "trial, request, t_ns, tokens" in TEXT
     assert list(demo.folder.trial("r1-e0-1").read_streams()) == []

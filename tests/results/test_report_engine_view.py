@@ -1,4 +1,4 @@
-"""The engines' own view in a report: the split as bars, the figures beside the client's, a line in the terminal."""
+"""The engine view in a report: the split as bars, figures beside the client's, and a line in the terminal."""
 
 import io
 import re
@@ -28,15 +28,15 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> results.Run:
 
 
 def section(page: str) -> str:
-    found = re.search(r'<section id="engine-view">.*?</section>', page, re.DOTALL)
-    assert found is not None
-    return found[0]
+    match = re.search(r'<section id="engine-view">.*?</section>', page, re.DOTALL)
+    assert match is not None
+    return match[0]
 
 
 def rects(svg: str) -> list[tuple[str, float, float]]:
     """Kind, left end and width of each part."""
-    found = re.findall(r'<rect class="part (\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
-    return [(kind, float(left), float(width)) for kind, left, width in found]
+    matches = re.findall(r'<rect class="part (\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    return [(kind, float(left), float(width)) for kind, left, width in matches]
 
 
 def test_parts_of_a_bar_follow_each_other_on_one_scale_from_zero():
@@ -66,8 +66,8 @@ def test_no_bars_are_no_chart():
 
 def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
     drawn = rects(section(page))
-    assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the one that tells its phases, at each level
-    assert sum(kind == "rest" for kind, _, _ in drawn) == 4  # the other one, as a whole
+    assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the engine that reports its phases, at each level
+    assert sum(kind == "rest" for kind, _, _ in drawn) == 4  # the other engine, as one bar
     for cell in demo.cells:
         if cell.engine == "reference":
             parts = [
@@ -79,9 +79,9 @@ def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
 def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
     seen = engine_view(demo)
     rows = {(row.engine, row.level): row for row in seen.rows}
-    told, quiet = rows["reference", "c=8"], rows["transformers", "c=8"]
-    assert told.figures[:3] == ["4", "4", "100 %"]
-    engine, client = told.pairs[[title for title, _, _ in seen.pairs].index("TTFT mean")]
+    reporting, quiet = rows["reference", "c=8"], rows["transformers", "c=8"]
+    assert reporting.figures[:3] == ["4", "4", "100 %"]
+    engine, client = reporting.pairs[[title for title, _, _ in seen.pairs].index("TTFT mean")]
     assert float(engine.split()[0]) == pytest.approx(0.9 * float(client.split()[0]), rel=0.01)
     assert all(text.startswith("– (") for text in quiet.figures)
     assert quiet.pairs[0][1].endswith("ms")
@@ -91,7 +91,7 @@ def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
 
 
 def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
-    assert page.count(">engine, running</text>") == page.count(">KV cache</text>") == 12  # of the one that tells it
+    assert page.count(">engine, running</text>") == page.count(">KV cache</text>") == 12  # of the reporting engine
     assert page.count(">engine, waiting</text>") == 12
 
 
@@ -121,12 +121,12 @@ def test_the_terminal_names_what_stands_out_and_no_more(demo: results.Run):
 
 def test_frames_and_summary_hold_the_view(demo: results.Run):
     assert set(ENGINE_FIGURES) <= set(demo.trials.columns)
-    told = demo.trials[demo.trials.engine == "reference"]
-    assert (told.server_output_tokens == 24 * 24).all()
+    reporting = demo.trials[demo.trials.engine == "reference"]
+    assert (reporting.server_output_tokens == 24 * 24).all()
     assert demo.trials[demo.trials.engine == "transformers"].server_output_tokens.isna().all()
 
 
-def test_logs_of_before_there_was_such_a_view_are_read(silent: results.Run):
+def test_logs_from_before_the_engine_view_are_read(silent: results.Run):
     (trial,) = silent.finished
     assert {value.reason for name, value in trial.server.items() if name.startswith("server_")} == {
         "the engine's metrics were not read"

@@ -1,4 +1,4 @@
-"""Every finding has a sentence, and every place that finds something gives the sentence what it needs."""
+"""Every finding has a sentence, and every place that creates a finding supplies the sentence's parameters."""
 
 import ast
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.results.some_findings import parameters_of, void
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_code_has_a_sentence_and_somebody_who_is_answerable() -> None:
+def test_every_code_has_a_sentence_and_a_cause() -> None:
     assert set(SENTENCES) == set(FindingCode)
     assert all(code.cause in Cause for code in FindingCode)
 
@@ -32,7 +32,7 @@ def test_a_sentence_shows_every_parameter(code: FindingCode) -> None:
 
 
 def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
-    """Every call of ``invalid``, ``warning`` and ``note`` in the product: where, its code, its parameters."""
+    """Every call of ``invalid``, ``warning`` and ``note`` in the product: its place, code and parameters."""
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
@@ -46,7 +46,7 @@ def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
                     pass
 
 
-def test_whoever_finds_something_says_what_its_sentence_needs() -> None:
+def test_every_finding_has_the_parameters_of_its_sentence() -> None:
     calls = [*made("harness"), *made("results")]
     assert FindingCode.ENGINE_DIED in {code for _, code, _ in calls}
     for place, code, parameters in calls:
@@ -123,8 +123,8 @@ def test_what_an_engine_says_is_quoted_and_never_read_as_a_template() -> None:
 
 
 def test_several_findings_are_one_line() -> None:
-    found = [void(FindingCode.CLIENT_LATE), void(FindingCode.THROTTLED)]
-    assert sentences(found) == f"{sentence(found[0])}; also: {sentence(found[1])}"
+    findings = [void(FindingCode.CLIENT_LATE), void(FindingCode.THROTTLED)]
+    assert sentences(findings) == f"{sentence(findings[0])}; also: {sentence(findings[1])}"
     assert not sentences([])
 
 

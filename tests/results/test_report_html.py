@@ -21,7 +21,7 @@ from tests.results.hostile import XSS
 
 
 class Outline(HTMLParser):
-    """Every element with its attributes, and the visible text but for the contents."""
+    """Every element with its attributes, and the visible text without the contents."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -54,9 +54,9 @@ def outline(page: str) -> Outline:
 
 
 def island(page: str) -> str:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 def test_sections_stand_in_their_order(outline: Outline) -> None:
@@ -77,7 +77,7 @@ def test_every_engine_at_every_load_with_its_trials(demo: results.Run, page: str
     assert page.count('class="chart timeline"') == 24
     assert page.count('class="chart heat ') == 8 * 2
     assert page.count('class="chart scatter"') == 4 + 2
-    assert page.count('class="chart frontier"') == 2  # token match against memory is one, too
+    assert page.count('class="chart frontier"') == 2  # token match against memory is also a chart
 
 
 def test_summary_numbers_are_the_cells_numbers(demo: results.Run, outline: Outline) -> None:
@@ -147,22 +147,22 @@ def test_charts_have_words_for_those_who_do_not_see_them(outline: Outline) -> No
 
 
 def test_the_page_without_its_data_is_small(page: str) -> None:
-    """What is left without the island and what the charts are drawn from: words, tables, style and script."""
+    """Without the data island and the charts only words, tables, style and script remain."""
     bare = re.sub(r'<script type="application/json".*?</script>|<svg.*?</svg>', "", page, flags=re.DOTALL)
     assert len(bare.encode()) < 400_000
     assert len(page.encode()) < 900_000
 
 
 def test_the_report_of_a_big_run_stays_small(tmp_path: Path) -> None:
-    """24 trials × 60 requests × 48 tokens exceed the budgets: of longer answers no more is drawn or given to a script.
+    """24 trials × 60 requests × 48 tokens exceed the budgets: longer answers add nothing to charts or script.
 
-    A byte for each of the further chunks would be a tenth of the page.
+    One byte for each additional chunk would be a tenth of the page.
     """
     run, longer = (
         results.load(build_run(tmp_path / str(tokens), Sheet(requests=60, tokens=tokens, repeats=3)))
         for tokens in (48, 120)
     )
-    size, longer_size = (len(render_html(each).encode()) for each in (run, longer))
+    size, longer_size = (len(render_html(loaded_run).encode()) for loaded_run in (run, longer))
     assert max(size, longer_size) < 1_250_000
     assert longer_size < 1.04 * size
 
@@ -252,7 +252,7 @@ def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
             build_run(tmp_path / "2", replace(sheet, error_s=0.1)),
         )
     ]
-    assert [found and found[1] for found in bold] == [" best", None]
+    assert [match and match[1] for match in bold] == [" best", None]
 
 
 def test_the_clients_workers_are_listed_when_there_are_several(tmp_path: Path, outline: Outline) -> None:

@@ -1,4 +1,4 @@
-"""Every number of the page links to how it was computed."""
+"""Every number of the page links to its definition."""
 
 import re
 
@@ -16,9 +16,9 @@ def page(demo: results.Run) -> str:
 
 
 def part(page: str, key: str) -> str:
-    found = re.search(rf'<section id="{key}">.*?</section>', page, re.DOTALL)
-    assert found is not None
-    return found[0]
+    match = re.search(rf'<section id="{key}">.*?</section>', page, re.DOTALL)
+    assert match is not None
+    return match[0]
 
 
 def test_every_link_ends_somewhere_and_every_name_is_given_once(page: str) -> None:

@@ -1,4 +1,4 @@
-"""The terminal summary: whole, narrow enough, and deaf to escape sequences."""
+"""The terminal summary: complete, narrow enough, and immune to escape sequences."""
 
 import io
 from dataclasses import replace
@@ -97,15 +97,15 @@ def test_comparison_names_direction_word_and_reason() -> None:
     a = {1: 1.0, 2: 1.1, 3: 0.95}
     output, ttft, itl = (CATALOGUE[name] for name in ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s"))
     primary, *others = (
-        compare_runs(metric, level, a, {k: a[k] * by(k) for k in runs}, interleaved=True)
-        for metric, level, runs, by in (
+        compare_runs(metric, level, a, {k: a[k] * change(k) for k in runs}, interleaved=True)
+        for metric, level, runs, change in (
             (output, "c=8", a, lambda _: 5.0),
             (itl, "c=8", a, lambda k: 1.2 + k / 1000),
             (ttft, "c=1", a, lambda k: 1.001 + k / 1000),
             (itl, "c=1", (), float),
         )
     )
-    assert [one.judgement for one in (primary, *others)] == list(Judgement)
+    assert [comparison.judgement for comparison in (primary, *others)] == list(Judgement)
     out = io.StringIO()
     print_comparison(
         EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, ComparisonConfig()),
@@ -170,9 +170,9 @@ def test_a_calibration_is_a_table_with_its_machine() -> None:
     )  # fmt: skip
     out = io.StringIO()
     print_calibration(calibration, Console(file=out, width=80))
-    head, how, *rest = out.getvalue().splitlines()
+    head, subtitle, *rest = out.getvalue().splitlines()
     assert head == "Xeon, 2 cores (vm [2J)"
-    assert "bakeoff 0.1.0 · 2026-11-20 10:15 UTC · 2 client workers on cores 0 and 1 · transport aiohttp" in how
+    assert "bakeoff 0.1.0 · 2026-11-20 10:15 UTC · 2 client workers on cores 0 and 1 · transport aiohttp" in subtitle
     rows = [line.split() for line in rest if line.split()[:1] in (["64"], ["512"])]
     assert rows == [
         ["64", "10", "1.50", "2.10", "–", "0.10", "900", "90", "%", "20.0", "saturated"],

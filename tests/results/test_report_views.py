@@ -1,4 +1,4 @@
-"""Other tools' numbers on the page: those of the views, beside ours, each with its definition."""
+"""Other tools' numbers on the page equal those of the views and stand beside ours, each with its definition."""
 
 import re
 
@@ -13,28 +13,28 @@ from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 
 
 def test_the_numbers_are_the_views(demo: results.Run) -> None:
-    """vLLM's mean of medians at c=8, worked from the log."""
+    """vLLM's mean of medians at c=8, computed from the log."""
     section = views_section(demo)
     (panel,) = [panel for panel in section.panels if panel.primary]
-    (reference,) = [one for one in panel.engines if one.engine == "reference"]
+    (reference,) = [engine for engine in panel.engines if engine.engine == "reference"]
     (vllm,) = [row for row in reference.tools if row.title == VIEWS["vllm"].title]
-    found = [
+    medians = [
         views(trial)["vllm"].figures["Median TTFT (ms)"].value.value
         for trial in demo.finished
         if (trial.record.engine, trial.record.load.label) == ("reference", "c=8")
     ]
-    interval = log_t_interval([value for value in found if value])
+    interval = log_t_interval([value for value in medians if value])
     assert interval is not None
     assert vllm.numbers[0].text == f"{interval.centre:.1f} ms"
 
 
-def test_how_far_it_is_from_ours(demo: results.Run) -> None:
-    """GuideLLM's TPOT has the time to the first token in it: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
+def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
+    """GuideLLM's TPOT includes the time to the first token: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
     for panel in views_section(demo).panels:
-        for one in panel.engines:
-            ours = float(one.ours[2].text.split()[0])
-            (guidellm,) = [row.numbers[2] for row in one.tools if row.title == "GuideLLM"]
-            apart = float(guidellm.text.split()[0]) / ours - 1
+        for engine in panel.engines:
+            own_ms = float(engine.ours[2].text.split()[0])
+            (guidellm,) = [row.numbers[2] for row in engine.tools if row.title == "GuideLLM"]
+            apart = float(guidellm.text.split()[0]) / own_ms - 1
             assert guidellm.difference.startswith("+")
             assert float(guidellm.difference[1:].split()[0]) == pytest.approx(100 * apart, abs=1)
 
@@ -43,8 +43,8 @@ def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
     section = views_section(demo)
     anchors = {meaning.anchor for meaning in section.definitions}
     for panel in section.panels:
-        for one in panel.engines:
-            for row in one.tools:
+        for engine in panel.engines:
+            for row in engine.tools:
                 assert all(number.anchor in anchors or number.text == "–" for number in row.numbers), row.title
     assert sum(bool(meaning.tool) for meaning in section.definitions) == len(VIEWS)
     assert len(section.definitions) == sum(len(tool.definitions) for tool in VIEWS.values())

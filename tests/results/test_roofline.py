@@ -34,7 +34,7 @@ CURVE = [BatchCost(1 << i, WEIGHTS + KV * 200 * (1 << i), OPERATIONS * (1 << i))
 
 
 def timed(bytes_share: float, flops_share: float, **changes: object) -> Simulated:
-    """An engine that reaches these shares: of the bandwidth in decode, of the products for each prompt token."""
+    """An engine that reaches these shares of the bandwidth in decode and of the products for each prompt token."""
     defaults: dict[str, object] = {
         "slots": 1, "every_ms": 800.0, "base_ms": 1e3 * WEIGHTS / (bytes_share * BANDWIDTH), "row_ms": 0.0,
         "context_ms": 1e3 * KV / (bytes_share * BANDWIDTH), "prefill_ms": 1e3 * OPERATIONS / (flops_share * PRODUCTS),
@@ -76,18 +76,18 @@ def attributed(
     )  # fmt: skip
 
 
-def known(found: Attribution) -> tuple[Roofline, Ceiling]:
-    assert isinstance(found.roofline, Roofline)
-    assert isinstance(found.roofline.ceiling, Ceiling)
-    return found.roofline, found.roofline.ceiling
+def roofline_and_ceiling(attribution: Attribution) -> tuple[Roofline, Ceiling]:
+    assert isinstance(attribution.roofline, Roofline)
+    assert isinstance(attribution.roofline.ceiling, Ceiling)
+    return attribution.roofline, attribution.roofline.ceiling
 
 
 @pytest.mark.parametrize("setup", [MEMORY, COMPUTE, SLOW], ids=["memory", "compute", "slow"])
 def test_mbu_and_mfu_of_each_phase_are_recovered(setup: Simulated) -> None:
     outcome = simulate(setup)
-    roof, ceiling = known(attributed(outcome))
+    roof, ceiling = roofline_and_ceiling(attributed(outcome))
     prompt, decodes = setup.prompt_tokens, setup.output_tokens - 1
-    tokens = sum(prompt + 1 + i for i in range(decodes))  # in the cache of a request, over its decodes
+    tokens = sum(prompt + 1 + i for i in range(decodes))  # in the cache of a request, summed over its decodes
     decode_s, prefill_s = (outcome.truth_ns[part] / 1e9 / 40 for part in (Part.DECODE, Part.PREFILL))
     decode, prefill = roof.phases[StepPhase.DECODE], roof.phases[StepPhase.PREFILL]
     assert decode.mbu(ceiling) == pytest.approx((decodes * WEIGHTS + KV * tokens) / decode_s / BANDWIDTH, rel=0.01)
@@ -117,7 +117,7 @@ def test_the_limit_behind_the_bottleneck_is_named() -> None:
 def test_clean_logs_name_neither_a_limit_nor_a_cap(seed: int) -> None:
     outcome = simulate(Simulated(base_ms=40.0, prefill_ms=5.0, every_ms=300.0), seed)
     telemetry = sampled(outcome, lambda _: 0x1)
-    roof, ceiling = known(attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda"))
+    roof, ceiling = roofline_and_ceiling(attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda"))
     assert set(roof.phases) == set(StepPhase)
     for work in roof.phases.values():
         assert work.bound(ceiling) is Bound.NEITHER
@@ -125,7 +125,7 @@ def test_clean_logs_name_neither_a_limit_nor_a_cap(seed: int) -> None:
 
 
 def sampled(outcome: Outcomes, mask: Callable[[bool], int]) -> list[TelemetryRecord]:
-    """Samples of a GPU every 5 ms, whose throttle reasons depend on the step that runs."""
+    """Samples of a GPU every 5 ms, whose throttle reasons depend on the running step."""
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     starts = np.array([step.planned_ns for step in steps])
     records: list[TelemetryRecord] = []
@@ -139,16 +139,16 @@ def sampled(outcome: Outcomes, mask: Callable[[bool], int]) -> list[TelemetryRec
 def test_a_sustained_power_cap_is_named_in_the_phase_that_it_holds_back() -> None:
     outcome = simulate(MEMORY)
     telemetry = sampled(outcome, lambda is_decode: 0x04 if is_decode else 0)
-    found = attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda")
-    roof, _ = known(found)
+    attribution = attributed(outcome, ceilings=[GPU], telemetry=telemetry, device="cuda")
+    roof, _ = roofline_and_ceiling(attribution)
     assert roof.phases[StepPhase.DECODE].at_power_cap is True
     assert roof.phases[StepPhase.PREFILL].at_power_cap is False
-    assert "Decode is memory-bound at the power cap: 70 %" in bottleneck_sentence(found)
+    assert "Decode is memory-bound at the power cap: 70 %" in bottleneck_sentence(attribution)
     few = attributed(outcome, ceilings=[GPU], telemetry=telemetry[:9], device="cuda")
-    assert known(few)[0].phases[StepPhase.DECODE].at_power_cap is None
-    other = sampled(outcome, lambda _: 0x20 | 0x80)  # heat and power brake void the trial by findings of their own
+    assert roofline_and_ceiling(few)[0].phases[StepPhase.DECODE].at_power_cap is None
+    other = sampled(outcome, lambda _: 0x20 | 0x80)  # heat and power brake void the trial by other findings
     hot = attributed(outcome, ceilings=[GPU], telemetry=other, device="cuda")
-    assert known(hot)[0].phases[StepPhase.DECODE].at_power_cap is False
+    assert roofline_and_ceiling(hot)[0].phases[StepPhase.DECODE].at_power_cap is False
 
 
 def test_a_slow_phase_at_the_power_cap_is_not_blamed_on_overhead() -> None:
@@ -165,7 +165,7 @@ def test_the_power_cap_is_judged_for_each_gpu() -> None:
     capped = sampled(outcome, lambda _: 0x04)
     free = [TelemetryRecord(r.t_ns, f"gpu{gpu}", {"throttle_reasons": 0}) for gpu in (1, 2) for r in capped]
     for records, expected in (([*capped, *free], True), (free, False)):
-        roof, _ = known(attributed(outcome, ceilings=[GPU], telemetry=records, device="cuda"))
+        roof, _ = roofline_and_ceiling(attributed(outcome, ceilings=[GPU], telemetry=records, device="cuda"))
         assert roof.phases[StepPhase.DECODE].at_power_cap is expected
 
 
@@ -191,7 +191,7 @@ def test_a_step_with_prompt_and_decodes_counts_as_prefill_with_all_its_work() ->
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     of_prompts = [step for step in steps if any(chunk.new_tokens > 1 for chunk in step.chunks)]
     assert any(len(step.chunks) > 1 for step in of_prompts)
-    roof, _ = known(attributed(outcome))
+    roof, _ = roofline_and_ceiling(attributed(outcome))
     prefill = roof.phases[StepPhase.PREFILL]
     assert prefill.steps == len(of_prompts)
     tokens = sum(chunk.new_tokens for step in of_prompts for chunk in step.chunks)
@@ -200,16 +200,18 @@ def test_a_step_with_prompt_and_decodes_counts_as_prefill_with_all_its_work() ->
 
 def test_only_steps_within_the_window_count() -> None:
     outcome = simulate(MEMORY)
-    found = attributed(outcome)
+    attribution = attributed(outcome)
     half = Window(0, 8 * 10**9)
-    part = roofline_of(found.steps, costs_of(outcome), [CPU], half)
+    part = roofline_of(attribution.steps, costs_of(outcome), [CPU], half)
     assert isinstance(part, Roofline)
     assert part.phases[StepPhase.DECODE].steps == 10 * 39
-    assert roofline_of(found.steps, costs_of(outcome), [CPU], Window(0, 0)) == Roofline({}, known(found)[1], 200.0, 7)
+    assert roofline_of(attribution.steps, costs_of(outcome), [CPU], Window(0, 0)) == Roofline(
+        {}, roofline_and_ceiling(attribution)[1], 200.0, 7
+    )
 
 
 def test_the_critical_batch_is_where_both_limits_meet() -> None:
-    _, ceiling = known(attributed(simulate(MEMORY)))
+    _, ceiling = roofline_and_ceiling(attributed(simulate(MEMORY)))
     batch = critical_batch(CURVE, ceiling)
     assert batch == 7  # W / B = n (2.7e8 / F − 200 KV / B) at n = 6.96
     assert critical_batch([BatchCost(n, WEIGHTS + 2e6 * 200 * n, OPERATIONS * n) for n in (1, 65536)], ceiling) is None
@@ -217,20 +219,22 @@ def test_the_critical_batch_is_where_both_limits_meet() -> None:
 
 
 def test_twice_the_bandwidth_agrees_with_a_run_that_has_it() -> None:
-    found, really = attributed(simulate(MEMORY)), simulate(
+    attribution, measured = attributed(simulate(MEMORY)), simulate(
         timed(0.7, 0.9, output_tokens=40, base_ms=MEMORY.base_ms - 0.5e3 * WEIGHTS / BANDWIDTH,
               context_ms=MEMORY.context_ms - 0.5e3 * KV / BANDWIDTH)
     ).attribution()  # fmt: skip
-    case = next(case for case in what_if(found) if case.part is Part.DECODE)
+    case = next(case for case in what_if(attribution) if case.part is Part.DECODE)
     assert case.change is Change.TWICE_THE_BANDWIDTH
     assert case.kept == pytest.approx(1 - 0.7 / 2, rel=0.01)
-    decode_s = found.means[Latency.E2E][Part.DECODE]
-    assert case.kept * decode_s == pytest.approx(really.means[Latency.E2E][Part.DECODE], rel=0.02)
-    assert "with twice the bandwidth in decode" in what_if_text(found)
+    decode_s = attribution.means[Latency.E2E][Part.DECODE]
+    assert case.kept * decode_s == pytest.approx(measured.means[Latency.E2E][Part.DECODE], rel=0.02)
+    assert "with twice the bandwidth in decode" in what_if_text(attribution)
 
 
 def test_bandwidth_beyond_the_other_limit_saves_nothing() -> None:
-    roof, ceiling = known(attributed(simulate(timed(0.9, 0.5, slots=64, every_ms=1.0, requests=5, budget_tokens=4096))))
+    roof, ceiling = roofline_and_ceiling(
+        attributed(simulate(timed(0.9, 0.5, slots=64, every_ms=1.0, requests=5, budget_tokens=4096)))
+    )
     work = roof.phases[StepPhase.DECODE]
     assert 0 < work.mbu(ceiling) / 2 < work.mfu(ceiling) < work.mbu(ceiling)
     assert work.bandwidth_gain(ceiling) == pytest.approx(work.mbu(ceiling) - work.mfu(ceiling))
@@ -245,7 +249,7 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
     assert re.match(r"decode: 28\.\d GB/s, 27\.\d GFLOP/s, 0\.98\d operations a byte; 1,560 steps in ", decode)
     assert "run bakeoff machine, then bakeoff report" in limits
     assert "MBU 70 %" in limit_lines(attributed(outcome).roofline)[1]
-    for reason, found in {
+    for reason, attribution in {
         "does not measure products in float16": attributed(outcome, dtype="float16"),
         "limits of this machine were not measured": attributed(outcome, device="cuda"),
         "no model is known": attributed(outcome, missing="no model is known"),
@@ -253,8 +257,8 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
         "before costs of steps were stored": outcome.attribution(),
         "recorded no steps": attribution_of(trial_record(), outcome.requests, [], []),
     }.items():
-        assert reason in limit_lines(found.roofline)[-1]
-        assert "bound" not in bottleneck_sentence(found)
+        assert reason in limit_lines(attribution.roofline)[-1]
+        assert "bound" not in bottleneck_sentence(attribution)
 
 
 def test_a_phase_beyond_its_limit_asks_for_another_measurement() -> None:
@@ -265,14 +269,14 @@ def test_a_phase_beyond_its_limit_asks_for_another_measurement() -> None:
 
 
 def test_several_devices_have_the_sum_of_their_limits() -> None:
-    _, ceiling = known(attributed(simulate(MEMORY), ceilings=[GPU], device="cuda", devices=4))
+    _, ceiling = roofline_and_ceiling(attributed(simulate(MEMORY), ceilings=[GPU], device="cuda", devices=4))
     assert (ceiling.bytes_per_s, ceiling.flops_per_s) == (4 * BANDWIDTH, 4 * PRODUCTS)
     assert "4 × cuda:0: 160 GB/s, 1.00 TFLOP/s" in limit_lines(attributed(
         simulate(MEMORY), ceilings=[GPU], device="cuda", devices=4).roofline)[-1]  # fmt: skip
 
 
 def test_the_chart_has_the_roof_its_spread_and_a_point_for_each_phase() -> None:
-    roof, ceiling = known(attributed(simulate(MEMORY)))
+    roof, ceiling = roofline_and_ceiling(attributed(simulate(MEMORY)))
     points = [Point("sim", 0, "c=4", phase, work) for phase, work in roof.phases.items()]
     svg = roofline("Distance", ceiling, points, "critical batch 7")
     assert svg.count('class="mark"') == 2
@@ -297,8 +301,8 @@ def test_trials_of_one_machine_share_a_chart_and_those_without_limits_have_none(
     outcome = simulate(MEMORY)
     other = [BatchCost(cost.batch, 2 * WEIGHTS, cost.flops) for cost in CURVE]
     trials = [
-        ProfiledTrial(load, position, found, "", [], [], "", [])
-        for position, (load, found) in enumerate({
+        ProfiledTrial(load, position, attribution, "", [], [], "", [])
+        for position, (load, attribution) in enumerate({
             "c=1": attributed(outcome), "c=4": attributed(outcome, decode=other),
             "float16": attributed(outcome, dtype="float16"), "plain": outcome.attribution(),
         }.items())

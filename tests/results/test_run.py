@@ -1,4 +1,4 @@
-"""The analysis API: frames agree with the records, cells with the trials."""
+"""The analysis API: frames agree with records, and cells with trials."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_an_absent_metric_has_its_reason(demo: results.Run) -> None:
 
 
 def test_a_percentile_that_one_repeat_lacks_is_absent_in_the_cell() -> None:
-    """The repeats that have enough requests for a p99 are the fastest: an interval over them alone flatters."""
+    """The repeats with enough requests for a p99 are the fastest: an interval over them alone would be too good."""
     few = absent("p99 needs 662 observations, there are 655")
     assert why_absent([Value(0.26), Value(0.27), few]) == f"absent in 1 of 3 valid trials: {few.reason}"
     assert why_absent([few, few]) == few.reason
@@ -64,7 +64,7 @@ def test_a_percentile_that_one_repeat_lacks_is_absent_in_the_cell() -> None:
 
 
 def test_where_one_repeat_lacks_a_metric_nobody_shows_the_others(tmp_path: Path) -> None:
-    """Three requests have a median and two have none: neither the cell, nor the index, nor an export has one then."""
+    """Three requests have a median and two have none: then neither the cell nor the index nor an export shows one."""
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=3, requests=3, invalid=())
     path = build_run(tmp_path, sheet)
     slow = RunFolder(path).trial("r2-e0-1")
@@ -74,7 +74,7 @@ def test_where_one_repeat_lacks_a_metric_nobody_shows_the_others(tmp_path: Path)
     (facts,) = facts_of(path).cells
     assert "ttft_p50_s" not in facts.metrics
     assert "itl_p50_s" in facts.metrics
-    exported = {one["params"]["metric"] for one in json.loads(benchmark_json({"t": run}))["benchmarks"]}
+    exported = {benchmark["params"]["metric"] for benchmark in json.loads(benchmark_json({"t": run}))["benchmarks"]}
     assert "itl_p50_s" in exported
     assert "ttft_p50_s" not in exported
 

@@ -1,4 +1,4 @@
-"""A stored search: its events in the log, and what people read of it."""
+"""A stored search: its events in the log, and its texts for readers."""
 
 import io
 from pathlib import Path
@@ -31,16 +31,16 @@ TRIED = [
     Attempt("r1-a-12.6", 12.6, False, -0.25, violations=[Violation("ttft_p99<500ms", "ttft_p99_s", Value(0.64))]),
     Attempt("r1-a-12", 12.0, True, 0.1),
 ]
-FOUND = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)
+ENGINE_SEARCH = EngineSearch("a", TRIED, 11.6, 12.1, 12.6, False, Ended.KNOWN)
 CONFIG = SearchConfig(
     engines=["a"], over=Over.RATE, slo="ttft_p99<500ms,itl_p99<30ms", low=1.0, high=64.0, minutes=30.0,
     template=Load(arrival="poisson"),
 )  # fmt: skip
-RECORD = SearchRecord(CONFIG, [FOUND])
+RECORD = SearchRecord(CONFIG, [ENGINE_SEARCH])
 
 
 def line(**changes: object) -> str:
-    (text,) = search_lines(msgspec.structs.replace(RECORD, engines=[msgspec.structs.replace(FOUND, **changes)]))
+    (text,) = search_lines(msgspec.structs.replace(RECORD, engines=[msgspec.structs.replace(ENGINE_SEARCH, **changes)]))
     return text
 
 
@@ -84,8 +84,8 @@ def test_a_trial_in_a_line():
 
 
 def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
-    assert FOUND.has_level
-    assert not msgspec.structs.replace(FOUND, low=None).has_level
+    assert ENGINE_SEARCH.has_level
+    assert not msgspec.structs.replace(ENGINE_SEARCH, low=None).has_level
     assert not EngineSearch("a").has_level
     assert not EngineSearch(
         "a", [Attempt("t", 8.0, None, None, [void(FindingCode.THROTTLED)])], 8.0, 8.0, 8.0
@@ -114,7 +114,7 @@ def test_a_stored_search_heads_the_report(tmp_path: Path):
 def test_no_text_of_an_engine_reaches_the_terminal_as_it_is(text: str):
     out = io.StringIO()
     attempts = [Attempt("t", 16.0, False, None, [void(FindingCode.ENGINE_DIED, detail=text)])]
-    found = msgspec.structs.replace(FOUND, engine=text, attempts=attempts, lost=text)
-    print_search(msgspec.structs.replace(RECORD, engines=[found]), Console(file=out))
+    search = msgspec.structs.replace(ENGINE_SEARCH, engine=text, attempts=attempts, lost=text)
+    print_search(msgspec.structs.replace(RECORD, engines=[search]), Console(file=out))
     assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(out.getvalue())
     assert text.count("[red]") * 3 == out.getvalue().count("[red]"), "markup is text"

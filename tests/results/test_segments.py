@@ -22,7 +22,7 @@ def waves(seed: int, count: int, autocorrelation: float) -> Floats:
 
 
 def generalised(values: Floats, columns: Floats, rho: float) -> tuple[Floats, Floats, float]:
-    """Coefficients, their covariance and the weighted residual sum, with w of variance 1, by the covariance matrix."""
+    """Coefficients, their covariance and the weighted residual sum by the covariance matrix, with w of variance 1."""
     index = np.arange(len(values))
     weights = np.linalg.inv(rho ** np.abs(index[:, None] - index) / (1 - rho**2))
     covariance = np.linalg.inv(columns.T @ weights @ columns)
@@ -48,20 +48,20 @@ def test_a_fit_is_that_of_generalised_least_squares(rho: float, is_line: bool) -
 
 
 def divisions(count: int) -> Iterator[list[Segment]]:
-    """All of them, with each segment that is long enough as a level and as a line."""
+    """All divisions, with each segment that is long enough both as a level and as a line."""
     inner = (itertools.combinations(range(LEAST, count - LEAST + 1), many) for many in range(count // LEAST))
-    for edges in ([0, *some, count] for some in itertools.chain.from_iterable(inner)):
+    for edges in ([0, *inner_edges, count] for inner_edges in itertools.chain.from_iterable(inner)):
         pairs = list(itertools.pairwise(edges))
         if all(end - first >= LEAST for first, end in pairs):
             kinds = ([False, True] if end - first >= MIN_LINE else [False] for first, end in pairs)
             yield from (
-                [Segment(*pair, kind) for pair, kind in zip(pairs, some, strict=True)]
-                for some in itertools.product(*kinds)
+                [Segment(*pair, kind) for pair, kind in zip(pairs, kinds_chosen, strict=True)]
+                for kinds_chosen in itertools.product(*kinds)
             )
 
 
 def cost(values: Floats, segments: list[Segment], rho: float) -> float:
-    """Squares of all segments, a price for each segment and each slope, and what its determinant adds."""
+    """The squared residuals of all segments, a price for each segment and each slope, and the determinant's term."""
     total = 0.0
     for segment in segments:
         columns = np.vander(np.arange(segment.end - segment.first), segment.parameters, increasing=True)
@@ -94,17 +94,17 @@ def test_no_division_is_cheaper(shape: Floats) -> None:
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 0.0, 0.1), (0.5, 0.4, 0.65), (0.8, 0.65, 0.95)])
 def test_the_autocorrelation_is_that_of_the_noise_whatever_the_levels_do(rho: float, low: float, high: float) -> None:
-    """Steps and slopes are none of it, since the search takes them out."""
+    """Steps and slopes do not contribute, since the search removes them."""
     steps, ramp = np.repeat([0.0, 12.0, 3.0, -5.0], 50), np.linspace(0, 60, 200)
     for shape, count in ((np.zeros(200), 1), (steps, 4), (ramp, 1)):
-        known = [divided(waves(seed, 200, rho) + shape, math.sqrt(1 - rho)) for seed in range(2)]
-        assert low <= np.mean([found for _, found in known]) <= high
-        assert {len(segments) for segments, _ in known} == {count}
+        divided_series = [divided(waves(seed, 200, rho) + shape, math.sqrt(1 - rho)) for seed in range(2)]
+        assert low <= np.mean([autocorrelation for _, autocorrelation in divided_series]) <= high
+        assert {len(segments) for segments, _ in divided_series} == {count}
 
 
 def test_a_short_series_counts_as_more_correlated_than_it_looks() -> None:
-    """Twice the bias of one mean, 2 (1 + 3 · 0) / n, to the nearest row of the grid; of two means twice that."""
+    """Twice the bias of one mean, 2 (1 + 3 · 0) / n, at the nearest row of the grid; for two means twice that."""
     even = np.tile([-1.0, 1.0], 100)
-    for count, known in ((50, 0.0), (38, 0.1), (14, 0.1), (12, 0.2)):
-        assert divided(even[:count], 1.0) == ([Segment(0, count)], known)
+    for count, autocorrelation in ((50, 0.0), (38, 0.1), (14, 0.1), (12, 0.2)):
+        assert divided(even[:count], 1.0) == ([Segment(0, count)], autocorrelation)
     assert divided(np.r_[even[:10], even[:10] + 20], 1.0) == ([Segment(0, 10), Segment(10, 20)], 0.2)

@@ -1,4 +1,4 @@
-"""Looks at the data on the way spend alpha and no more."""
+"""Interim looks at the data spend alpha and no more."""
 
 import math
 from statistics import NormalDist
@@ -10,7 +10,7 @@ from results.statistics.sequential import analysis_schedule, nominal_levels
 
 
 def test_looks_spend_alpha_and_no_more() -> None:
-    """One look spends all; a Brownian motion that is held to the levels leaves its bounds with alpha in all."""
+    """A single look spends all; a Brownian motion crosses the levels with a probability of alpha in total."""
     assert nominal_levels(0.01, [8]) == pytest.approx([0.01])
     looks = analysis_schedule(8)
     assert looks == [4, 6, 8]

@@ -1,4 +1,4 @@
-"""What the engine's counters say against a trial."""
+"""Checks of the engine's counters against a trial."""
 
 import pytest
 
@@ -34,9 +34,9 @@ def test_a_counter_that_is_back_at_once_is_another_servers():
 
 
 def test_a_restart_after_which_the_engine_made_as_much_again_is_still_one():
-    found = fall(course(1000, 0, 300, 600, 900, 1200))
-    assert found is not None
-    assert not found.several
+    restart = fall(course(1000, 0, 300, 600, 900, 1200))
+    assert restart is not None
+    assert not restart.several
 
 
 def marked(before: float, after: float) -> list[TelemetryRecord]:

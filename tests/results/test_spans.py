@@ -1,4 +1,4 @@
-"""Spans that vLLM exported, and the attribution by them, against a simulated engine whose true phases are known."""
+"""Spans that vLLM exported, and the attribution from them, against a simulated engine whose true phases are known."""
 
 import io
 from pathlib import Path
@@ -34,7 +34,7 @@ from tests.results.test_trace import Parsed
 RECORDED = [path.read_bytes() for path in sorted((Path(__file__).parent / "spans").glob("vllm-0.32.0-*.bin"))]
 """Bodies of vLLM 0.32.0: a chat, a completion, and a completion of two prompts."""
 AHEAD_NS = 1_795_551_379_207_511_684
-"""Wall clock minus monotonic clock when they arrived."""
+"""Wall clock minus monotonic clock when the bodies arrived."""
 SECONDS = {
     "time_to_first_token": lambda s: s.first_ns - s.arrival_ns,
     "e2e": lambda s: s.last_ns - s.arrival_ns,
@@ -50,7 +50,7 @@ NO_BATCH: list[SpanFrame] = [ClockReading(0, 0)]
 
 
 def body(*spans: RequestSpan, ahead_ns: int = 0) -> bytes:
-    """An export request that says the same."""
+    """An export request with these spans."""
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     scope.spans.add(name="load_model", start_time_unix_nano=1)
@@ -63,7 +63,7 @@ def body(*spans: RequestSpan, ahead_ns: int = 0) -> bytes:
 
 
 def spans_of(outcome: Outcomes) -> list[RequestSpan]:
-    """What vLLM would have reported of a simulation, by its raw records."""
+    """The spans that vLLM would report of a simulation, from its raw records."""
     queued = {event.request_id: event for event in outcome.events if isinstance(event, RequestQueued)}
     steps = [event for event in outcome.events if isinstance(event, StepRecord)]
     spans: list[RequestSpan] = []
@@ -197,30 +197,30 @@ def test_one_request_is_divided_as_by_hand() -> None:
 
 
 def test_what_is_derived_and_what_is_absent_is_said():
-    found = by_spans(simulate(Simulated()))
-    titles = {part: title for part, title, _ in part_rows(found)}
+    attribution = by_spans(simulate(Simulated()))
+    titles = {part: title for part, title, _ in part_rows(attribution)}
     assert {part for part, title in titles.items() if title.endswith(" *")} == {
         Part.QUEUE, Part.HANDOVER, Part.PREFILL_PHASE, Part.DECODE_PHASE,
     }  # fmt: skip
-    assert bottleneck_sentence(found).startswith("Bottleneck: decode phase, ")
-    assert "all 200 pairs of stamps are in order" in clock_line(found.clock)
-    derived, absent = span_lines(found)
+    assert bottleneck_sentence(attribution).startswith("Bottleneck: decode phase, ")
+    assert "all 200 pairs of stamps are in order" in clock_line(attribution.clock)
+    derived, absent = span_lines(attribution)
     assert derived.startswith("* derived from durations")
     assert absent.startswith("vLLM does not report its steps")
-    assert cost_line(found) == ""
+    assert cost_line(attribution) == ""
     assert span_lines(simulate(Simulated()).attribution()) == []
 
 
 def test_requests_without_a_span_stay_unattributed():
     outcome = simulate(Simulated())
     spans = spans_of(outcome)[1:]
-    found = by_spans(outcome, [ClockReading(0, 0), SpanBatch(0, body(*spans))])
-    assert found.attributed_share == pytest.approx(39 / 40)
+    attribution = by_spans(outcome, [ClockReading(0, 0), SpanBatch(0, body(*spans))])
+    assert attribution.attributed_share == pytest.approx(39 / 40)
     empty = by_spans(outcome, NO_BATCH)
     assert empty.missing == "no span of the engine belongs to a request of the window"
     assert bottleneck_sentence(empty) == f"nothing to attribute: {empty.missing}"
-    nobody = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
-    assert bottleneck_sentence(nobody) == "nothing to attribute: no request of the window succeeded"
+    attribution = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
+    assert bottleneck_sentence(attribution) == "nothing to attribute: no request of the window succeeded"
     assert empty.means[Latency.E2E][Part.CLIENT] == pytest.approx(0.1e-3)
 
 
@@ -257,13 +257,13 @@ def test_without_any_record_only_its_absence_is_reported():
 def test_steps_and_spans_are_compared_by_the_parts_that_both_have():
     outcome = simulate(Simulated(slots=4))
     steps, spans = outcome.attribution(), by_spans(outcome)
-    (found,) = differences([steps], [spans])
-    assert found.merged
-    assert found.total_s(Latency.E2E) == pytest.approx((steps.mean_s(Latency.E2E),) * 2)
+    (difference,) = differences([steps], [spans])
+    assert difference.merged
+    assert difference.total_s(Latency.E2E) == pytest.approx((steps.mean_s(Latency.E2E),) * 2)
     for latency in Latency:
-        assert max(abs(change) for change in found.changes_s(latency).values()) < 1e-6
+        assert max(abs(change) for change in difference.changes_s(latency).values()) < 1e-6
     console = Console(width=120, record=True, file=io.StringIO())
-    print_differences([found], console)
+    print_differences([difference], console)
     text = console.export_text()
     assert "prefill phase" in text
     assert "merged" in text

@@ -74,10 +74,10 @@ def test_the_chart_compares_with_the_engine_of_the_same_adapter_without_drafts(t
 @pytest.mark.parametrize(
     "engines",
     [
-        {"ref_four": FOUR, "ref_two": TWO},  # none without drafts
-        {"ref_four": FOUR, "other": PLAIN},  # of another adapter
-        {"ref_four": FOUR, "ref": SLOW},  # tells nothing, so it may have drafts
-        {"ref_four": FOUR, "ref": PLAIN, "ref_again": PLAIN},  # which one?
+        {"ref_four": FOUR, "ref_two": TWO},  # no engine without drafts
+        {"ref_four": FOUR, "other": PLAIN},  # the other engine has another adapter
+        {"ref_four": FOUR, "ref": SLOW},  # the other engine reports nothing, so it may use drafts
+        {"ref_four": FOUR, "ref": PLAIN, "ref_again": PLAIN},  # ambiguous
     ],
 )
 def test_without_one_engine_to_compare_with_there_is_a_table_and_no_chart(engines: dict[str, Speed], tmp_path: Path):
@@ -119,8 +119,8 @@ def test_the_page_has_table_and_chart(tmp_path: Path):
 
 
 def test_a_mark_lies_below_its_curve_by_what_is_missing():
-    found = Measured("e", 0, 0.8, 5.0, Interval(1.845, 1.8, 1.9, 3))
-    svg = speed_up_chart("t", "c=1", [found])
+    mark = Measured("e", 0, 0.8, 5.0, Interval(1.845, 1.8, 1.9, 3))
+    svg = speed_up_chart("t", "c=1", [mark])
     (expected,) = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)" r="3.2" class="hollow"', svg)
     (measured,) = re.findall(r'<circle cx="[\d.]+" cy="([\d.]+)" r="4.5" class="mark"', svg)
     (bottom,) = re.findall(r'y1="([\d.]+)" x2="[\d.]+" y2="\1" class="grid"', svg)[:1]

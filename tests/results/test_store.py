@@ -1,4 +1,4 @@
-"""The run folder: what is stored is read back, and every damage has a name."""
+"""The run folder: stored data are read back, and every kind of damage is named."""
 
 import contextlib
 import os
@@ -90,10 +90,10 @@ def test_run_ids_collide_into_a_clear_message(tmp_path: Path) -> None:
 
 
 def test_run_ids_sort_by_time_and_differ() -> None:
-    """Two processes that save a thousand runs each in a second collide in one of 2,000 such seconds."""
+    """Two processes that each save a thousand runs in one second collide once in 2,000 such seconds."""
     ids = {new_run_id("demo") for _ in range(2_000)}
     assert len(ids) == 2_000
-    assert all(one[8] == "-" and "-demo-" in one for one in ids)
+    assert all(run_id[8] == "-" and "-demo-" in run_id for run_id in ids)
 
 
 def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_finished_and_unfinished_trials(tmp_path: Path) -> None:
 
 
 class TestStatus:
-    """A run that says ``running`` is believed only while its process lives."""
+    """A run with status ``running`` counts as running only while its process lives."""
 
     def test_own_process_is_running(self, tmp_path: Path) -> None:
         assert results.load(build_run(tmp_path, Sheet(finished=0, status=RunStatus.RUNNING))).status == "running"
@@ -134,7 +134,7 @@ class TestStatus:
         assert results.load(build_run(tmp_path, sheet)).status is RunStatus.INCOMPLETE
 
     def test_reused_pid_is_incomplete(self, tmp_path: Path) -> None:
-        """The process that has the pid now began after the log was written."""
+        """The process with this pid started after the log was written."""
         path = build_run(tmp_path, Sheet(finished=0, status=RunStatus.RUNNING))
         os.utime(path / "run.jsonl", (1_000_000_000, 1_000_000_000))
         assert results.load(path).status is RunStatus.INCOMPLETE
@@ -145,7 +145,7 @@ class TestStatus:
 
 
 class TestAtomic:
-    """All of the new bytes, or all of the old ones, and never a temporary file."""
+    """A file has all of the new bytes or all of the old ones, and no temporary file remains."""
 
     def test_replaces(self, tmp_path: Path) -> None:
         path = tmp_path / "report.html"

@@ -28,7 +28,7 @@ def test_tokens_of_a_failed_request_were_felt_too() -> None:
 
 
 def test_prompt_tokens_count_as_their_request_does() -> None:
-    """Of [0, 900] all 30 tokens lie in the second, of [500, 1500] half of 70, of [1000, 1100] none: 65 tok/s."""
+    """Of [0, 900] all 30 tokens lie in the window, of [500, 1500] half of 70, of [1000, 1100] none: 65 tok/s."""
     requests = [
         request(0, [900], prompt_tokens=30),
         request(500, [1500], prompt_tokens=70),
@@ -44,7 +44,7 @@ def test_prompt_tokens_nobody_reported_are_absent_not_zero() -> None:
 
 
 def test_successful_requests_count_as_their_share_inside() -> None:
-    """[−100, 900]: 0.9; [500, 1500]: 0.5; [−500, 1500]: a half; one failed and one is outside: 1.9 per second."""
+    """[−100, 900]: 0.9; [500, 1500]: 0.5; [−500, 1500]: 0.5; one failed and one lies outside: 1.9 per second."""
     requests = [
         request(-100, [100, 900]),
         request(500, [600, 1500]),
@@ -61,7 +61,7 @@ def test_a_request_without_any_duration_counts_where_it_is() -> None:
 
 @given(st.lists(st.tuples(st.integers(-900, 1900), st.integers(0, 900)), max_size=30), st.integers(1, 999))
 def test_two_windows_hold_what_both_together_hold(spans: list[tuple[int, int]], cut: int) -> None:
-    """Counting by shares has no edges: no request is lost or counted twice where windows meet."""
+    """Shares have no edge effects: no request is lost or counted twice where windows meet."""
     requests = [request(start, [start + length]) for start, length in spans]
     parts = [throughput.requests_inside(requests, Window(a * MS, b * MS)) for a, b in ((0, cut), (cut, 1000))]
     assert sum(parts) == pytest.approx(throughput.requests_inside(requests, SECOND))

@@ -36,7 +36,7 @@ TELEMETRY = [
 
 
 class Parsed:
-    """A trace by tracks."""
+    """A trace, divided by tracks."""
 
     def __init__(self, data: bytes) -> None:
         trace = perfetto.Trace.FromString(data)
@@ -63,14 +63,14 @@ class Parsed:
     def slices(self, path: str) -> list[tuple[int, str, int, int]]:
         """Depth, name, start and end, in order of their ends."""
         (uuid,) = [uuid for uuid in self.descriptors if self.path(uuid) == path]
-        found, stack = [], []
+        slices, stack = [], []
         for packet in self.events[uuid]:
             if packet.track_event.type == BEGIN:
                 stack.append((len(stack), packet.track_event.name, packet.timestamp))
             elif packet.track_event.type == END:
-                found.append((*stack.pop(), packet.timestamp))
+                slices.append((*stack.pop(), packet.timestamp))
         assert stack == []
-        return found
+        return slices
 
     def counter(self, path: str) -> list[tuple[int, float]]:
         (uuid,) = [uuid for uuid in self.descriptors if self.path(uuid) == path]
@@ -132,7 +132,7 @@ def test_counters_of_the_engine_and_of_telemetry() -> None:
 
 
 def test_the_closing_reading_right_after_the_last_tick_makes_no_spike() -> None:
-    """2 kB in 0.1 ms would be 20 MB/s; a closing reading after half a tick counts."""
+    """2 kB in 0.1 ms would be 20 MB/s; a final reading counts only after half a tick."""
     outcome = simulate(Simulated(requests=4))
     times = {0: 0, 100 * MS: 2_000, 200 * MS: 4_000, 200 * MS + MS // 10: 6_000, 250 * MS: 7_000}
     telemetry = [TelemetryRecord(t_ns, "gpu0", {"pcie_tx_bytes": sent}) for t_ns, sent in times.items()]
@@ -165,10 +165,10 @@ def test_slices_that_meet_end_before_the_next_begins() -> None:
     trace.slice(track, "inner", 20, 30, {"bytes": -5, "text": "ü"})
     trace.slice(track, "next", 30, 40)
     trace.slice(track, "empty", 40, 40)
-    found = Parsed(trace.encoded())
-    assert found.slices("p/t") == [(1, "inner", 20, 30), (0, "outer", 10, 30), (0, "next", 30, 40)]
-    (uuid,) = found.events
-    (inner,) = [packet.track_event for packet in found.events[uuid] if packet.track_event.name == "inner"]
+    read_back = Parsed(trace.encoded())
+    assert read_back.slices("p/t") == [(1, "inner", 20, 30), (0, "outer", 10, 30), (0, "next", 30, 40)]
+    (uuid,) = read_back.events
+    (inner,) = [packet.track_event for packet in read_back.events[uuid] if packet.track_event.name == "inner"]
     assert [(note.name, note.int_value, note.string_value) for note in inner.debug_annotations] == [
         ("bytes", -5, ""),
         ("text", 0, "ü"),

@@ -1,4 +1,4 @@
-"""All metrics of one trial, folded from a log whose every number is known."""
+"""All metrics of one trial, computed from a log whose numbers are all known."""
 
 import math
 
@@ -11,7 +11,7 @@ from results.metrics.trial import latency_observations, observations_by_request
 from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
 from tests.results.handmade import MS, request, trial
 
-ONE = Load(concurrency=1)
+LOAD = Load(concurrency=1)
 SLO = Slo(e2e_s=0.25)
 
 
@@ -25,7 +25,7 @@ def serial(count: int) -> list:
 
 
 def test_every_name_of_the_catalogue_has_a_value_or_a_reason() -> None:
-    values = trial_metrics(trial(ONE), serial(4), [], SLO)
+    values = trial_metrics(trial(LOAD), serial(4), [], SLO)
     assert set(values) == set(CATALOGUE)
     assert all((value.value is None) != (value.reason is None) for value in values.values())
 
@@ -36,7 +36,7 @@ def test_worked_trial() -> None:
     Tokens inside: 4 × 4 − 2 = 14 → 17.5 tok/s. Requests: 4 inside → 5 /s. Prompt: 4 × 10 / 0.8 = 50 tok/s.
     TTFT 50 ms; TPOT (200 − 50) / 3 = 50 ms; E2E 200 ms; ITL: 50 once and 100 / 2 = 50 twice: 50 ms; gaps 50 and 100.
     """
-    record, requests = trial(ONE, issue_end=800), serial(4)
+    record, requests = trial(LOAD, issue_end=800), serial(4)
     values = {name: value.value for name, value in trial_metrics(record, requests, [], SLO).items()}
     assert values["ttft_p50_s"] == pytest.approx(0.050)
     assert values["ttft_from_send_p50_s"] == pytest.approx(0.048)
@@ -65,17 +65,17 @@ def test_gaps_after_the_window_are_not_counted() -> None:
 
 
 def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival() -> None:
-    """Ramp and tail bring tokens into the window, and none of their latencies."""
+    """Ramp and tail contribute tokens to the window but no latencies."""
     before, after = request(-100, [-50, 10]), request(1000, [1500])
-    values = trial_metrics(trial(ONE), [before, *serial(5), after], [], SLO)
+    values = trial_metrics(trial(LOAD), [before, *serial(5), after], [], SLO)
     assert values["ttft_p50_s"].value == pytest.approx(0.050)
     assert values["output_tokens_per_s"].value == pytest.approx(5 * 4 - 2 + 1)
     assert values["failures"].value == 0
 
 
-def test_what_percentiles_are_of_is_told_by_request_too() -> None:
-    """As they were planned, each with its own; a failed request is later than any number, and delivered no token."""
-    record, requests = trial(ONE, issue_end=800), serial(4)
+def test_observations_of_percentiles_are_also_listed_by_request() -> None:
+    """In the order of the plan; a failed request counts as later than any number and delivered no token."""
+    record, requests = trial(LOAD, issue_end=800), serial(4)
     requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED, chunk_ns=[], chunk_tokens=[])
     for name, observations in latency_observations(requests, record.window).items():
         if name != "send_lag":
@@ -87,10 +87,10 @@ def test_what_percentiles_are_of_is_told_by_request_too() -> None:
 
 
 def test_a_failure_is_later_than_every_success() -> None:
-    """Of 64 requests seven fail: the p90 lies among them, the median does not. That value is no number."""
+    """Of 64 requests seven fail: the p90 lies among them, so it is no number; the median does not."""
     requests = [request(10 * i, [10 * i + 5, 10 * i + 6]) for i in range(57)]
     requests += [request(600 + i, outcome=Outcome.TIMEOUT) for i in range(7)]
-    values = trial_metrics(trial(ONE), requests, [], SLO)
+    values = trial_metrics(trial(LOAD), requests, [], SLO)
     assert values["ttft_p50_s"].value == pytest.approx(0.005)
     for name in ("ttft_p90_s", "e2e_p90_s", "tpot_p90_s", "ttft_p95_s"):
         assert values[name].absence in {Absence.AMONG_FAILURES, Absence.TOO_FEW}, name
@@ -98,29 +98,29 @@ def test_a_failure_is_later_than_every_success() -> None:
 
 
 def test_a_failed_request_delivered_tokens() -> None:
-    """ITL is of tokens that arrived, whatever became of their request."""
+    """ITL covers the tokens that arrived, even if their request failed."""
     broken = [request(i, [i + 10, i + 40], outcome=Outcome.STREAM_ERROR) for i in range(3)]
-    values = trial_metrics(trial(ONE), broken, [], SLO)
+    values = trial_metrics(trial(LOAD), broken, [], SLO)
     assert values["itl_p50_s"].value == pytest.approx(0.030)
     assert values["ttft_p50_s"].absence is Absence.AMONG_FAILURES
 
 
 def test_an_answer_of_one_token_has_no_tpot_and_is_no_failure() -> None:
     requests = [*serial(3), request(700, [750])]
-    assert latency_observations(requests, trial(ONE).window)["tpot"].count == 3
+    assert latency_observations(requests, trial(LOAD).window)["tpot"].count == 3
 
 
 def test_events_of_one_read_are_one_chunk() -> None:
     """Four tokens every 40 ms in four events of one read: ITL 10 ms, not 0, 0, 0 and 40."""
     stamps = [t for t in range(40, 240, 40) for _ in range(4)]
-    values = trial_metrics(trial(ONE), [request(0, stamps)], [], SLO)
+    values = trial_metrics(trial(LOAD), [request(0, stamps)], [], SLO)
     assert values["itl_p50_s"].value == pytest.approx(0.010)
     assert values["chunk_gap_p50_s"].value == pytest.approx(0.040)
     assert values["tokens_per_chunk"].value == pytest.approx(4.0)
 
 
 def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
-    saturated = msgspec.structs.replace(trial(ONE, issue_end=800), findings=[invalid(FindingCode.SATURATED)])
+    saturated = msgspec.structs.replace(trial(LOAD, issue_end=800), findings=[invalid(FindingCode.SATURATED)])
     values = trial_metrics(saturated, serial(4), [], SLO)
     assert values["output_tokens_per_s"].value == pytest.approx(17.5)
     for name in ("ttft_p50_s", "itl_p50_s", "goodput_per_s", "attainment"):
@@ -128,8 +128,8 @@ def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
 
 
 def test_the_whole_load_stands_beside_the_window() -> None:
-    """From the start of the load to its last end: 6 requests in 1.1 s, one of them before and one after the window."""
-    record = msgspec.structs.replace(trial(ONE, issue_end=900), window=Window(100 * MS, 900 * MS))
+    """From the start of the load to its last end: 6 requests in 1.1 s, one before and one after the window."""
+    record = msgspec.structs.replace(trial(LOAD, issue_end=900), window=Window(100 * MS, 900 * MS))
     requests = [*serial(5), request(950, [1100 - 1e-6], ended=1100 - 1e-6)]
     values = whole_load_metrics(record, requests, SLO)
     assert values["requests_per_s"].value == pytest.approx(6 / 1.1)
@@ -138,20 +138,20 @@ def test_the_whole_load_stands_beside_the_window() -> None:
 
 def test_warm_up_is_never_counted() -> None:
     warm = [request(-500, [-100], [1000], phase=Phase.WARMUP, outcome=Outcome.TIMEOUT)]
-    record = trial(ONE)
+    record = trial(LOAD)
     assert trial_metrics(record, warm + serial(4), [], SLO) == trial_metrics(record, serial(4), [], SLO)
 
 
 def test_failures_count_and_leave_the_latencies_alone() -> None:
     broken = request(800, [801], outcome=Outcome.TRUNCATED, sent=800)
-    values = trial_metrics(trial(ONE), [*serial(4), broken], [], SLO)
+    values = trial_metrics(trial(LOAD), [*serial(4), broken], [], SLO)
     assert values["failures"].value == 1.0
     assert values["ttft_p50_s"].value == pytest.approx(0.050)
     assert values["attainment"].value == pytest.approx(0.8)
 
 
 def test_nothing_arrived() -> None:
-    values = trial_metrics(trial(ONE), [], [], Slo())
+    values = trial_metrics(trial(LOAD), [], [], Slo())
     assert values["tokens_per_chunk"].reason == "no token arrived"
     assert values["ttft_p50_s"].reason == "p50 needs 3 observations, there are 0"
     assert values["output_tokens_per_s"].value == 0.0
@@ -178,19 +178,19 @@ def test_idle_draw_is_measured_before_the_warm_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before_s", "why"),
+    ("before_s", "reason"),
     [
         (0.0, "no idle baseline was measured"),
         (0.8, "no idle baseline: energy needs a window of 4 s, this one has 0.8 s"),
         (8.0, "no output token in the window"),
     ],
 )
-def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, why: str) -> None:
-    """500 W until 40 s and no token by then: joules that belong to nothing."""
+def test_energy_without_an_idle_baseline_or_without_tokens_is_absent(before_s: float, reason: str) -> None:
+    """500 W until 40 s and no token until then: the energy belongs to no token."""
     records = [TelemetryRecord(t * 1_000_000_000, "gpu0", {"energy_j": 500.0 * t}) for t in range(51)]
     record = trial(Load(rate_per_s=1.0, arrival="constant"), issue_start=1000 * before_s, issue_end=40_000)
     values = trial_metrics(record, [request(40_001, [41_000], ended=41_000)], records, Slo())
-    assert values["energy_above_idle_per_output_token_j"].reason == why
+    assert values["energy_above_idle_per_output_token_j"].reason == reason
     assert values["energy_per_output_token_j"].reason == "no output token in the window"
     assert values["energy_per_request_j"].reason == "no successful request in the window"
 

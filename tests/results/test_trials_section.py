@@ -1,4 +1,4 @@
-"""The table of trials: medians of one trial, which are those of its metrics, with bounds of its own."""
+"""The table of trials: medians of one trial equal its metrics and have bounds of their own."""
 
 import re
 from dataclasses import replace
@@ -25,8 +25,8 @@ def test_bounds_hold_the_trials_own_median(demo: results.Run) -> None:
         for column, name in NAMES.items():
             metric, text = CATALOGUE[name], getattr(row, column)
             assert text.startswith(value_text(metric.unit, trial.metrics[name].value))
-            if found := BOUNDS.fullmatch(text):
-                centre, low, high = map(float, found.groups())
+            if match := BOUNDS.fullmatch(text):
+                centre, low, high = map(float, match.groups())
                 assert low <= centre <= high
                 bounded += 1
     assert bounded >= len(trials)
@@ -42,8 +42,8 @@ def test_few_requests_have_no_bounds_and_none_no_median(tmp_path: Path) -> None:
 
 
 def test_a_note_stands_last_among_the_remarks_of_a_valid_trial(demo: results.Run) -> None:
-    found = [note(FindingCode.ECC_CORRECTED, gpu="gpu1", errors=2), remark(FindingCode.SOME_FOREIGN_LOAD)]
+    findings = [note(FindingCode.ECC_CORRECTED, gpu="gpu1", errors=2), remark(FindingCode.SOME_FOREIGN_LOAD)]
     trial = demo.finished[0]
-    noted = structs.replace(trial, record=structs.replace(trial.record, findings=found))
-    texts = [f"warning: {sentence(found[1])}", f"note: {sentence(found[0])}"]
+    noted = structs.replace(trial, record=structs.replace(trial.record, findings=findings))
+    texts = [f"warning: {sentence(findings[1])}", f"note: {sentence(findings[0])}"]
     assert _row(noted, [trial.record.engine], []).remarks == texts

@@ -1,4 +1,4 @@
-"""The ratio of two sides: Welch and pairs, worked by hand."""
+"""The ratio of two sides: Welch's test and pairs, worked by hand."""
 
 import math
 
@@ -18,23 +18,23 @@ def test_welch_worked_by_hand() -> None:
 
     Error √(1/3 + 2/2) = 1.1547; degrees (4/3)² / ((1/3)²/2 + 1²/1) = 1.6842.
     """
-    found = contrast(runs(*np.exp([0, 1, 2])), runs(*np.exp([3, 5])), interleaved=False)
-    assert found is not None
-    assert found.method is Method.WELCH
-    assert (found.difference, found.standard_error) == pytest.approx((3.0, math.sqrt(4 / 3)))
-    assert found.degrees == pytest.approx((4 / 3) ** 2 / (1 / 18 + 1))
-    assert found.n == (3, 2)
+    effect = contrast(runs(*np.exp([0, 1, 2])), runs(*np.exp([3, 5])), interleaved=False)
+    assert effect is not None
+    assert effect.method is Method.WELCH
+    assert (effect.difference, effect.standard_error) == pytest.approx((3.0, math.sqrt(4 / 3)))
+    assert effect.degrees == pytest.approx((4 / 3) ** 2 / (1 / 18 + 1))
+    assert effect.n == (3, 2)
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
 def test_welch_is_scipys(unit: float) -> None:
     a, b = unit * np.array([0.3, 0.1, 0.9, 0.4]), unit * np.array([1.1, 1.3, 1.0])
-    found = contrast(runs(*np.exp(a)), runs(*np.exp(b)), interleaved=False)
-    assert found is not None
-    theirs = stats.ttest_ind(b, a, equal_var=False)
-    assert (found.degrees, found.p_value) == pytest.approx((theirs.df, theirs.pvalue))
-    low, high = np.exp(theirs.confidence_interval(0.99))
-    assert found.interval(0.99) == Interval(
+    effect = contrast(runs(*np.exp(a)), runs(*np.exp(b)), interleaved=False)
+    assert effect is not None
+    expected = stats.ttest_ind(b, a, equal_var=False)
+    assert (effect.degrees, effect.p_value) == pytest.approx((expected.df, expected.pvalue))
+    low, high = np.exp(expected.confidence_interval(0.99))
+    assert effect.interval(0.99) == Interval(
         pytest.approx(math.exp(b.mean() - a.mean())), pytest.approx(low), pytest.approx(high), n=3
     )
 
@@ -44,27 +44,27 @@ def test_pairs_worked_by_hand() -> None:
     logs = [0.0, 10.0, -10.0]
     a = runs(*np.exp(logs))
     b = runs(*np.exp([log + shift for log, shift in zip(logs, (0.01, 0.02, 0.03), strict=True)]))
-    found = contrast(a, b, interleaved=True)
-    assert found is not None
-    assert (found.method, found.degrees) == (Method.PAIRED, 2)
-    assert (found.difference, found.standard_error) == pytest.approx((0.02, 0.01 / math.sqrt(3)))
+    effect = contrast(a, b, interleaved=True)
+    assert effect is not None
+    assert (effect.method, effect.degrees) == (Method.PAIRED, 2)
+    assert (effect.difference, effect.standard_error) == pytest.approx((0.02, 0.01 / math.sqrt(3)))
     apart = contrast(a, b, interleaved=False)
     assert apart is not None
     assert apart.method is Method.WELCH, "runs that were not made side by side are no pairs"
-    theirs = stats.ttest_rel(np.log(list(b.values())), np.log(list(a.values())))
-    assert found.p_value == pytest.approx(theirs.pvalue)
+    expected = stats.ttest_rel(np.log(list(b.values())), np.log(list(a.values())))
+    assert effect.p_value == pytest.approx(expected.pvalue)
 
 
 @pytest.mark.parametrize("runs_each", [4, 8, 20])
 @pytest.mark.parametrize(("over", "method"), [(1.01, Method.PAIRED), (0.99, Method.WELCH)])
-def test_pairs_speak_where_they_share_more_than_chance_would(runs_each: int, over: float, method: Method) -> None:
-    """Sums that vary more than differences by the 98 % quantile of F, to a hundredth."""
+def test_pairs_are_used_if_they_share_more_noise_than_chance(runs_each: int, over: float, method: Method) -> None:
+    """The sums vary more than the differences, by the 98 % quantile of F, to within a hundredth."""
     own = np.tile([1.0, -1.0], runs_each // 2)
-    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # as large, and unrelated
+    shared = np.tile([1.0, 1.0, -1.0, -1.0], runs_each // 4)  # of the same size, and uncorrelated
     shared *= math.sqrt(over * stats.f.isf(0.02, runs_each - 1, runs_each - 1))
-    found = contrast(runs(*np.exp(shared + own)), runs(*np.exp(shared - own)), interleaved=True)
-    assert found is not None
-    assert found.method is method
+    effect = contrast(runs(*np.exp(shared + own)), runs(*np.exp(shared - own)), interleaved=True)
+    assert effect is not None
+    assert effect.method is method
 
 
 def test_the_methods_are_those_of_the_json() -> None:
@@ -74,23 +74,23 @@ def test_the_methods_are_those_of_the_json() -> None:
 def test_shares_are_subtracted() -> None:
     """Misses of 0, 0 and 0.3 % against 2, 2 and 2.6 %: 2.1 points, error √(0.03 + 0.12) / √3 points."""
     a, b = runs(1.0, 1.0, 0.997), runs(0.98, 0.98, 0.974)
-    found = contrast(a, b, interleaved=False, scale=Scale.DIFFERENCE)
-    assert found is not None
-    assert (100 * found.difference, 100 * found.standard_error) == pytest.approx((-2.1, math.sqrt(0.15 / 3)))
-    interval = found.interval(0.95)
-    assert interval.centre == found.difference
+    effect = contrast(a, b, interleaved=False, scale=Scale.DIFFERENCE)
+    assert effect is not None
+    assert (100 * effect.difference, 100 * effect.standard_error) == pytest.approx((-2.1, math.sqrt(0.15 / 3)))
+    interval = effect.interval(0.95)
+    assert interval.centre == effect.difference
     floored = contrast(a, b, interleaved=False, scale=Scale.DIFFERENCE, min_error=0.1)
     assert floored is not None
     assert floored.standard_error == 0.1
 
 
-def test_only_pairs_may_speak_where_repeats_belong_to_several_sessions() -> None:
-    """Sessions 10 % apart, and B 1 % above A in each repeat; the pairs see that even where they share too little."""
+def test_repeats_of_several_sessions_are_compared_only_in_pairs() -> None:
+    """Sessions are 10 % apart, and B is 1 % above A in each repeat; pairs show that even if they share little."""
     a = runs(1.0, 1.0, 1.1, 1.1)
     b = {repeat: value * (1.01 + repeat / 1000) for repeat, value in a.items()}
-    found = contrast(a, b, interleaved=True, only_pairs=True)
-    assert found is not None
-    assert (found.method, found.n) == (Method.PAIRED, (4, 4))
+    effect = contrast(a, b, interleaved=True, only_pairs=True)
+    assert effect is not None
+    assert (effect.method, effect.n) == (Method.PAIRED, (4, 4))
     alike = contrast(runs(1.0, 1.1, 0.9), runs(1.0, 0.9, 1.1), interleaved=True, only_pairs=True)
     assert alike is not None
     assert alike.method is Method.PAIRED
@@ -99,9 +99,9 @@ def test_only_pairs_may_speak_where_repeats_belong_to_several_sessions() -> None
 
 def test_pairs_are_only_those_that_both_have() -> None:
     a, b = runs(1.0, 10.0, 100.0, 1000.0), {0: 1.01, 1: 10.2, 3: 1030.0, 7: 5.0}
-    found = contrast(a, b, interleaved=True)
-    assert found is not None
-    assert (found.method, found.n) == (Method.PAIRED, (3, 3))
+    effect = contrast(a, b, interleaved=True)
+    assert effect is not None
+    assert (effect.method, effect.n) == (Method.PAIRED, (3, 3))
     alone = contrast(runs(1.0, 2.0), {7: 1.0, 8: 2.0, 9: 2.0}, interleaved=True)
     assert alone is not None
     assert (alone.method, alone.n) == (Method.WELCH, (2, 3))
@@ -122,9 +122,9 @@ def test_runs_without_noise() -> None:
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=6), st.lists(st.floats(0.1, 10), min_size=2, max_size=6))
 def test_swapping_the_sides_turns_the_ratio_over(a: list[float], b: list[float]) -> None:
     for interleaved in (True, False):
-        there, back = (contrast(runs(*x), runs(*y), interleaved=interleaved) for x, y in ((a, b), (b, a)))
-        assert there is not None
+        forward, back = (contrast(runs(*x), runs(*y), interleaved=interleaved) for x, y in ((a, b), (b, a)))
+        assert forward is not None
         assert back is not None
-        assert there.difference == pytest.approx(-back.difference, abs=1e-12)
-        assert there.standard_error == pytest.approx(back.standard_error, abs=1e-12)
-        assert there.p_value == pytest.approx(back.p_value)
+        assert forward.difference == pytest.approx(-back.difference, abs=1e-12)
+        assert forward.standard_error == pytest.approx(back.standard_error, abs=1e-12)
+        assert forward.p_value == pytest.approx(back.p_value)

@@ -1,4 +1,4 @@
-"""What was computed is a number or the reason why there is none, and stays what it is."""
+"""A computed value is a number or the reason why there is none, and is immutable."""
 
 import math
 from typing import Any
@@ -37,7 +37,7 @@ def test_nobody_who_reads_it_can_change_it() -> None:
         ChangePoint(3, 1.0, 2.0, 0.01), PermutationTest(0.1, 0.1), contrast(*twice, interleaved=False), compared,
         compared.evidence,
     ]  # fmt: skip
-    for one in computed:
-        for name in one.__struct_fields__:
+    for value in computed:
+        for name in value.__struct_fields__:
             with pytest.raises(AttributeError, match="immutable"):
-                setattr(one, name, None)
+                setattr(value, name, None)

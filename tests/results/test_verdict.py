@@ -1,4 +1,4 @@
-"""The one sentence at the top: only what the intervals bear."""
+"""The sentence at the top states only what the intervals support."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +16,23 @@ def sentence(root: Path, **changes: object) -> str:
 
 
 def test_the_best_is_named_with_its_interval(demo: results.Run) -> None:
-    found = verdict(demo)
-    assert found.decided
-    assert found.sentence.startswith("At c=8, reference delivered 10.")
-    assert found.sentence.endswith("(95 % interval, 3 runs a side) the output tokens/s of transformers.")
+    run_verdict = verdict(demo)
+    assert run_verdict.decided
+    assert run_verdict.sentence.startswith("At c=8, reference delivered 10.")
+    assert run_verdict.sentence.endswith("(95 % interval, 3 runs a side) the output tokens/s of transformers.")
 
 
 def test_open_loop_is_judged_by_ttft(tmp_path: Path) -> None:
-    found = sentence(tmp_path, loads=[Load(rate_per_s=4.0, arrival="constant")], invalid=())
-    assert found.startswith("At constant 4/s, reference had 0.")
-    assert found.endswith("the TTFT p50 of transformers.")
+    text = sentence(tmp_path, loads=[Load(rate_per_s=4.0, arrival="constant")], invalid=())
+    assert text.startswith("At constant 4/s, reference had 0.")
+    assert text.endswith("the TTFT p50 of transformers.")
 
 
 def test_one_engine_or_one_repeat_bears_no_verdict(tmp_path: Path) -> None:
     alone = sentence(tmp_path / "1", engines={"a": FAST}, invalid=())
     assert alone == "No verdict: fewer than two engines have a valid trial at c=8."
-    once = sentence(tmp_path / "2", engines={"a": FAST, "b": SLOW}, repeats=1, invalid=())
-    assert once == "No verdict at c=8: needs 2 runs of each side, there are 1 and 1."
+    unrepeated = sentence(tmp_path / "2", engines={"a": FAST, "b": SLOW}, repeats=1, invalid=())
+    assert unrepeated == "No verdict at c=8: needs 2 runs of each side, there are 1 and 1."
 
 
 DIED = invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")
@@ -49,7 +49,7 @@ PAIR = {"engines": {"a": FAST, "b": SLOW}, "loads": LOADS[2:3], "repeats": 4}
 
 
 def test_an_engine_that_failed_where_the_other_did_not_has_not_won(tmp_path: Path) -> None:
-    """The same rules as a gate's: a died once, or failed requests in two trials more, or one."""
+    """The gate's rules: a died once, or failed requests in two trials more, or in one."""
     died = sentence(tmp_path / "1", **PAIR, invalid=(0,), void=DIED)
     assert died == "b served the load, a failed: trials at c=8: a died in 1 of 4, b in 0 of 4."
     failed = sentence(tmp_path / "2", **PAIR, invalid=(0, 3), void=FAILING)
@@ -69,7 +69,7 @@ def test_an_engine_without_a_valid_trial_has_lost_to_one_that_has_some(tmp_path:
 
 
 def test_requests_of_unequal_work_bear_no_verdict(tmp_path: Path) -> None:
-    """In an open loop the TTFT decides, which is a request's; output tokens/s are a token's."""
+    """In an open loop TTFT decides, which is measured per request; output tokens/s are measured per token."""
     halved = {"engines": {"a": FAST, "b": replace(SLOW, delivers=0.5)}, "repeats": 4, "invalid": ()}
     open_loop = sentence(tmp_path / "1", **halved, loads=[Load(rate_per_s=4.0, arrival="constant")])
     assert "the data cannot tell a from b" in open_loop

@@ -1,4 +1,4 @@
-"""Each view on hand-made requests: the figures are the tools' own formulas, worked out by hand."""
+"""Each view on hand-made requests: the figures follow the tools' own formulas, worked out by hand."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ OPEN = Load(rate_per_s=1.0, arrival="poisson")
 def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
     """The worked example of docs/views.md, planned at ``at`` ms.
 
-    Sent at 3, role at 5, chunks of 1, 4 and 2 tokens at 10, 50 and 60, an empty finish at 61, usage at 62, the mark of
-    the end at 63.
+    Sent at 3, role at 5, chunks of 1, 4 and 2 tokens at 10, 50 and 60, an empty finish at 61, usage at 62, the end mark
+    at 63.
     """
 
     def ns(*times: float) -> list[int]:
@@ -103,8 +103,8 @@ def values(tool: str, *requests: RequestRecord) -> dict[str, float | None]:
     ],
 )  # fmt: skip
 def test_the_worked_example(tool: str, expected: dict[str, float]) -> None:
-    found = values(tool, answer())
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    figures = values(tool, answer())
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
 
 
 FAULT = {"outcome": Outcome.STREAM_ERROR, "error": "out of memory", "finish_reason": None}
@@ -135,13 +135,13 @@ COUNTS = {
     ids=["error event", "reset", "no finish reason", "no token", "refused", "status 500", "timeout"],
 )  # fmt: skip
 def test_what_is_a_failure_differs(changes: dict[str, object], forgiving: set[str]) -> None:
-    """One good request beside one that is not."""
+    """One successful request beside one that failed."""
     counted = {name for name, figure in COUNTS.items() if values(name, answer(), answer(1, **changes))[figure] == 2}
     assert counted == forgiving
 
 
 def test_percentiles_differ_on_the_same_four_requests() -> None:
-    """TTFT from send of 7, 8, 9 and 20 ms: interpolated, the lower and the upper of the two in the middle."""
+    """TTFT from send of 7, 8, 9 and 20 ms: the median is interpolated, or the lower or upper of the middle two."""
     requests = [
         answer(i, 100 * i, chunk_ns=[(100 * i + first) * MS, (100 * i + 90) * MS], chunk_tokens=[1, 6])
         for i, first in enumerate((10, 11, 12, 23))
@@ -155,17 +155,17 @@ def test_percentiles_differ_on_the_same_four_requests() -> None:
 def test_guidellm_weighs_a_request_by_its_tokens() -> None:
     """7 tokens after the first at 50/6 ms, and 1 after the first at 30 ms."""
     short = answer(1, chunk_ns=[10 * MS, 40 * MS], chunk_tokens=[1, 1], output_tokens=2)
-    found = values("guidellm", answer(), short)
-    assert found["ITL ms Mean"] == pytest.approx((6 * 50 / 6 + 1 * 30) / 7)
-    assert found["TPOT ms Mean"] == pytest.approx((57 + 37) / 9)
+    figures = values("guidellm", answer(), short)
+    assert figures["ITL ms Mean"] == pytest.approx((6 * 50 / 6 + 1 * 30) / 7)
+    assert figures["TPOT ms Mean"] == pytest.approx((57 + 37) / 9)
 
 
 def test_mlperf_counts_to_the_query_that_was_issued_last() -> None:
     late = answer(1, at=10, sent_ns=13 * MS)  # ends at 73; the first, issued earlier, ends at 90
     slow = answer(0, last_event_ns=90 * MS, ended_ns=90 * MS)
-    found = values("mlperf", slow, late)
-    assert found["Completed tokens per second"] == pytest.approx(14 / 0.073)
-    assert found["Completed samples per second"] == pytest.approx(1 / 0.073)
+    figures = values("mlperf", slow, late)
+    assert figures["Completed tokens per second"] == pytest.approx(14 / 0.073)
+    assert figures["Completed samples per second"] == pytest.approx(1 / 0.073)
 
 
 def test_chunks_of_ids_without_text_are_seen_by_vllm_alone() -> None:
@@ -194,8 +194,8 @@ def test_without_an_answer_there_is_a_reason_and_no_zero_latency(tool: str, requ
 def test_what_the_log_does_not_hold_is_said() -> None:
     imported = answer(last_event_ns=None, empty_chunk_ns=[])
     for name in VIEWS:
-        says = any("no times of chunks without tokens" in line for line in view(name, imported).cannot)
-        assert says == (name != "vllm"), "an import of the tool's own file holds all that it stamped"
+        is_named = any("no times of chunks without tokens" in line for line in view(name, imported).cannot)
+        assert is_named == (name != "vllm"), "an import of the tool's own file holds all that it stamped"
         assert not any("no times of chunks without tokens" in line for line in view(name, answer()).cannot), name
     assert any("own tokenizer" in line for line in view("aiperf", answer()).cannot)
     assert any("own tokenizer" in line for line in view("vllm", answer(usage_in_choice=True)).cannot)

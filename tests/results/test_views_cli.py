@@ -1,4 +1,4 @@
-"""bakeoff views, export and import, as a user meets them."""
+"""bakeoff views, export and import as a user calls them."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def bakeoff(*arguments: object) -> int:
 
 
 def test_the_options_are_the_tools() -> None:
-    """They are spelt out in the command, so that --help imports no view."""
+    """The command spells the options out, so that --help imports no view."""
     names, _ = get_args(get_args(exchanging.Tool)[0])  # one of them, or None
     assert set(get_args(names)) == set(VIEWS)
     assert set(get_args(get_args(exchanging.Format)[0])) == set(EXPORTS)

@@ -8,13 +8,13 @@ from results.views.distribution import QUANTILES, Summary, in_flight, plain, rat
 
 
 def test_a_percentile_is_the_first_value_whose_share_reaches_it() -> None:
-    found = plain([4, 1, 3, 2])
-    assert (found.median, found.mean, found.min, found.max, found.count) == (2, 2.5, 1, 4, 4)
-    assert found.percentiles["p25"] == 1
-    assert found.percentiles["p75"] == 3
-    assert found.percentiles["p99"] == 4
-    assert found.variance == 1.25
-    assert found.total_sum == 10
+    statistics = plain([4, 1, 3, 2])
+    assert (statistics.median, statistics.mean, statistics.min, statistics.max, statistics.count) == (2, 2.5, 1, 4, 4)
+    assert statistics.percentiles["p25"] == 1
+    assert statistics.percentiles["p75"] == 3
+    assert statistics.percentiles["p99"] == 4
+    assert statistics.variance == 1.25
+    assert statistics.total_sum == 10
 
 
 def test_weights_count_as_so_many_values() -> None:
@@ -36,9 +36,9 @@ def test_an_empty_sample_is_all_zeros() -> None:
 
 
 def test_the_mean_rate_is_the_sum_over_the_window() -> None:
-    found = rates([(1.0, 2.0), (2.0, 4.0), (9.0, 100.0)], (0.0, 4.0))
-    assert found.mean == pytest.approx(6 / 4)
-    assert found.count == 6
+    statistics = rates([(1.0, 2.0), (2.0, 4.0), (9.0, 100.0)], (0.0, 4.0))
+    assert statistics.mean == pytest.approx(6 / 4)
+    assert statistics.count == 6
 
 
 def test_events_at_one_instant_are_one() -> None:
@@ -46,16 +46,16 @@ def test_events_at_one_instant_are_one() -> None:
 
 
 def test_in_flight_is_weighted_by_how_long_it_lasted() -> None:
-    """One from 0 to 10, another from 4 to 6: two for 2 of 10 seconds."""
-    found = in_flight([(0.0, 10.0, 1.0), (4.0, 6.0, 1.0)])
-    assert found.mean == pytest.approx(1.2)
-    assert found.median == 1
-    assert (found.max, found.count) == (2, 2)
+    """One request from 0 to 10, another from 4 to 6: two in flight for 2 of 10 seconds."""
+    statistics = in_flight([(0.0, 10.0, 1.0), (4.0, 6.0, 1.0)])
+    assert statistics.mean == pytest.approx(1.2)
+    assert statistics.median == 1
+    assert (statistics.max, statistics.count) == (2, 2)
     assert in_flight([(0.0, 10.0, 1.0), (4.0, 6.0, 1.0)], (4.0, 8.0)).mean == pytest.approx(1.5)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=40))
 def test_percentiles_rise_and_are_values_of_the_sample(sample: list[tuple[float, float]]) -> None:
-    found = [summary(sample).percentiles[name] for name in QUANTILES]
-    assert found == sorted(found)
-    assert set(found) <= {value for value, _ in sample}
+    percentiles = [summary(sample).percentiles[name] for name in QUANTILES]
+    assert percentiles == sorted(percentiles)
+    assert set(percentiles) <= {value for value, _ in sample}

@@ -1,4 +1,4 @@
-"""Exported files have the keys of the tools' own, and say what our views say.
+"""Exported files have the keys of the tools' own files and the values of our views.
 
 ``tests/results/views/*.keys`` are the keys of files that the tools wrote; ``make bench-views`` writes them, and reads
 our exports with the tools' own readers.
@@ -23,13 +23,13 @@ LOADS = (Load(concurrency=4), Load(rate_per_s=2.0, arrival="poisson"))
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One engine without and one with failures, closed and open loop."""
+    """One engine without failures and one with failures, in a closed and an open loop."""
     sheet = Sheet(engines={"fast": FAST, "slow": SLOW}, loads=LOADS, repeats=1, invalid=())
     return load(build_run(tmp_path_factory.mktemp("runs"), sheet))
 
 
 def exported(run: Run, tool: str, out: Path) -> dict[str, Any]:
-    """Every JSON file by its name."""
+    """Every exported JSON file by its name."""
     paths = export(run, tool, out)
     return {str(path.relative_to(out)): json.loads(path.read_text()) for path in paths if path.suffix == ".json"}
 
@@ -41,36 +41,37 @@ def keys_of(tool: str) -> set[str]:
 def test_vllm_has_every_key(run: Run, tmp_path: Path) -> None:
     files = exported(run, "vllm", tmp_path)
     assert set(files) == {f"{trial.record.id}.json" for trial in run.finished}
-    for found in files.values():
-        assert keys_of("vllm") <= key_paths(found)
+    for document in files.values():
+        assert keys_of("vllm") <= key_paths(document)
 
 
 def test_vllm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
     files = exported(run, "vllm", tmp_path)
     for trial in run.finished:
-        found = files[f"{trial.record.id}.json"]
+        document = files[f"{trial.record.id}.json"]
         figures = VIEWS["vllm"].view(Log.of(trial)).figures
         for name, tag in {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2EL": "e2el"}.items():
-            assert found[f"mean_{tag}_ms"] == figures[f"Mean {name} (ms)"].value.value
-            assert found[f"p99_{tag}_ms"] == figures[f"P99 {name} (ms)"].value.value
-        assert found["completed"] + found["failed"] == found["num_prompts"] == trial.record.planned_requests
-        assert found["output_throughput"] == figures["Output token throughput (tok/s)"].value.value
+            assert document[f"mean_{tag}_ms"] == figures[f"Mean {name} (ms)"].value.value
+            assert document[f"p99_{tag}_ms"] == figures[f"P99 {name} (ms)"].value.value
+        assert document["completed"] + document["failed"] == document["num_prompts"] == trial.record.planned_requests
+        assert document["output_throughput"] == figures["Output token throughput (tok/s)"].value.value
         lists = ("input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times", "errors")
-        assert {len(found[name]) for name in lists} == {found["num_prompts"]}
-        failed = [i for i, error in enumerate(found["errors"]) if error]
-        assert len(failed) == found["failed"]
-        assert all(found["ttfts"][i] == found["output_lens"][i] == 0 for i in failed)
+        assert {len(document[name]) for name in lists} == {document["num_prompts"]}
+        failed = [i for i, error in enumerate(document["errors"]) if error]
+        assert len(failed) == document["failed"]
+        assert all(document["ttfts"][i] == document["output_lens"][i] == 0 for i in failed)
 
 
 def test_aiperf_has_only_its_keys_and_the_ones_that_matter(run: Run, tmp_path: Path) -> None:
     files = exported(run, "aiperf", tmp_path)
-    for name, found in files.items():
+    for name, document in files.items():
         assert name.endswith("/profile_export_aiperf.json")
-        ours = {path for path in key_paths(found) if not path.startswith((".metadata", ".error_"))}
-        assert ours <= keys_of("aiperf")
-        assert {".time_to_first_token", ".inter_token_latency", ".request_latency", ".output_token_throughput"} <= ours
+        paths = {path for path in key_paths(document) if not path.startswith((".metadata", ".error_"))}
+        assert paths <= keys_of("aiperf")
+        assert {".time_to_first_token", ".inter_token_latency", ".request_latency", ".output_token_throughput"} <= paths
         percentiles = {f"p{q}" for q in (1, 5, 10, 25, 50, 75, 90, 95, 99)}
-        assert set(found["time_to_first_token"]) == percentiles | {"unit", "avg", "min", "max", "std", "count", "sum"}
+        names = percentiles | {"unit", "avg", "min", "max", "std", "count", "sum"}
+        assert set(document["time_to_first_token"]) == names
 
 
 def test_aiperf_has_a_line_for_every_request(run: Run, tmp_path: Path) -> None:
@@ -95,17 +96,17 @@ def test_guidellm_is_one_report_with_a_benchmark_for_each_trial(run: Run, tmp_pa
     assert [benchmark["config"]["strategy"]["type_"] for benchmark in report["benchmarks"]] == [
         "concurrent", "poisson", "concurrent", "poisson",
     ]  # fmt: skip
-    theirs = keys_of("guidellm")
-    ours = key_paths(report)
-    assert {path for path in ours - theirs if ".config" not in path} <= {
+    tool_paths = keys_of("guidellm")
+    paths = key_paths(report)
+    assert {path for path in paths - tool_paths if ".config" not in path} <= {
         f".benchmarks[].metrics.request_{name}.{status}"
         for name in ("dispatch_delay", "scheduled_latency")
         for status in ("successful", "errored", "incomplete", "total")
     }
-    lacking = {path for path in theirs - ours if path.startswith(".benchmarks[].metrics.")}
+    lacking = {path for path in tool_paths - paths if path.startswith(".benchmarks[].metrics.")}
     optional = {"root_dispatch_delay", "slo_attainment", "request_goodput", "turns"}
-    known = {path for path in lacking if path.split(".")[3].startswith(("turn", *optional))}
-    assert {path for path in lacking - known if ".text." not in path} == set()
+    optional_paths = {path for path in lacking if path.split(".")[3].startswith(("turn", *optional))}
+    assert {path for path in lacking - optional_paths if ".text." not in path} == set()
 
 
 def test_guidellm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
@@ -120,9 +121,9 @@ def test_guidellm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
             "Request Latency Sec": "request_latency",
         }
         for name, tag in pairs.items():
-            found = metrics[tag]["successful"]
-            assert found["mean"] == figures[f"{name} Mean"].value.value
-            assert found["percentiles"]["p99"] == figures[f"{name} p99"].value.value
+            statistics = metrics[tag]["successful"]
+            assert statistics["mean"] == figures[f"{name} Mean"].value.value
+            assert statistics["percentiles"]["p99"] == figures[f"{name} p99"].value.value
         assert metrics["request_totals"]["total"] == trial.record.planned_requests
         assert len(benchmark["requests"]["errored"]) == metrics["request_totals"]["errored"]
         assert benchmark["duration"] == pytest.approx(figures["Dur Sec"].value.value, abs=1e-5)

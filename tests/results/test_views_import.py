@@ -56,7 +56,7 @@ def requests_of(folder: Path, **changes: Any) -> list[RequestRecord]:
 
 @pytest.fixture(name="kolkata")
 def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine is five and a half hours east of UTC."""
+    """This machine's time zone is five and a half hours ahead of UTC."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     yield
@@ -66,7 +66,7 @@ def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("kolkata")
 def test_the_files_local_date_becomes_utc(tmp_path: Path) -> None:
-    """Runs are listed by it, beside those of other machines."""
+    """Lists sort runs by it, among runs of other machines."""
     manifest = imported(tmp_path, result()).manifest
     assert manifest.created_utc == manifest.ended_utc == "2026-11-20T04:45:00+00:00"
 
@@ -161,12 +161,12 @@ def test_tokens_in_groups_are_spread_over_the_chunks(tmp_path: Path) -> None:
 def test_more_chunks_than_tokens_and_two_is_a_guess_that_is_said(tmp_path: Path) -> None:
     run = imported(tmp_path, result(output_lens=[1] * 8))
     assert run.finished[0].requests[0].token_source is TokenSource.ASSUMED
-    (assumed,) = [found for found in run.finished[0].record.warnings if found.code is FindingCode.TOKENS_ASSUMED]
+    (assumed,) = [finding for finding in run.finished[0].record.warnings if finding.code is FindingCode.TOKENS_ASSUMED]
     assert assumed.parameters["assumed_requests"] == 8
 
 
 def test_an_open_loop_counts_from_the_planned_arrival(tmp_path: Path) -> None:
-    """vLLM's own TTFT leaves the time in its queue out."""
+    """vLLM's own TTFT omits the time in the client's queue."""
     run = imported(tmp_path, result(request_rate=4.0, queue_times=[0.05] * 8))
     (trial,) = run.finished
     assert trial.record.load.label == "poisson 4/s ≤2"
@@ -197,10 +197,10 @@ def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: 
         (tmp_path / name).mkdir()
         runs = [result(label=name, ttfts=[ttft + 0.001 * i] * 8) for i in range(3)]
         sides.append(select(str(imported(tmp_path / name, *runs).path)))
-    found = {one.metric: one for one in compare_sides(*sides).comparisons}["ttft_p50_s"]
-    assert found.ratio is not None
-    assert found.ratio.centre == pytest.approx(2, rel=0.02)
-    assert found.judgement.value == "unclear"
+    comparison = {comparison.metric: comparison for comparison in compare_sides(*sides).comparisons}["ttft_p50_s"]
+    assert comparison.ratio is not None
+    assert comparison.ratio.centre == pytest.approx(2, rel=0.02)
+    assert comparison.judgement.value == "unclear"
 
 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""Runs of the real tools, kept: what they printed, what the server that they measured had really done, and when they
-themselves say that it happened. ``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
+"""Recorded runs of the real tools: their printed figures, the measured server's own record, and the tools' own stamps.
+
+``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ FOLDER = Path(__file__).parent / "views"
 NOISE = {"std", "min", "max"}
 RATES = {MetricFamily.REQUEST_RATE, MetricFamily.OUTPUT_RATE}
 UNSTAMPED = {"vllm": RATES | {MetricFamily.DURATION}, "aiperf": RATES}
-"""What rests on the beginning and end of a whole run, which these tools' files do not say."""
+"""Families that depend on the beginning and end of the whole run, which these tools' files do not contain."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -37,31 +38,31 @@ def figures(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
 
 def test_every_tool_is_kept_in_every_case() -> None:
     cases = {"completions", "chat", "4 tokens a chunk"}
-    assert {(one.tool, one.case) for one in kept()} == {(t, c) for t in ("vllm", "aiperf", "guidellm") for c in cases}
+    assert {(run.tool, run.case) for run in kept()} == {(t, c) for t in ("vllm", "aiperf", "guidellm") for c in cases}
 
 
 @pytest.mark.parametrize("run", kept(), ids=lambda run: f"{run.tool}, {run.case}")
 def test_the_servers_own_record_gives_what_the_tool_printed_within_one_per_cent(run: Kept) -> None:
-    found = figures(run.tool, run.true)
+    view = figures(run.tool, run.true)
     compared = {
-        name: said
-        for name, said in run.printed.items()
-        if found[name].family is not MetricFamily.OTHER and found[name].stat not in NOISE
+        name: number
+        for name, number in run.printed.items()
+        if view[name].family is not MetricFamily.OTHER and view[name].stat not in NOISE
     }
-    assert {figure.family for name, figure in found.items() if name in compared} >= {
+    assert {figure.family for name, figure in view.items() if name in compared} >= {
         MetricFamily.TTFT, MetricFamily.ITL, MetricFamily.E2E, MetricFamily.OUTPUT_RATE,
         MetricFamily.REQUEST_RATE, MetricFamily.DURATION,
     }  # fmt: skip
-    assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=0.01)
+    assert {name: view[name].value.value for name in compared} == pytest.approx(compared, rel=0.01)
 
 
 @pytest.mark.parametrize("run", kept(), ids=lambda run: f"{run.tool}, {run.case}")
 def test_the_tools_own_stamps_give_the_same_numbers(run: Kept) -> None:
-    """Nothing is left to the clocks here: formula, percentiles and spread are the tool's.
+    """Clocks play no part here: formula, percentiles and spread are the tool's.
 
     GuideLLM stamps to a quarter of a microsecond (seconds since 1970 as a float), which shows in its spread of 0.5 ms.
     """
-    found = figures(run.tool, run.stamped)
-    compared = {n: said for n, said in run.printed.items() if found[n].family not in UNSTAMPED.get(run.tool, set())}
+    view = figures(run.tool, run.stamped)
+    compared = {n: number for n, number in run.printed.items() if view[n].family not in UNSTAMPED.get(run.tool, set())}
     assert len(compared) >= 15
-    assert {name: found[name].value.value for name in compared} == pytest.approx(compared, rel=1e-4, abs=1e-6)
+    assert {name: view[name].value.value for name in compared} == pytest.approx(compared, rel=1e-4, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Single requests chunk by chunk: what the script gets is the log, within a budget that is said."""
+"""Single requests chunk by chunk: the script gets the log, within a stated budget."""
 
 import base64
 import re
@@ -18,11 +18,11 @@ from results.report.sections.waterfalls import packed, slowest_of
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.handmade import request
 
-ONE = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=30, invalid=())
+SHEET = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=30, invalid=())
 
 
 def unpacked(text: str) -> list[int]:
-    """The script's own way: LEB128, added up."""
+    """As the script decodes: LEB128, summed up."""
     times, at, number, shift = list[int](), 0, 0, 0
     for byte in base64.b64decode(text):
         number |= (byte & 0x7F) << shift
@@ -51,23 +51,23 @@ def falls(run: results.Run) -> list[waterfalls.Waterfalls]:
 
 
 def test_every_request_of_a_small_run_is_there(demo: results.Run) -> None:
-    for trial, found in zip(demo.finished, falls(demo), strict=True):
-        assert found.trial == trial.record.id
-        assert [one.index for one in found.requests] == [
+    for trial, fall in zip(demo.finished, falls(demo), strict=True):
+        assert fall.trial == trial.record.id
+        assert [drawn.index for drawn in fall.requests] == [
             r.index for r in sorted(trial.requests, key=lambda r: r.planned_ns)
         ]
-        assert found.note == ""
+        assert fall.note == ""
         by_index = {r.index: r for r in trial.requests}
-        for one in found.requests:
-            record = by_index[one.index]
+        for drawn in fall.requests:
+            record = by_index[drawn.index]
             times = [(t - record.planned_ns) / 10_000 for t in record.chunk_ns]
-            assert unpacked(one.chunks) == pytest.approx(times, abs=0.5)
-            assert one.tokens is None
-            assert (one.state == "ok") == (record.outcome is Outcome.OK and record.phase is Phase.MEASURED)
+            assert unpacked(drawn.chunks) == pytest.approx(times, abs=0.5)
+            assert drawn.tokens is None
+            assert (drawn.state == "ok") == (record.outcome is Outcome.OK and record.phase is Phase.MEASURED)
 
 
 def test_tokens_are_told_where_chunks_carry_several(tmp_path: Path) -> None:
-    run = results.load(build_run(tmp_path, replace(ONE, engines={"only": replace(FAST, tokens_per_chunk=3)})))
+    run = results.load(build_run(tmp_path, replace(SHEET, engines={"only": replace(FAST, tokens_per_chunk=3)})))
     assert falls(run)[0].requests[5].tokens == [3] * 8
 
 
@@ -75,33 +75,33 @@ def test_a_budget_leaves_requests_out_evenly_but_never_the_slowest_or_the_failed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waterfalls, "CHUNK_BUDGET", 240)  # ten of the 32 requests
-    run = results.load(build_run(tmp_path, replace(ONE, engines={"only": SLOW})))
-    (found,) = falls(run)
+    run = results.load(build_run(tmp_path, replace(SHEET, engines={"only": SLOW})))
+    (fall,) = falls(run)
     trial = run.finished[0]
-    kept = {one.index for one in found.requests}
+    kept = {drawn.index for drawn in fall.requests}
     failed = {r.index for r in trial.requests if r.outcome is not Outcome.OK}
     assert failed
     assert failed | {r.index for r in slowest_of(trial)} <= kept
     assert 10 <= len(kept) <= 10 + len(failed) + waterfalls.SLOWEST
-    assert found.note == f"{len(kept)} of 32 requests are on the page, the slowest among them."
-    assert found.note in render_html(run)
+    assert fall.note == f"{len(kept)} of 32 requests are on the page, the slowest among them."
+    assert fall.note in render_html(run)
 
 
 def test_answers_and_errors_are_cut_and_their_length_is_told(tmp_path: Path) -> None:
     texts = Texts(answer="a" * 5_000, error="e" * 5_000)
-    run = results.load(build_run(tmp_path, replace(ONE, engines={"only": SLOW}, texts=texts)))
-    (found,) = falls(run)
-    assert {len(one.text) for one in found.requests if one.characters} == {waterfalls.MAX_TEXT}
-    assert {one.characters for one in found.requests} == {0, 5_000}
-    assert {len(one.error) for one in found.requests if one.error} == {waterfalls.MAX_ERROR}
+    run = results.load(build_run(tmp_path, replace(SHEET, engines={"only": SLOW}, texts=texts)))
+    (fall,) = falls(run)
+    assert {len(drawn.text) for drawn in fall.requests if drawn.characters} == {waterfalls.MAX_TEXT}
+    assert {drawn.characters for drawn in fall.requests} == {0, 5_000}
+    assert {len(drawn.error) for drawn in fall.requests if drawn.error} == {waterfalls.MAX_ERROR}
 
 
 def test_the_slowest_are_measured_and_ended_ok(demo: results.Run) -> None:
     for trial in demo.finished:
-        found = slowest_of(trial)
+        slowest = slowest_of(trial)
         done = [r for r in trial.requests if r.phase is Phase.MEASURED and r.outcome is Outcome.OK]
-        assert len(found) == waterfalls.SLOWEST
-        assert found[0].chunk_ns[-1] - found[0].planned_ns == max(r.chunk_ns[-1] - r.planned_ns for r in done)
+        assert len(slowest) == waterfalls.SLOWEST
+        assert slowest[0].chunk_ns[-1] - slowest[0].planned_ns == max(r.chunk_ns[-1] - r.planned_ns for r in done)
 
 
 def test_a_stroke_for_each_chunk_and_the_longest_gap_by_name() -> None:

@@ -10,7 +10,7 @@ from results.statistics.within import BLOCKS, own_interval
 
 
 def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.float64]:
-    """Latencies of median 1 whose logs remember the one before, as those of a queue do."""
+    """Latencies of median 1 whose logs are correlated with the previous one, as in a queue."""
     noise = rng.normal(size=count) * math.sqrt(1 - memory**2)
     logs = np.empty(count)
     logs[0] = rng.normal()
@@ -20,8 +20,10 @@ def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.flo
 
 
 def covered(samples: list[list[list[float]]]) -> float:
-    found = [own_interval(sample, 0.5) for sample in samples]
-    return sum(one is not None and (one.low or 0) <= 1 <= (one.high or 0) for one in found) / len(found)
+    intervals = [own_interval(sample, 0.5) for sample in samples]
+    return sum(
+        interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0) for interval in intervals
+    ) / len(intervals)
 
 
 @pytest.mark.parametrize(("count", "memory"), [(60, 0.0), (400, 0.5), (1000, 0.9)])
@@ -32,21 +34,23 @@ def test_it_holds_the_median_though_requests_wait_with_each_other(count: int, me
 
 
 def test_tokens_of_an_answer_are_not_independent():
-    """Answers differ by a fifth, the tokens of one by a tenth: 2,400 tokens know no more than 60 answers."""
+    """Answers differ by 20 %, the tokens of an answer by 10 %: 2,400 tokens are no more informative than 60 answers."""
     rng = np.random.default_rng(2)
     samples = [
         [list(math.exp(0.2 * rng.normal()) * np.exp(0.1 * rng.normal(size=40))) for _ in range(60)] for _ in range(100)
     ]
     assert covered(samples) >= 0.9
-    widths = [(one.high or 0) - (one.low or 0) for sample in samples if (one := own_interval(sample, 0.5))]
+    widths = [
+        (interval.high or 0) - (interval.low or 0) for sample in samples if (interval := own_interval(sample, 0.5))
+    ]
     assert np.median(widths) == pytest.approx(2 * 1.96 * 1.25 * 0.2 / math.sqrt(60), rel=0.3)
 
 
 def test_equal_stretches_leave_no_doubt():
-    """Each stretch holds 1, 2, 3: whichever are drawn, the median is 2."""
-    found = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
-    assert found is not None
-    assert (found.low, found.centre, found.high, found.n) == (2.0, 2.0, 2.0, 60)
+    """Each stretch holds 1, 2, 3: whichever stretches are drawn, the median is 2."""
+    interval = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
+    assert interval is not None
+    assert (interval.low, interval.centre, interval.high, interval.n) == (2.0, 2.0, 2.0, 60)
 
 
 def test_a_tail_is_less_certain_than_the_median():

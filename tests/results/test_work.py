@@ -13,8 +13,8 @@ from tests.results.handmade import request
 
 
 def answer(tokens: int, asked: int | None = 10, finish: str | None = "length", **changes: object) -> RequestRecord:
-    one = request(0, range(tokens))
-    return msgspec.structs.replace(one, requested_output_tokens=asked, finish_reason=finish, **changes)  # type: ignore[arg-type]
+    record = request(0, range(tokens))
+    return msgspec.structs.replace(record, requested_output_tokens=asked, finish_reason=finish, **changes)  # type: ignore[arg-type]
 
 
 FULL = [answer(10)] * 4
@@ -29,10 +29,10 @@ def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[st
     return [difference_text(difference) for difference in differences]
 
 
-def test_what_a_trial_came_to() -> None:
+def test_the_work_of_a_trial_is_summed_up() -> None:
     refused = request(0, [], outcome=Outcome.REFUSED)
-    found = work_of([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused])
-    assert found == Work(
+    work = work_of([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused])
+    assert work == Work(
         requests=4, ok=3, output_tokens=19, asked_tokens=30, delivered=[pytest.approx(0.42), 0.5, pytest.approx(0.9)],
         finishes={"length": 2, "stop": 1},
     )  # fmt: skip
@@ -50,7 +50,7 @@ def test_equal_work_is_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         ([answer(5)] * 4, "output tokens delivered of those requested: 50.0 % instead of 100.0 %"),
         ([answer(20)] * 4, "output tokens delivered of those requested: 200.0 % instead of 100.0 %"),
@@ -59,8 +59,8 @@ def test_equal_work_is_equal() -> None:
         ([*FULL, request(0, [], outcome=Outcome.TIMEOUT)], "requests answered: 80.0 % instead of 100.0 %"),
     ],
 )
-def test_what_is_outside_the_band(other: list[RequestRecord], told: str) -> None:
-    assert told in problems(trials(*FULL), trials(*other))
+def test_what_is_outside_the_band(other: list[RequestRecord], message: str) -> None:
+    assert message in problems(trials(*FULL), trials(*other))
     assert problems(trials(*FULL), trials(*other), band=1.5) == []
 
 
@@ -73,19 +73,19 @@ def test_lengths_that_nobody_asked_for_are_compared_as_they_are() -> None:
 
 
 def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
-    """One trial in four delivered a half."""
+    """One trial in four delivered half of the tokens."""
     a, b = trials(*FULL), [*trials(*FULL, count=3), work_of([answer(4)] * 4)]
-    found = compare_work("c=8", a, b, band=0.1, alpha=0.01)
-    assert (found.judgement, found.is_equal) == (Judgement.UNCLEAR, False)
+    comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)
+    assert (comparison.judgement, comparison.is_equal) == (Judgement.UNCLEAR, False)
     assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
 
 
-def test_a_mix_that_differs_is_nobodys_fault() -> None:
-    """In a closed loop the faster side came further in the plan, to longer requests; all got what they asked for."""
+def test_a_different_mix_of_requests_is_no_difference_in_work() -> None:
+    """In a closed loop the faster side gets further in the plan, to longer requests; all answers are complete."""
     a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))
-    found = compare_work("c=8", a, b, band=0.1, alpha=0.01)
-    assert (found.judgement, found.differences, found.is_equal) == (Judgement.SAME, [], False)
-    assert work_text(found) == "the requests ask for 20 output tokens each instead of 10"
+    comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)
+    assert (comparison.judgement, comparison.differences, comparison.is_equal) == (Judgement.SAME, [], False)
+    assert work_text(comparison) == "the requests ask for 20 output tokens each instead of 10"
 
 
 def test_what_means_the_same_however_long_answers_are() -> None:

@@ -16,19 +16,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The same with one token for each digit, as SmolLM2 has it."""
+    """The same tokenizer with one token for each digit, as in SmolLM2."""
     return Tokenizer(checkpoint(tmp_path_factory.mktemp("digits"), digits=True))
 
 
 @pytest.fixture(scope="session")
 def merging(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The same with a template of plain words, over whose edges tokens merge."""
+    """The same tokenizer with a template of plain words; tokens merge across their edges."""
     return Tokenizer(checkpoint(tmp_path_factory.mktemp("merging"), template=PLAIN))
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """The same that knows words without the space before them, as every large vocabulary does."""
+    """The same tokenizer, which also has words without the space before them, as every large vocabulary does."""
     return Tokenizer(checkpoint(tmp_path_factory.mktemp("bare"), bare=True, merges=800))
 
 

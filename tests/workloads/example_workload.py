@@ -1,4 +1,4 @@
-"""A workload of one's own: questions about numbers, one after the other."""
+"""An example of a user-defined workload: questions about numbers, one after the other."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from workloads import Message, PromptReader, Seed, Session, Tokenizer, Turn
 
 
 class Countdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the number before, and before that one: its fields are the options."""
+    """Asks which number comes before another one; its fields are the options."""
 
     first: int = 10
     output_tokens: int = 8
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """Sessions without end; what the seed draws is the same on every machine."""
+        """An endless series of sessions; the draws from the seed are the same on every machine."""
         reader, number = PromptReader(tokenizer), 0
         while True:
             rng = seed.draws("countdown", str(number))
@@ -25,5 +25,5 @@ class Countdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             number += 1
 
     def notes(self) -> list[str]:
-        """What a reader of the result must know."""
+        """Notes for readers of the result."""
         return ["countdown: short questions, made up"]

@@ -1,4 +1,4 @@
-"""Small traces on disk, and what their replays send."""
+"""Small traces on disk, and the requests of their replays."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checkpoint folders with small tokenizers, trained here on a page of text, in the shapes of real ones."""
+"""Checkpoint folders with small tokenizers, trained on a page of text, with the structure of real ones."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 PLAIN = "{% for message in messages %}User: {{ message['content'] }}\nAssistant:{% endfor %}"
-"""No special token stands between the template and the content, so tokens may merge across the edge."""
+"""No special token separates template and content, so tokens may merge across the edge."""
 
 LESSON = """
 The old lighthouse keeper writes a short note before every night shift. He measures the water, repairs the broken
@@ -56,7 +56,7 @@ def checkpoint(
 
 
 def trained(*, digits: bool = False, bare: bool = False, merges: int = 400) -> tokenizers.Tokenizer:
-    """Byte-level BPE of ``LESSON``; it puts a special token before each text unless told otherwise."""
+    """Byte-level BPE of ``LESSON``; by default it puts a special token before each text."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     steps = [pre_tokenizers.Digits(individual_digits=True), byte_level] if digits else [byte_level]

@@ -1,4 +1,4 @@
-"""Prompts without the model's tokenizer are about as long as they should be."""
+"""Prompts without the model's tokenizer have approximately the wanted length."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Arrival processes: an open loop is only as honest as its schedule."""
+"""Arrival processes, on whose schedule an open loop depends."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ FIRST_THREE = {
     "drift": (0.562070985, 0.611461986, 1.169385030),
     "multi-tenant": (0.288313893, 0.676814205, 0.999994641),
 }
-"""Of seed 7 at 2 per second: a change of any draw would silently change every experiment."""
+"""Of seed 7 at 2 per second: a change to any draw would silently change every experiment."""
 
 
 def first(process: Arrival, count: int, seed: str = "7") -> list[float]:
@@ -57,7 +57,7 @@ def statistics_of(process: Arrival, count: int, seed: str) -> ArrivalStatistics:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_poisson_has_a_coefficient_of_variation_and_a_dispersion_of_one(seed: str) -> None:
-    """Gaps that are right one by one but come in clusters would pass the first and fail the second."""
+    """Gaps that are correct individually but clustered would pass the first test and fail the second."""
     statistics = statistics_of(Poisson(RATE_PER_S), GAPS, seed)
     assert statistics.gap_cv == pytest.approx(1.0, abs=0.02)
     assert statistics.rate_per_s == pytest.approx(RATE_PER_S, rel=0.02)

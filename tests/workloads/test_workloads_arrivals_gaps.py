@@ -1,4 +1,4 @@
-"""Renewal processes: the wanted variation of the gaps, and no crowd when the load begins."""
+"""Renewal processes: the wanted variation of the gaps, and no burst when the load begins."""
 
 import itertools
 import math
@@ -67,8 +67,11 @@ def test_infinite_burstiness_is_even_spacing(process: Arrival) -> None:
     "process", [Gamma(1.0, 0.05), Gamma(1.0, 1.0), Gamma(1.0, 9.0), Gamma(1.0, math.inf), Weibull(1.0, 0.05)], ids=repr
 )
 def test_a_load_begins_without_a_crowd(process: Arrival) -> None:
-    """From its first second on, a process has the wanted rate. Started with a whole gap of CV² = 20, ten more arrivals
-    would come in the first seconds, and of even gaps half of one would be missing."""
+    """A process has the wanted rate from its first second on.
+
+    Started with a whole gap of CV² = 20, ten more arrivals would come in the first seconds; with even gaps half an
+    arrival would be missing.
+    """
     starts = [sum(1 for _ in itertools.takewhile(lambda t: t < 20, process.offsets_s(str(i)))) for i in range(2_000)]
     error = float(np.std(starts)) / math.sqrt(len(starts))
     assert np.mean(starts) == pytest.approx(20.0, abs=max(4 * error, 1e-9))
@@ -76,7 +79,7 @@ def test_a_load_begins_without_a_crowd(process: Arrival) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dispersion_over_long_windows_is_the_squared_variation(seed: str) -> None:
-    """A renewal process's counts tend to a dispersion of CV² (Cox 1962): burstiness of gaps alone never drifts."""
+    """The counts of a renewal process tend to a dispersion of CV² (Cox 1962): bursty gaps alone never drift."""
     statistics = ArrivalStatistics()
     statistics.add_all(itertools.islice(Gamma(RATE_PER_S, 0.25).offsets_s(seed), 100_000))
     windows = statistics.span_s / 60

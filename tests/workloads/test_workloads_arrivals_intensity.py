@@ -1,4 +1,4 @@
-"""Changing rates: exact against the integral of what was asked for, and like the traces they were set to."""
+"""Varying rates: exact against the integral of the wanted rate, and similar to the traces that set their defaults."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ def until(process: Arrival, seed: str, end_s: float) -> np.ndarray:
 
 
 def integral(curve: list[Piece], offset_s: float) -> float:
-    """What the curve is worth up to a moment, straight from the definition."""
+    """The integral of the curve up to a time, straight from the definition."""
     total = 0.0
     for piece in curve:
         inside = min(offset_s, piece.length_s)
@@ -85,7 +85,7 @@ def test_a_day_swings_fourfold_around_its_mean(seed: str) -> None:
 
 
 def test_a_phase_is_where_the_load_begins() -> None:
-    """Even gaps show the rate itself: at a quarter of a period it is at its highest, 1.6 of the mean."""
+    """Even gaps show the rate itself: at a quarter of a period it has its maximum, 1.6 of the mean."""
     for phase_s, rate in ((0.0, 1.0), (21_600.0, 1.6), (64_800.0, 0.4), (86_400.0 + 21_600.0, 1.6), (-21_600.0, 0.4)):
         offsets = until(Diurnal(10.0, phase_s=phase_s, burstiness=math.inf), "7", 300.0)
         assert len(offsets) == pytest.approx(rate * 3_000, rel=0.03), phase_s

@@ -61,7 +61,7 @@ def test_the_mean_rate_counts_the_silences() -> None:
 
 
 def test_a_load_begins_anywhere() -> None:
-    """At its first second already the mean rate is the wanted one: one load in four begins inside a burst."""
+    """Already in its first second the mean rate is the wanted one: one load in four begins inside a burst."""
     process = OnOff(2.0, Fixed(5.0), Exponential(15.0), spread=0.0)
     starts = [len(until(process, str(seed), 1.0)) for seed in range(2_000)]
     error = float(np.std(starts)) / math.sqrt(len(starts))

@@ -1,4 +1,4 @@
-"""Many tenants: a few send most of it, and each is as bursty as its own figure says."""
+"""Many tenants: a few send most of the load, and each is as bursty as its own figure."""
 
 import itertools
 import math
@@ -32,13 +32,13 @@ def test_the_defaults_are_the_clients_of_servegen(seed: str) -> None:
     assert 2.1 <= p75 <= 2.6
     assert 9 <= p95 <= 10
     hours = np.bincount([int(offset // 3600) for offset, _ in arrivals], minlength=24)
-    # Three hours around the peak and the trough; bursty tenants leave some 5 % on the ratio.
+    # Three hours around the peak and the trough; bursty tenants leave an error of some 5 % in the ratio.
     assert hours[5:8].sum() / hours[17:20].sum() == pytest.approx(3.8, rel=0.25)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_tenant_has_its_share_and_its_variation(seed: str) -> None:
-    """Without the day, a tenant's gaps are those of a renewal process of its own."""
+    """Without the daily cycle, a tenant's gaps are those of its own renewal process."""
     process = MultiTenant(2.0, tenants=6, skew=1.0, cv=Quantiles((0, 1), (0.5, 3.0)), swing=1.0)
     by_tenant: defaultdict[int, list[float]] = defaultdict(list)
     for offset, tenant in day_of(process, seed):
@@ -59,7 +59,7 @@ def test_seeds_deal_the_variations_to_other_tenants() -> None:
 
 
 def test_many_calm_tenants_are_poisson() -> None:
-    """Palm and Khintchine: the sum of many independent processes forgets the gaps of each."""
+    """Palm and Khintchine: the sum of many independent processes loses the gaps of each."""
     process = MultiTenant(20.0, tenants=400, skew=0.0, cv=Fixed(0.0), swing=1.0)
     gaps = np.diff(np.fromiter(itertools.islice(process.offsets_s("7"), 400), float))
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.2)
@@ -77,7 +77,7 @@ def test_one_tenant_is_enough_and_arrivals_are_the_offsets() -> None:
 
 
 def test_ten_thousand_tenants_start_at_the_wanted_rate() -> None:
-    """All of them as bursty as can be: started with whole gaps, thousands would come in the first second."""
+    """All tenants are as bursty as possible: started with whole gaps, thousands would arrive in the first second."""
     process = MultiTenant(10.0, tenants=10_000, skew=0.0, cv=Fixed(10.0), swing=1.0)
     begun = sum(1 for _ in itertools.takewhile(lambda offset: offset < 100, process.offsets_s("7")))
     assert begun == pytest.approx(1_000, abs=4 * 10 * math.sqrt(1_000))

@@ -1,4 +1,4 @@
-"""A conversation's prompts have the tokens they should, whatever template stands around them."""
+"""A conversation's prompts have the wanted number of tokens, whatever the template adds."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def opening(turn: Turn) -> str:
 def talk(
     tokenizer: Tokenizer, api: Api, turns: list[tuple[int, int]], *, system: str = "", style: Style = "prose"
 ) -> list[Turn]:
-    """A conversation whose k-th prompt is that much longer than the last one and its answer."""
+    """A conversation in which each prompt adds that many new tokens to the last prompt and its answer."""
     conversation, made = Conversation(tokenizer, api, system), list[Turn]()
     for k, (new_tokens, output_tokens) in enumerate(turns):
         rng = Rng("7", str(k))
@@ -117,8 +117,8 @@ def test_the_tokens_around_a_question_are_those_of_an_empty_prompt(request: pyte
         assert 0 <= conversation.head_tokens <= conversation.overhead_tokens
 
 
-def test_words_that_a_template_glues_to_its_own_are_corrected_for(tmp_path: Path) -> None:
-    """The last word's tokens depend on what the template puts behind it without a space."""
+def test_words_that_a_template_joins_to_its_own_are_corrected(tmp_path: Path) -> None:
+    """The last word's tokens depend on the text that the template appends without a space."""
     template = "{% for message in messages %}pre{{ message['content'] }}s{% endfor %}"
     tokenizer = Tokenizer(checkpoint(tmp_path, template=template))
     exact = 0
@@ -131,8 +131,8 @@ def test_words_that_a_template_glues_to_its_own_are_corrected_for(tmp_path: Path
     assert exact >= 76, "of 80: four words are tried"
 
 
-def test_a_template_that_says_everything_twice_cannot_be_met_and_what_was_meant_is_kept(tmp_path: Path) -> None:
-    """The check before a trial then finds the prompt that is off, and says so."""
+def test_a_template_that_repeats_the_text_keeps_the_wanted_length(tmp_path: Path) -> None:
+    """The check before a trial then finds and reports the prompts with a wrong length."""
     tokenizer = Tokenizer(checkpoint(tmp_path, template="{{ messages[0].content }}|{{ messages[0].content }}"))
     made = [Conversation(tokenizer, "chat").ask(tokens, 3, Rng(str(tokens)), mark=1) for tokens in range(60, 80)]
     assert [turn.input_tokens for turn in made] == list(range(60, 80))

@@ -1,4 +1,4 @@
-"""Statistics of a stream must be those of the whole list, whatever the batches it comes in."""
+"""Statistics of a stream equal those of the whole list, whatever the batches."""
 
 import itertools
 import math
@@ -74,8 +74,8 @@ def test_too_little_gives_none() -> None:
     assert (empty.count, empty.span_s, empty.rate_per_s, empty.gap_cv) == (0, 0.0, None, None)
     assert (empty.longest_gap_s, empty.gap_quantile_s(0.5), empty.dispersion(1)) == (None, None, None)
     assert empty.counts_over_time().counts == ()
-    one = statistics_of([3.0])
-    assert (one.count, one.rate_per_s, one.gap_cv, one.longest_gap_s) == (1, None, None, None)
+    single = statistics_of([3.0])
+    assert (single.count, single.rate_per_s, single.gap_cv, single.longest_gap_s) == (1, None, None, None)
     assert statistics_of([0.0, 0.0, 0.0]).gap_cv is None
     assert statistics_of([0.0, 1.0]).gap_cv is None
 

@@ -1,4 +1,4 @@
-"""Distributions: quantiles, draws and means agree, whatever the family; tables keep modes and gaps."""
+"""Distributions: quantiles, draws and means agree for every family; tables keep modes and gaps."""
 
 import math
 import tomllib
@@ -28,7 +28,7 @@ from workloads.rng import Rng
 
 DRAWS = 20_000
 KS_LIMIT = 1.95 / math.sqrt(DRAWS)
-"""The distance that a sample of its own distribution passes once in 1,000 times."""
+"""The distance that a sample exceeds once in 1,000 times, compared with its own distribution."""
 TWO_MODES = Quantiles((0, 0.3, 0.6, 0.600001, 1), (10, 20, 20, 400, 420))
 FAMILIES: list[Distribution] = [
     TWO_MODES,
@@ -44,7 +44,7 @@ FAMILIES: list[Distribution] = [
 
 
 class Options(msgspec.Struct, frozen=True):
-    """As a workload's options hold a distribution."""
+    """A workload's options that contain a distribution."""
 
     length: Distribution
 
@@ -85,7 +85,7 @@ def test_draws_follow_the_quantiles(family: Distribution) -> None:
 
 @each_family
 def test_the_mean_is_that_of_the_quantiles(family: Distribution) -> None:
-    """Against a plain sum over evenly spaced levels, which misses some of the heavy tails."""
+    """Compared with a plain sum over evenly spaced levels, which misses part of the heavy tails."""
     levels = 2_000 if isinstance(family, Mixture) else 100_000
     plain = sum(family.at((i + 0.5) / levels) for i in range(levels)) / levels
     assert family.mean() == pytest.approx(plain, rel=0.02)
@@ -181,7 +181,7 @@ def test_a_part_needs_a_share(share: float) -> None:
 
 
 def token_like() -> np.ndarray:
-    """20,000 lengths as services have them: two modes with a gap between them, a cap that many meet, small integers."""
+    """20,000 lengths as services have them: two modes with a gap between, a cap that many reach, small integers."""
     rng = Rng("7", "token-like")
     low = [round(min(max(rng.normal() * 15 + 95, 20), 160)) for _ in range(8_000)]
     high = [round(rng.normal() * 12 + 400) for _ in range(7_000)]
@@ -236,7 +236,7 @@ def test_a_sample_without_values_or_with_what_is_none_is_refused(sample: list[fl
 
 
 def test_a_rank_correlated_pair_can_be_drawn() -> None:
-    """What quantiles are for: normal draws of correlation r, each through its own distribution."""
+    """The purpose of quantiles: normal draws of correlation r, each mapped through its own distribution."""
     rng = Rng("pair")
     a, b = Lognormal(6.0, 1.0), Exponential(200.0)
     pairs: list[tuple[float, float]] = []

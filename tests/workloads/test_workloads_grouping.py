@@ -1,4 +1,4 @@
-"""Rows become sessions, in the order of their first row, whatever stands between them."""
+"""Rows become sessions, in the order of their first row, however they are interleaved."""
 
 from collections.abc import Iterator
 
@@ -40,17 +40,17 @@ def test_any_interleaving_with_a_clock_is_sorted_out(steps: list[tuple[float, st
 def test_without_a_clock_rows_that_stand_together_are_a_session(names: list[str | None]) -> None:
     rows = [row(None, name, number) for number, name in enumerate(names, start=1)]
     expected: list[list[TraceRow]] = []
-    for one in rows:
-        if expected and one.session is not None and expected[-1][-1].session == one.session:
-            expected[-1].append(one)
+    for trace_row in rows:
+        if expected and trace_row.session is not None and expected[-1][-1].session == trace_row.session:
+            expected[-1].append(trace_row)
         else:
-            expected.append([one])
+            expected.append([trace_row])
     assert list(sessions_of(rows)) == expected
 
 
 @pytest.mark.parametrize("clock", [True, False])
 def test_only_open_sessions_and_those_behind_them_are_held(clock: bool) -> None:
-    """A hundred thousand rows of sessions of two, a minute apart: what is held does not grow with the trace."""
+    """A hundred thousand rows of sessions of two, a minute apart: memory does not grow with the trace."""
     taken = given_out = most_held = 0
 
     def rows() -> Iterator[TraceRow]:
@@ -70,9 +70,9 @@ def test_only_open_sessions_and_those_behind_them_are_held(clock: bool) -> None:
 
 def test_a_session_that_goes_on_for_hours_does_not_hold_up_others_for_longer_than_that() -> None:
     rows = [row(600.0 * k, "long" if k % 2 == 0 else f"s{k}") for k in range(40)]
-    found = list(sessions_of(rows))
-    assert [session[0].session for session in found] == ["long", *[f"s{k}" for k in range(1, 40, 2)]]
-    assert len(found[0]) == 20
+    grouped = list(sessions_of(rows))
+    assert [session[0].session for session in grouped] == ["long", *[f"s{k}" for k in range(1, 40, 2)]]
+    assert len(grouped[0]) == 20
 
 
 def test_no_rows_are_no_sessions() -> None:

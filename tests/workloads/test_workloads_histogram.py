@@ -1,4 +1,4 @@
-"""Histograms: bins lose no value, and heights are comparable areas."""
+"""Histograms: bins lose no value, and heights are proportional to comparable areas."""
 
 import itertools
 import math

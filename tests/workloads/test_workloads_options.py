@@ -11,7 +11,7 @@ ALL = "known: scale, label, slo, main, levels, shape, shapes"
 
 
 class Mistake(Exception):
-    """Whatever error class the owner wants."""
+    """An error class chosen by the owner."""
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ def test_plain_data_becomes_the_typed_object_with_nested_ones() -> None:
     assert read({}) == Options()
 
 
-def test_of_several_kinds_the_one_that_is_named_is_meant() -> None:
+def test_a_kind_is_chosen_by_its_name() -> None:
     data = {
         "shape": {"kind": "square", "side": 2, "inner": {"kind": "circle", "radius": 3}},
         "shapes": [{"kind": "circle"}, {"kind": "square"}],

@@ -1,4 +1,4 @@
-"""Traffic without words says of lengths and shared prefixes what the written prompts will have."""
+"""Outlines without words have the lengths and shared prefixes of the written prompts."""
 
 import itertools
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ KINDS = ["small", pytest.param("smollm2", marks=pytest.mark.model)]
 
 
 class Written:
-    """A workload that can only write."""
+    """A workload that can only write prompts."""
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
@@ -38,7 +38,7 @@ def preset(name: str) -> Workload:
     return workload(name, {"scale": SCALES.get(name, 1.0), "max_input_tokens": 8000})
 
 
-def both(name: str, tokenizer: Tokenizer) -> Iterator[tuple[SessionOutline, Session]]:
+def outlined_and_written(name: str, tokenizer: Tokenizer) -> Iterator[tuple[SessionOutline, Session]]:
     count = SESSIONS.get(name, 10)
     return itertools.islice(
         zip(outlines(preset(name), SEED), preset(name).sessions(tokenizer, SEED), strict=False), count
@@ -46,17 +46,17 @@ def both(name: str, tokenizer: Tokenizer) -> Iterator[tuple[SessionOutline, Sess
 
 
 class Blocks:
-    """An endless cache of prompts that are rows of segments."""
+    """An endless cache of prompts made of segments."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._known: set[bytes] = set()
+        self._earlier_blocks: set[bytes] = set()
 
     def add(self, segments: tuple[Segment, ...]) -> int:
-        """Leading tokens that an earlier prompt had."""
+        """Leading tokens that an earlier prompt already had."""
         names = list(segment_blocks(segments, self._block_tokens))
-        hits = sum(1 for _ in itertools.takewhile(self._known.__contains__, names))
-        self._known.update(names)
+        hits = sum(1 for _ in itertools.takewhile(self._earlier_blocks.__contains__, names))
+        self._earlier_blocks.update(names)
         return hits * self._block_tokens
 
 
@@ -97,14 +97,14 @@ def test_a_block_is_shared_as_far_as_its_segments_are(first: list[Segment], seco
 def test_an_outline_has_the_lengths_of_the_written_prompts(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
-    """A prompt is longer than drawn only where template and question do not fit into what was drawn for them."""
-    for outline, session in both(name, request.getfixturevalue(kind)):
+    """A prompt is longer than drawn only if template and question do not fit into the drawn length."""
+    for outline, session in outlined_and_written(name, request.getfixturevalue(kind)):
         assert (outline.id, outline.start_s, len(outline.turns)) == (session.id, session.start_s, len(session.turns))
         for drawn, written in zip(outline.turns, session.turns, strict=True):
             assert (drawn.output_tokens, drawn.think_s) == (written.output_tokens, written.think_s)
             assert sum(tokens for _, tokens in drawn.segments) == drawn.input_tokens
             own = drawn.segments[-1][1]
-            if len(session.turns) == 1 and own > 32:  # what SmolLM2's template puts around a question
+            if len(session.turns) == 1 and own > 32:  # tokens that SmolLM2's template puts around a question
                 assert written.input_tokens == drawn.input_tokens
             else:
                 assert 0 <= written.input_tokens - drawn.input_tokens <= 32 * len(session.turns)
@@ -113,11 +113,11 @@ def test_an_outline_has_the_lengths_of_the_written_prompts(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", preset_names())
 def test_an_outline_shares_what_the_written_prompts_share(request: pytest.FixtureRequest, kind: str, name: str) -> None:
-    """Within a block for each request, and what its session's prompts had become longer than drawn."""
+    """To within a block for each request, plus the tokens by which the session's prompts became longer than drawn."""
     tokenizer = request.getfixturevalue(kind)
     reader, written_cache, drawn_cache = PromptReader(tokenizer), EndlessCache(), Blocks(BLOCK_TOKENS)
     within_a_block = requests = 0
-    for outline, session in both(name, tokenizer):
+    for outline, session in outlined_and_written(name, tokenizer):
         longer = 0
         for drawn, written in zip(outline.turns, session.turns, strict=True):
             difference = written_cache.add(reader.ids(written)) - drawn_cache.add(drawn.segments)
@@ -156,6 +156,6 @@ def test_a_workload_that_cannot_outline_needs_a_tokenizer() -> None:
 
 
 def test_outlines_do_not_depend_on_words() -> None:
-    ours = list(itertools.islice(outlines(preset("rag"), Seed("7", "a")), 5))
-    theirs = list(itertools.islice(outlines(preset("rag"), Seed("7", "b")), 5))
-    assert msgspec.json.encode(ours) == msgspec.json.encode(theirs)
+    first = list(itertools.islice(outlines(preset("rag"), Seed("7", "a")), 5))
+    second = list(itertools.islice(outlines(preset("rag"), Seed("7", "b")), 5))
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)

@@ -1,4 +1,4 @@
-"""A plan is fixed by its seed, down to the last byte, in every process; it streams, and times are divided exactly."""
+"""A plan is fixed by its seed, byte for byte, in every process; it streams, and times are divided exactly."""
 
 import hashlib
 import itertools
@@ -29,7 +29,7 @@ from workloads import (
 from workloads.plan import plan_sha256
 
 SEED = Seed.of("7")
-# Change these only with a reason to tell everyone that old and new runs are no longer comparable.
+# Changing these makes old and new runs incomparable: users must be told why.
 PINNED = {
     "chat": "72aa792ea146fc6277e6763fbc106c90d793eee58d1f32b5a15dec2d42ea7686",
     "agentic-tools": "ae6005ee4109b9e9ab98069e429704aa4788b01b45668b446974d3dcae82f303",
@@ -65,7 +65,7 @@ def plan_of(name: str, tokenizer: Tokenizer, seed: Seed) -> Iterator[PlannedSess
 
 
 class Recorded:
-    """Sessions of three turns with the start and think times that it is given."""
+    """Sessions of three turns with the given start and think times."""
 
     def __init__(self, starts_s: list[float | None], think_s: float = 0.0) -> None:
         self._starts_s = starts_s
@@ -127,11 +127,11 @@ def test_any_other_workload_or_schedule_has_another_hash(small: Tokenizer) -> No
 
 def test_the_hash_is_over_everything_that_is_sent(small: Tokenizer) -> None:
     plan = list(plan_of("chat", small, SEED))
-    everything = PlanHash()
+    plan_hash = PlanHash()
     for planned in plan:
-        everything.add(planned)
+        plan_hash.add(planned)
     expected = hashlib.sha256(b"".join(msgspec.json.encode(planned) for planned in plan)).hexdigest()
-    assert everything.hexdigest() == plan_sha256(iter(plan)) == expected
+    assert plan_hash.hexdigest() == plan_sha256(iter(plan)) == expected
 
 
 def test_a_closed_plan_is_the_first_sessions_without_a_schedule(small: Tokenizer) -> None:
@@ -150,7 +150,7 @@ def test_an_open_plan_ends_before_its_duration_or_at_its_count(small: Tokenizer)
 
 
 def test_a_plan_streams(small: Tokenizer) -> None:
-    """What is planned is made when it is asked for: no plan has to fit into memory."""
+    """Sessions are made when they are requested: no plan has to fit into memory."""
     endless = Recorded([float(k) for k in range(1000)])
     for plan in (
         plan_closed(endless, small, SEED, 10**9),
@@ -162,7 +162,7 @@ def test_a_plan_streams(small: Tokenizer) -> None:
         assert endless.made - before == 3
 
 
-def test_the_schedule_has_no_say_in_what_is_sent_nor_the_words_in_the_schedule(small: Tokenizer) -> None:
+def test_schedule_and_words_are_independent(small: Tokenizer) -> None:
     slow, fast = (
         list(plan_open(Random(8), Poisson(rate), small, SEED, duration_s=1e9, count=20)) for rate in (1.0, 9.0)
     )
@@ -190,7 +190,7 @@ def test_a_load_begins_with_its_first_session(small: Tokenizer) -> None:
 
 
 def test_another_rate_leaves_think_times_alone(small: Tokenizer) -> None:
-    """Nobody thinks faster because others come more often."""
+    """Users think no faster because others arrive more often."""
     source = Recorded([*STARTS_S], think_s=31.7)
     plan = list(plan_recorded(source, small, SEED, duration_s=1e9, count=100, time_warp=10.0, warp_thinking=False))
     assert [planned.offset_s for planned in plan] == [(start_s - 12.5) / 10 for start_s in STARTS_S]

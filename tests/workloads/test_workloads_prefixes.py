@@ -1,4 +1,4 @@
-"""Caches of prefixes: the endless one against the definition, the limited one against a list."""
+"""Prefix caches: the endless one against its definition, the limited one against a list."""
 
 import itertools
 
@@ -58,7 +58,7 @@ def test_a_limited_cache_gives_up_what_was_used_longest_ago(prompts: list[list[b
 
 BLOCK = 512
 CONVERSATION = [
-    # block 0 is everybody's system prompt; two users take turns and grow, a third asks once
+    # block 0 is the common system prompt; two users take turns and grow, a third asks once
     ("0 1 2", 3 * BLOCK),
     ("0 3", 2 * BLOCK),
     ("0 1 2 4", 4 * BLOCK),
@@ -66,9 +66,9 @@ CONVERSATION = [
     ("0 3 8", 3 * BLOCK),
     ("0 1 2 4 9", 5 * BLOCK),
 ]
-"""A trace in the form of Mooncake's: names of blocks, and input tokens."""
+"""A trace in Mooncake's form: names of blocks, and input tokens."""
 HIT_BLOCKS = {
-    1: [0, 1, 1, 1, 1, 1],  # the front of a prompt is touched last: only the system prompt ever stays
+    1: [0, 1, 1, 1, 1, 1],  # the front of a prompt is touched last: only the system prompt always stays
     3: [0, 1, 2, 1, 1, 1],
     4: [0, 1, 3, 1, 1, 1],
     6: [0, 1, 3, 1, 1, 1],
@@ -76,18 +76,18 @@ HIT_BLOCKS = {
     8: [0, 1, 3, 1, 2, 3],
     10: [0, 1, 3, 1, 2, 4],
 }
-"""Worked out by hand: at each capacity in blocks, what each request finds."""
+"""Worked out by hand: for each capacity in blocks, the blocks that each request finds."""
 
 
 @pytest.mark.parametrize(("capacity", "hit_blocks"), HIT_BLOCKS.items())
 def test_the_table_of_a_small_trace_is_the_one_worked_out_by_hand(capacity: int, hit_blocks: list[int]) -> None:
-    """The rule of the Mooncake paper's table: leading blocks that are there, output not counted, over all tokens."""
-    cache, found = LruCache(capacity * BLOCK, BLOCK), list[int]()
+    """The rule of the Mooncake paper's table: leading cached blocks, without output, over all tokens."""
+    cache, hits = LruCache(capacity * BLOCK, BLOCK), list[int]()
     for names, _ in CONVERSATION:
         before = cache.hit_tokens
         cache.add([name.encode() for name in names.split()])
-        found.append((cache.hit_tokens - before) // BLOCK)
-    assert found == hit_blocks
+        hits.append((cache.hit_tokens - before) // BLOCK)
+    assert hits == hit_blocks
     assert cache.hit_tokens / sum(tokens for _, tokens in CONVERSATION) == sum(hit_blocks) / 21
 
 

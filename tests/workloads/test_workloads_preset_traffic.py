@@ -1,4 +1,4 @@
-"""Sessions of presets: exact to the token, shared as far as they should be, and each drawn from its number alone."""
+"""Sessions of presets: exact to the token, with the wanted shared prefixes, and each drawn from its number alone."""
 
 import itertools
 from collections.abc import Iterable
@@ -15,22 +15,22 @@ from workloads.presets.traffic import _Author
 
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]
-"""Tokenizers to which a word at the beginning of a text is one token too."""
+"""Tokenizers for which a word at the beginning of a text is also a single token."""
 SEED = Seed.of("7")
 SMALL: dict[str, dict[str, Any]] = {
     "agentic-tools": {"scale": 0.02, "max_input_tokens": 1200},
     "long-context-chat": {"scale": 0.02, "max_input_tokens": 1000},
     "structured-output": {"scale": 1.0, "max_input_tokens": 1200},
 }
-"""Options under which a preset's requests are small; elsewhere a twentieth of the real lengths."""
+"""Options that make a preset's requests small; other presets use a twentieth of the real lengths."""
 SESSIONS = {"agentic-tools": 2, "multi-turn": 8, "long-context-chat": 20}
-"""Sessions that are looked at; 20 elsewhere."""
+"""Number of sessions that are examined; 20 for other presets."""
 
 
 def made(name: str, **options: Any) -> PresetTraffic:
-    found = workload(name, {**SMALL.get(name, {"scale": 0.05, "max_input_tokens": 800}), **options})
-    assert isinstance(found, PresetTraffic)
-    return found
+    traffic = workload(name, {**SMALL.get(name, {"scale": 0.05, "max_input_tokens": 800}), **options})
+    assert isinstance(traffic, PresetTraffic)
+    return traffic
 
 
 def drawn(traffic: PresetTraffic, tokenizer: Tokenizer, count: int, seed: Seed = SEED) -> list[Session]:
@@ -42,7 +42,7 @@ def requests(sessions: Iterable[Session], at_most: int = 60) -> list[Turn]:
 
 
 def shape(sessions: Iterable[Session]) -> list[object]:
-    """Everything but the words."""
+    """Everything except the words."""
     return [
         (session.id, session.start_s, [(turn.input_tokens, turn.output_tokens, turn.think_s) for turn in session.turns])
         for session in sessions
@@ -111,20 +111,20 @@ def test_sessions_of_one_group_share_the_prompt_up_to_the_question_and_no_token_
         groups.setdefault(numbers.group, []).append((up_to_the_question(smollm2, turn), reader.ids(turn)))
     assert None not in groups
     for members in groups.values():
-        for (shared, ours), (also_shared, theirs) in itertools.combinations(members, 2):
-            assert shared == also_shared
-            assert common_tokens(ours, theirs) == len(shared)
+        for (shared, prompt), (other_shared, other_prompt) in itertools.combinations(members, 2):
+            assert shared == other_shared
+            assert common_tokens(prompt, other_prompt) == len(shared)
     assert max(map(len, groups.values())) > 2
     head = len(smollm2.encode("<|im_start|>system\n"))
-    for ours, theirs in itertools.combinations([members[0][1] for members in groups.values()], 2):
-        assert common_tokens(ours, theirs) == head
+    for prompt, other_prompt in itertools.combinations([members[0][1] for members in groups.values()], 2):
+        assert common_tokens(prompt, other_prompt) == head
 
 
 def test_completions_of_one_group_share_the_system_prompt_to_the_token(small: Tokenizer) -> None:
     traffic, reader = made("offline-batch", scale=0.5, api="completions"), PromptReader(small)
     ids = [reader.ids(turn) for turn in requests(drawn(traffic, small, 30))]
     shared = len(small.encode_prompt("")) + traffic.drawing(SEED).shared_tokens
-    # The first word of a completion stands without its space, which a tokenizer of a page of text cuts otherwise.
+    # A completion's first word has no space before it; a tokenizer trained on a page of text may split it.
     lengths = {common_tokens(a, b) for a, b in itertools.combinations(ids, 2)}
     assert len(lengths) == 1
     assert abs(lengths.pop() - shared) <= 4
@@ -132,22 +132,22 @@ def test_completions_of_one_group_share_the_system_prompt_to_the_token(small: To
 
 @pytest.mark.model
 def test_documents_are_shared_where_they_stand_first(smollm2: Tokenizer) -> None:
-    """The first document of two requests is the same: so are their prompts, to its last token."""
+    """If two requests have the same first document, their prompts agree up to the document's last token."""
     traffic, reader = made("rag", scale=0.25, max_input_tokens=2000), PromptReader(smollm2)
     pairs = itertools.islice(zip(traffic.drawing(SEED).sessions(), traffic.sessions(smollm2, SEED), strict=False), 60)
     by_documents = [(numbers.turns[0].documents, reader.ids(session.turns[0])) for numbers, session in pairs]
     system = len(smollm2.encode("<|im_start|>system\n<|im_end|>\n<|im_start|>user\n")) + 100
     seen_equal = 0
-    for (ours, ids), (theirs, others) in itertools.combinations(by_documents, 2):
-        shared = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))]
-        assert common_tokens(ids, others) == system + sum(document.tokens for document in shared)
+    for (first, ids), (second, other_ids) in itertools.combinations(by_documents, 2):
+        shared = [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
+        assert common_tokens(ids, other_ids) == system + sum(document.tokens for document in shared)
         seen_equal += bool(shared)
     assert seen_equal > 10
 
 
 @pytest.mark.parametrize("name", ["chat", "agentic-tools", "rag", "structured-output", "multi-tenant"])
 def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str) -> None:
-    """Not from those before it: a level of load may begin at any session."""
+    """It does not depend on earlier sessions: a load may begin at any session."""
     traffic = made(name)
     assert drawn(traffic, small, 3) == drawn(traffic, small, 8)[:3]
     numbers = next(itertools.islice(traffic.drawing(SEED).sessions(), 7, None))
@@ -161,18 +161,18 @@ def test_other_words_have_the_same_lengths_times_and_order(
 ) -> None:
     tokenizer = request.getfixturevalue(kind)
     traffic, count = made(name), SESSIONS.get(name, 20)
-    ours, theirs = (drawn(traffic, tokenizer, count, Seed("7", words)) for words in ("a", "b"))
-    assert shape(ours) == shape(theirs)
-    pairs = zip(requests(ours), requests(theirs), strict=True)
+    first, second = (drawn(traffic, tokenizer, count, Seed("7", words)) for words in ("a", "b"))
+    assert shape(first) == shape(second)
+    pairs = zip(requests(first), requests(second), strict=True)
     assert all(question(a) != question(b) for a, b in pairs)
-    assert drawn(traffic, tokenizer, count, Seed("7", "a")) == ours
-    assert shape(drawn(traffic, tokenizer, count, Seed("8", "a"))) != shape(ours)
+    assert drawn(traffic, tokenizer, count, Seed("7", "a")) == first
+    assert shape(drawn(traffic, tokenizer, count, Seed("8", "a"))) != shape(first)
 
 
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["chat", "offline-batch", "structured-output", "rag"])
 def test_plans_in_other_words_share_nothing_but_the_template(smollm2: Tokenizer, name: str) -> None:
-    """So that a repeat finds nothing of the last one in a cache."""
+    """A repeat therefore finds nothing of the previous one in a cache."""
     traffic, reader = made(name), PromptReader(smollm2)
     first, second = (requests(drawn(traffic, smollm2, 12, Seed("7", words))) for words in ("7/1", "7/2"))
     head = common_tokens(*(smollm2.encode(f"<|im_start|>{role}\nx") for role in ("system", "user")))
@@ -276,11 +276,11 @@ def test_within_a_load_are_the_same_sessions_without_the_turns_that_it_cannot_re
 ) -> None:
     count = SESSIONS[name]
     whole, within = drawn(made(name), small, count), drawn(made(name).within(reach_s), small, count)
-    for ours, theirs in zip(within, whole, strict=True):
-        assert (ours.id, ours.start_s) == (theirs.id, theirs.start_s)
-        assert ours.turns == theirs.turns[: len(ours.turns)]
-        assert len(ours.turns) >= 1
-        assert sum(turn.think_s for turn in ours.turns[:-1]) <= reach_s
-        left_out = theirs.turns[len(ours.turns) :]
-        assert not left_out or sum(turn.think_s for turn in (*ours.turns, left_out[0])) > reach_s
+    for cut, uncut in zip(within, whole, strict=True):
+        assert (cut.id, cut.start_s) == (uncut.id, uncut.start_s)
+        assert cut.turns == uncut.turns[: len(cut.turns)]
+        assert len(cut.turns) >= 1
+        assert sum(turn.think_s for turn in cut.turns[:-1]) <= reach_s
+        left_out = uncut.turns[len(cut.turns) :]
+        assert not left_out or sum(turn.think_s for turn in (*cut.turns, left_out[0])) > reach_s
     assert sum(len(session.turns) for session in within) < sum(len(session.turns) for session in whole)

@@ -1,4 +1,4 @@
-"""Presets are data: each file loads and looks like the real thing where it says so; a bad one is told what is wrong."""
+"""Presets are data: each file loads and meets its anchors; errors in a file are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ SAMPLES = {
     "reasoning": (2000, 2000),
     "summarisation": (500, 20_000),
 }
-"""Sessions and arrivals; 500 where nothing is said, and 2,000 and 200,000 in `bakeoff workloads show`."""
+"""Sessions and arrivals; 500 by default, and 2,000 and 200,000 in `bakeoff workloads show`."""
 
 GOOD = """
 summary = "short"

@@ -13,8 +13,8 @@ from workloads.profile import WorkloadProfile, arrival_order, check_anchor, prof
 SEED = Seed.of("1")
 
 
-class Known:
-    """Sessions that are given, without words."""
+class FixedSessions:
+    """Fixed sessions without words."""
 
     def __init__(self, *sessions: SessionOutline) -> None:
         self._sessions = sessions
@@ -39,7 +39,7 @@ def session(name: str, start_s: float | None, *turns: TurnOutline) -> SessionOut
 
 SYSTEM = ("system", 160)
 TALK = (turn(SYSTEM, ("q0", 40)), turn(SYSTEM, ("q0", 40), ("a0", 100), ("q1", 20), output=60, think_s=8.0))
-TRAFFIC = Known(
+TRAFFIC = FixedSessions(
     session("a", 0.0, *TALK),
     session("b", 4.0, turn(SYSTEM, ("b", 90), output=50)),
     session("c", 6.0, turn(("c", 320), output=40)),
@@ -47,7 +47,7 @@ TRAFFIC = Known(
 )
 
 
-def profiled(source: Known = TRAFFIC) -> WorkloadProfile:
+def profiled(source: FixedSessions = TRAFFIC) -> WorkloadProfile:
     return profile_workload("known", source, SEED)
 
 
@@ -72,7 +72,7 @@ def test_figures_are_those_of_the_sample() -> None:
 
 
 def test_the_prefix_bound_counts_tokens_of_earlier_prompts() -> None:
-    """In the order of time: a's second turn comes at 10 s, after b and c, with 200 tokens of its first."""
+    """In order of time: a's second turn comes at 10 s, after b and c, with 200 tokens of its first turn."""
     figures = profiled().figures
     assert figures["prefix_bound"] == (0 + 160 + 0 + 200 + 160) / 1290
     assert figures["new_tokens_p50"] == 120, "of 200, 90, 320, 120 and 40"
@@ -105,8 +105,8 @@ def test_sessions_without_start_times_run_in_eight_slots() -> None:
 
 
 def test_figures_that_cannot_be_computed_are_missing() -> None:
-    at_once = profiled(Known(*(session(str(k), 0.0, turn((str(k), 5))) for k in range(3))))
-    silent = profiled(Known(*(session(str(k), None, turn((str(k), 5))) for k in range(3))))
+    at_once = profiled(FixedSessions(*(session(str(k), 0.0, turn((str(k), 5))) for k in range(3))))
+    silent = profiled(FixedSessions(*(session(str(k), None, turn((str(k), 5))) for k in range(3))))
     for profile in (at_once, silent):
         assert not {"rate_per_s", "gap_cv", "longest_gap_s", "think_p50_s"} & set(profile.figures)
         assert profile.arrivals == ArrivalCounts(0, ())
@@ -122,12 +122,12 @@ def test_an_anchor_is_met_missed_or_not_checked() -> None:
 
 def test_a_workload_without_sessions_is_refused() -> None:
     with pytest.raises(WorkloadError, match="known has no session; check its options, such as max_input_tokens"):
-        profiled(Known())
+        profiled(FixedSessions())
 
 
 def test_sessions_out_of_order_are_refused() -> None:
     with pytest.raises(WorkloadError, match="sessions must be in the order of their start"):
-        profiled(Known(session("a", 5.0, turn(("a", 5))), session("b", 4.0, turn(("b", 5)))))
+        profiled(FixedSessions(session("a", 5.0, turn(("a", 5))), session("b", 4.0, turn(("b", 5)))))
 
 
 def test_a_workload_without_outlines_needs_a_tokenizer(small: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Reading a prompt on from the last one gives the ids of the whole, whatever stood in the one before."""
+"""Reading a prompt as the continuation of the last one gives the ids of the whole prompt, whatever the last one was."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ CHATS = st.lists(MESSAGES, min_size=1, max_size=5)
 
 
 class Counting(Tokenizer):
-    """The same tokenizer, which notes what it was given to encode."""
+    """The same tokenizer, which records the texts that it encodes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -61,7 +61,7 @@ def whole(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[Message]]:
-    """Chats as they come one after the other: each grows, shrinks or branches from an earlier one, or is new."""
+    """Chats in order of arrival: each grows, shrinks or branches from an earlier one, or is new."""
     chats = [draw(CHATS)]
     for _ in range(draw(st.integers(1, 8))):
         kept = draw(st.sampled_from(chats))
@@ -72,7 +72,7 @@ def histories(draw: st.DrawFn) -> list[list[Message]]:
 
 
 def odd_tokenizer(folder: Path, change: Callable[[Any], object]) -> Tokenizer:
-    """A tokenizer that does something to spaces or special tokens that others do not."""
+    """A tokenizer that treats spaces or special tokens in an unusual way."""
     checkpoint(folder)
     inner = trained()
     change(inner)
@@ -108,12 +108,12 @@ WALLS = {
     greedy_on_the_left: False,
     normalised_first: False,
 }
-"""Changes to a tokenizer, and whether its special tokens are walls all the same."""
+"""Changes to a tokenizer, and whether its special tokens still separate texts."""
 
 
 @pytest.fixture(scope="module", params=WALLS, ids=lambda change: change.__name__)
 def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, bool]:
-    """A tokenizer unlike others, and whether its special tokens are walls."""
+    """An unusual tokenizer, and whether its special tokens separate texts."""
     return odd_tokenizer(tmp_path_factory.mktemp("odd"), request.param), WALLS[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Random words: lengths as asked, no shared prefix."""
+"""Random words: the wanted lengths, and no shared prefix."""
 
 import itertools
 
@@ -28,20 +28,20 @@ def test_prompt_lengths_are_exact_with_what_the_model_puts_before_them(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_two_prompts_share_their_first_eight_tokens(request: pytest.FixtureRequest, kind: str) -> None:
-    """Half a block of most prefix caches, also between two plans of the same shape."""
+    """Half a block of most prefix caches; also between two plans of the same shape."""
     tokenizer = request.getfixturevalue(kind)
-    both = [*turns(Random(32), tokenizer, count=200), *turns(Random(32), tokenizer, Seed("7", "b"), count=200)]
-    assert len({tuple(tokenizer.encode(turn.prompt or "")[:8]) for turn in both}) == 400
+    all_turns = [*turns(Random(32), tokenizer, count=200), *turns(Random(32), tokenizer, Seed("7", "b"), count=200)]
+    assert len({tuple(tokenizer.encode(turn.prompt or "")[:8]) for turn in all_turns}) == 400
 
 
 def test_other_words_have_the_same_lengths(small: Tokenizer) -> None:
-    ours, theirs = (turns(Random(40, 10, 0.5), small, Seed("7", words), 50) for words in ("a", "b"))
-    assert [(turn.input_tokens, turn.output_tokens) for turn in ours] == [
-        (turn.input_tokens, turn.output_tokens) for turn in theirs
+    first, second = (turns(Random(40, 10, 0.5), small, Seed("7", words), 50) for words in ("a", "b"))
+    assert [(turn.input_tokens, turn.output_tokens) for turn in first] == [
+        (turn.input_tokens, turn.output_tokens) for turn in second
     ]
-    assert all(a.prompt != b.prompt for a, b in zip(ours, theirs, strict=True))
+    assert all(a.prompt != b.prompt for a, b in zip(first, second, strict=True))
     other = turns(Random(40, 10, 0.5), small, Seed("8", "a"), 50)
-    assert [turn.input_tokens for turn in other] != [turn.input_tokens for turn in ours]
+    assert [turn.input_tokens for turn in other] != [turn.input_tokens for turn in first]
 
 
 def test_without_spread_all_lengths_are_alike(small: Tokenizer) -> None:

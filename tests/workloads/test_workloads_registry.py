@@ -1,4 +1,4 @@
-"""Workloads by name: what comes with Bakeoff, and what other packages add."""
+"""Workloads by name: those of Bakeoff, and those of other packages."""
 
 import importlib.util
 import itertools
@@ -33,7 +33,7 @@ Installer = Callable[[str], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installer]:
-    """Puts a package with one module and some entry points where Python looks for packages."""
+    """Puts a package with one module and entry points on Python's path."""
     (tmp_path / "example_package.py").write_bytes(Path(example_workload.__file__).read_bytes())
 
     def installed(entry_points: str) -> None:
@@ -141,7 +141,7 @@ def test_another_package_cannot_take_the_place_of_our_own(install: Installer) ->
 
 
 def test_other_packages_are_not_looked_at_for_a_workload_of_ours(install: Installer) -> None:
-    """What cannot be loaded does no harm to those who do not ask for it."""
+    """A package that cannot be loaded does not affect users of other workloads."""
     install("example = nowhere:Thing")
     assert importlib.util.find_spec("nowhere") is None
     assert workload("random", {}) == Random()

@@ -1,4 +1,4 @@
-"""A replayed trace has its lengths and its pauses, in words of its own or in the recorded ones."""
+"""A replayed trace keeps its lengths and pauses, with generated or with recorded words."""
 
 import itertools
 import json
@@ -24,10 +24,10 @@ def test_sessions_of_lengths_grow_their_own_prompt_and_no_other(
     tokenizer = request.getfixturevalue(kind)
     made = replay(table(tmp_path, HEADER, *CHAT), api=api)
     reader = PromptReader(tokenizer)
-    found = {session.id: session for session in sessions(made, tokenizer)}
-    assert list(found) == ["a", "b", "trace-2"]
-    assert [found[name].start_s for name in found] == [0.0, 5.0, 31.0]
-    ids = {name: [list(reader.ids(turn)) for turn in session.turns] for name, session in found.items()}
+    by_id = {session.id: session for session in sessions(made, tokenizer)}
+    assert list(by_id) == ["a", "b", "trace-2"]
+    assert [by_id[name].start_s for name in by_id] == [0.0, 5.0, 31.0]
+    ids = {name: [list(reader.ids(turn)) for turn in session.turns] for name, session in by_id.items()}
     assert {name: [len(prompt) for prompt in prompts] for name, prompts in ids.items()} == {
         "a": [60, 110, 300, 32 if (api, kind) == ("chat", "smollm2") else 30], "b": [40], "trace-2": [150],
     }  # fmt: skip
@@ -35,7 +35,7 @@ def test_sessions_of_lengths_grow_their_own_prompt_and_no_other(
     assert second[:60] == first
     assert third[:110] == second
     assert shrunk[: len(second)] != second[: len(shrunk)], "a recorded prompt that shrinks begins afresh"
-    head = common_tokens(*(reader.ids(turn).copy() for turn in (found["b"].turns[0], found["trace-2"].turns[0])))
+    head = common_tokens(*(reader.ids(turn).copy() for turn in (by_id["b"].turns[0], by_id["trace-2"].turns[0])))
     template = tokenizer.count(tokenizer.render_chat([{"role": "user", "content": ""}])) if api == "chat" else 1
     assert common_tokens(first, ids["b"][0]) <= template + 4
     assert head <= template + 4
@@ -155,14 +155,14 @@ def test_starts_are_those_of_the_sessions_and_need_no_grouping(small: Tokenizer,
 
 def test_a_trace_without_times_can_start_over_with_other_synthetic_text(small: Tokenizer, tmp_path: Path) -> None:
     made = replay(table(tmp_path, "input_tokens,output_tokens", "60,10", "40,5"), repeat=True)
-    found = list(itertools.islice(made.sessions(small, SEED), 5))
-    assert [session.id for session in found] == [f"trace-{number}" for number in range(5)]
-    assert [session.turns[0].input_tokens for session in found] == [60, 40, 60, 40, 60]
+    repeated = list(itertools.islice(made.sessions(small, SEED), 5))
+    assert [session.id for session in repeated] == [f"trace-{number}" for number in range(5)]
+    assert [session.turns[0].input_tokens for session in repeated] == [60, 40, 60, 40, 60]
     reader = PromptReader(small)
-    first, third = (list(reader.ids(found[number].turns[0])) for number in (0, 2))
+    first, third = (list(reader.ids(repeated[number].turns[0])) for number in (0, 2))
     assert common_tokens(first, third) <= 5
     outlines = list(itertools.islice(made.outlines(SEED), 5))
-    assert [outline.id for outline in outlines] == [session.id for session in found]
+    assert [outline.id for outline in outlines] == [session.id for session in repeated]
     assert made.notes()[0].endswith("; repeated")
 
 
@@ -171,8 +171,8 @@ def test_real_text_that_starts_over_is_the_same_text(small: Tokenizer, tmp_path:
         json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 7}) for text in ("One?", "Two?")
     ]
     made = replay(written(tmp_path / "t.jsonl", "\n".join(lines)), repeat=True)
-    found = [session.turns[0] for session in itertools.islice(made.sessions(small, SEED), 4)]
-    assert found[2:] == found[:2]
+    repeated_turns = [session.turns[0] for session in itertools.islice(made.sessions(small, SEED), 4)]
+    assert repeated_turns[2:] == repeated_turns[:2]
 
 
 def test_a_repeated_trace_that_sends_nothing_ends(small: Tokenizer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Replayed requests share the blocks that their trace names, to the token, in words of their own."""
+"""Replayed requests share exactly the blocks that their trace names, with generated words."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from workloads.traces.blocks import blocks_of
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]
-"""Tokenizers to which a word at the beginning of a text is one token too."""
+"""Tokenizers for which a word at the beginning of a text is also a single token."""
 BLOCK = 32
 
 
@@ -41,13 +41,13 @@ def hits(ids: list[list[int]], block_tokens: int) -> list[int]:
 
 def bound(requests: Sequence[tuple[int, Sequence[int]]], block_tokens: int) -> list[int]:
     """Leading whole blocks of each request that an earlier one had, in tokens."""
-    known: set[int] = set()
-    found: list[int] = []
+    earlier_blocks: set[int] = set()
+    hit_tokens: list[int] = []
     for tokens, names in requests:
         whole = names[: tokens // block_tokens]
-        found.append(block_tokens * sum(1 for _ in itertools.takewhile(known.__contains__, whole)))
-        known.update(whole)
-    return found
+        hit_tokens.append(block_tokens * sum(1 for _ in itertools.takewhile(earlier_blocks.__contains__, whole)))
+        earlier_blocks.update(whole)
+    return hit_tokens
 
 
 @st.composite
@@ -78,11 +78,11 @@ def test_written_prompts_share_the_blocks_that_the_trace_names_to_the_token(
     assert [len(prompt) for prompt in ids] == [tokens for tokens, _ in requests]
     assert hits(ids, BLOCK) == bound(requests, BLOCK)
     outlined = [turn.segments for session in made.outlines(SEED) for turn in session.turns]
-    known: set[bytes] = set()
+    earlier_blocks: set[bytes] = set()
     for segments, expected in zip(outlined, bound(requests, BLOCK), strict=True):
         names = list(segment_blocks(segments, BLOCK))
-        assert BLOCK * sum(1 for _ in itertools.takewhile(known.__contains__, names)) == expected
-        known.update(names)
+        assert BLOCK * sum(1 for _ in itertools.takewhile(earlier_blocks.__contains__, names)) == expected
+        earlier_blocks.update(names)
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
@@ -97,8 +97,8 @@ def test_prompts_part_at_the_token_where_the_trace_says(
     tokenizer = request.getfixturevalue(kind)
     ids = prompts(of_blocks(mooncake(tmp_path_factory.mktemp("t"), requests)), tokenizer)
     before = len(tokenizer.encode_prompt(""))
-    for (i, (_, ours)), (j, (_, theirs)) in itertools.combinations(enumerate(requests), 2):
-        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    for (i, (_, first)), (j, (_, second)) in itertools.combinations(enumerate(requests), 2):
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
         end = min(BLOCK * shared, len(ids[i]), len(ids[j]))
         assert common_tokens(ids[i], ids[j]) == (end or before)
 
@@ -134,12 +134,12 @@ def test_blocks_are_scaled_with_everything_else(
 def test_a_chat_has_the_recorded_length_with_its_template_and_shares_all_but_its_last_block(
     smollm2: Tokenizer, tmp_path: Path
 ) -> None:
-    """What the template puts behind the question takes its room from the last block."""
+    """The template's text behind the question replaces part of the last block."""
     requests = [(160, (1, 2, 3, 4, 5)), (192, (1, 2, 3, 4, 5, 6)), (160, (1, 2, 3, 7, 8)), (128, (9, 10, 11, 12))]
     made = of_blocks(mooncake(tmp_path, requests), api="chat")
     ids = prompts(made, smollm2)
     assert [len(prompt) for prompt in ids] == [160, 192, 160, 128]
-    assert [found - expected for found, expected in zip(hits(ids, BLOCK), bound(requests, BLOCK), strict=True)] == [
+    assert [hit - expected for hit, expected in zip(hits(ids, BLOCK), bound(requests, BLOCK), strict=True)] == [
         0, -BLOCK, 0, 0,
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Draws that are the same everywhere: pinned, because a change would silently change every workload."""
+"""Draws are the same on every machine; they are pinned, because a change would silently change every workload."""
 
 import itertools
 import math

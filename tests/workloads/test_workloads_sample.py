@@ -1,4 +1,4 @@
-"""Sessions that were written down are sent as they stand; a line that is none is named with its row."""
+"""Stored sessions are sent unchanged; an invalid line is refused with its row."""
 
 import gzip
 import itertools
@@ -55,7 +55,7 @@ def test_starts_are_replayed_as_recorded(small: Tokenizer, tmp_path: Path) -> No
     assert [(planned.session, planned.offset_s) for planned in plan] == [(TALK, 0.0), (later, 3.5)]
 
 
-BOTH = '{"id": "a", "turns": [{"input_tokens": 1, "output_tokens": 1, "prompt": "x", "messages": []}]}'
+TWO_PROMPTS = '{"id": "a", "turns": [{"input_tokens": 1, "output_tokens": 1, "prompt": "x", "messages": []}]}'
 NEITHER = '{"id": "a", "turns": [{"input_tokens": 1, "output_tokens": 1}]}'
 
 
@@ -71,7 +71,7 @@ NEITHER = '{"id": "a", "turns": [{"input_tokens": 1, "output_tokens": 1}]}'
         ('{"id": "a", "turns": [{}]}', "not a session (Object missing required field `input_tokens`"),
         ('{"id": "a", "turns": [], "start_s": "now"}', "not a session (Expected `float | null`, got `str`"),
         (NEITHER, "a turn needs either messages or prompt"),
-        (BOTH, "a turn needs either messages or prompt"),
+        (TWO_PROMPTS, "a turn needs either messages or prompt"),
     ],
 )
 def test_a_bad_line_is_named_with_its_row(small: Tokenizer, tmp_path: Path, line: str, message: str) -> None:

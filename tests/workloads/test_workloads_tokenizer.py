@@ -40,7 +40,7 @@ def test_special_tokens_stand_for_themselves_longest_first(small: Tokenizer) -> 
     ],
     ids=["rstrip", "lstrip", "single_word"],
 )
-def test_special_tokens_that_look_at_their_neighbours_are_none_to_rely_on(tmp_path: Path, token: AddedToken) -> None:
+def test_special_tokens_that_depend_on_their_neighbours_are_not_relied_on(tmp_path: Path, token: AddedToken) -> None:
     inner = trained()
     inner.add_special_tokens([token])
     inner.save(str(tmp_path / "tokenizer.json"))
@@ -92,7 +92,7 @@ def test_a_separate_template_file_goes_before_the_one_in_the_config(tmp_path: Pa
 
 
 def test_templates_are_read_with_the_rules_of_transformers(tmp_path: Path) -> None:
-    """Blocks swallow their line's blanks, and loops can be left early."""
+    """Blocks remove the blanks of their line, and loops support break and continue."""
     template = "  {% for message in messages %}\n{{ message.content }}\n    {% break %}\n  {% endfor %}\nend"
     tokenizer = Tokenizer(checkpoint(tmp_path, template=template))
     assert tokenizer.render_chat([*QUESTION, *QUESTION]) == "Why?\nend"

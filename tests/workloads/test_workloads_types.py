@@ -1,4 +1,4 @@
-"""The bytes of a session are what the fingerprint is made of: pinned."""
+"""The bytes of a session, which determine the fingerprint, are pinned."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ def test_a_session_has_one_encoding_without_what_is_not_set() -> None:
     )
 
 
-def test_what_is_not_usual_is_written_at_its_end() -> None:
+def test_unusual_fields_are_written_last() -> None:
     schema = Turn(1, 2, prompt="x", json_schema="{}")
     assert msgspec.json.encode(Session("s", (schema,), start_s=0.5)) == (
         b'{"id":"s","turns":[{"input_tokens":1,"output_tokens":2,"prompt":"x","json_schema":"{}"}],"start_s":0.5}'

@@ -1,4 +1,4 @@
-"""Passages of exact length: whatever stands before them, one behind the other, and each with a beginning of its own."""
+"""Passages of exact length, whatever precedes them, and each with a beginning of its own."""
 
 import itertools
 from pathlib import Path
@@ -19,7 +19,7 @@ ENDS = st.sampled_from(["", ".", "\n", " ", "):", "\n    ", "2024", "é", "<|im_
 
 
 class Counting(Tokenizer):
-    """The same tokenizer, which notes how much it was given to encode."""
+    """The same tokenizer, which counts the characters that it encodes."""
 
     encoded_chars = 0
 
@@ -69,7 +69,7 @@ def test_passages_differ_at_their_first_token_and_thousands_within_two(
 
 
 @pytest.mark.parametrize(("kind", "count"), [("bare", 80), pytest.param("smollm2", 3000, marks=pytest.mark.model)])
-def test_they_do_so_too_where_a_template_cuts_the_space_off(
+def test_passages_also_differ_where_a_template_removes_the_space(
     request: pytest.FixtureRequest, kind: str, count: int
 ) -> None:
     tokenizer = request.getfixturevalue(kind)
@@ -81,7 +81,7 @@ def test_they_do_so_too_where_a_template_cuts_the_space_off(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_third_token_is_the_seeds_alone(request: pytest.FixtureRequest, kind: str) -> None:
-    """Two plans part at their third token even where their marks meet."""
+    """Two plans differ from their third token on even if their marks are equal."""
     tokenizer = request.getfixturevalue(kind)
     ids = [tokenizer.encode(passage(tokenizer, 5, seed=str(seed))) for seed in range(40)]
     assert len({(first, second) for first, second, *_ in ids}) == 1
@@ -134,7 +134,7 @@ def test_prose_reads_as_a_request_and_sentences_and_code_as_python(small: Tokeni
 
 
 def test_the_time_to_write_grows_like_the_text(tmp_path: Path) -> None:
-    """Costs are learnt once: nothing is encoded again as a whole, and less and less at all."""
+    """Costs are learnt once: no text is encoded again as a whole, and later passages encode less and less."""
     tokenizer = Counting(checkpoint(tmp_path))
     made = Writer(tokenizer)
     before = tokenizer.encoded_chars

@@ -1,6 +1,6 @@
 """Answers that are easy to misread, by name; a prompt whose last word is the name gets the answer."""
 
-from tests.engines.fakes.answers import Said
+from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.stage import EOS_ID, Token
 
 _EOS = Token(EOS_ID, "</s>", special=True)
@@ -36,19 +36,19 @@ THOUGHTS = ("thoughts", "hidden-thoughts")
 """Answers with thoughts, which completions do not have."""
 
 
-def scripted() -> dict[str, Said]:
+def scripted() -> dict[str, ScriptedAnswer]:
     """Every answer by name; each route requests all of them."""
     plain = _tokens(TEXTS["plain"])
-    cut_off = {name: Said(said=_tokens(texts)) for name, texts in TEXTS.items()}
+    cut_off = {name: ScriptedAnswer(answer=_tokens(texts)) for name, texts in TEXTS.items()}
     special = Token(1, "<|tool|>", special=True)
     return cut_off | {
-        "ended": Said(said=(*plain, _EOS)),
-        "silent": Said(said=(_EOS,)),
-        "special-inside": Said(said=(plain[0], special, *plain[1:], _EOS)),
-        "bursts": Said(said=_tokens(tuple(f" b{number}" for number in range(10))), group=3),
-        "bursts-cut-characters": Said(said=_tokens(TEXTS["held-back"]), group=2),
-        "thoughts": Said(said=(*plain, *_tokens(("So", ":", " yes")), _EOS), thinking=4),
-        "hidden-thoughts": Said(said=(*plain, _EOS), hidden=64),
-        "fails-at-once": Said(said=plain, fails_after=0),
-        "fails-late": Said(said=plain, fails_after=3),
+        "ended": ScriptedAnswer(answer=(*plain, _EOS)),
+        "silent": ScriptedAnswer(answer=(_EOS,)),
+        "special-inside": ScriptedAnswer(answer=(plain[0], special, *plain[1:], _EOS)),
+        "bursts": ScriptedAnswer(answer=_tokens(tuple(f" b{number}" for number in range(10))), group=3),
+        "bursts-cut-characters": ScriptedAnswer(answer=_tokens(TEXTS["held-back"]), group=2),
+        "thoughts": ScriptedAnswer(answer=(*plain, *_tokens(("So", ":", " yes")), _EOS), thinking=4),
+        "hidden-thoughts": ScriptedAnswer(answer=(*plain, _EOS), hidden=64),
+        "fails-at-once": ScriptedAnswer(answer=plain, fails_after=0),
+        "fails-late": ScriptedAnswer(answer=plain, fails_after=3),
     }

@@ -12,24 +12,24 @@ CANNOT = {"quantization", "memory_fraction", "cpu_offload_gb"}
 
 
 def model_in(folder: Path) -> Model:
-    """A checkpoint's folder with its bf16 GGUF."""
+    """A checkpoint folder with a bf16 GGUF."""
     gguf_head(folder / "model-bf16.gguf", 32)
     (folder / "model.safetensors").touch()
     return Model("smol", str(folder), "0" * 64)
 
 
 def made(model: Model, adapter: str = "llama_cpp", deployment: Deployment | None = None, **settings: Any) -> Any:
-    """An engine with settings of either kind; a program is named unless a deployment is given."""
+    """An engine with settings of either kind; without a deployment it gets a program."""
     spec = {name: value for name, value in settings.items() if name in EngineSpec.__struct_fields__}
     own = {name: value for name, value in settings.items() if name not in spec}
     return engine(adapter, model, own, EngineSpec(**spec), deployment or Deployment(program=PROGRAM))
 
 
 def launch(model: Model, adapter: str = "llama_cpp", deployment: Deployment | None = None, **settings: Any) -> Launch:
-    """How it would be started."""
-    found = made(model, adapter, deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    """The command that would start it."""
+    command = made(model, adapter, deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def environment(folder: Path, package: str, version: str) -> str:

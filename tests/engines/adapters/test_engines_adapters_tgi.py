@@ -49,13 +49,13 @@ def made(spec: EngineSpec = EngineSpec(), deployment: Deployment = LAUNCHER, **o
 
 
 def launch(**asked: Any) -> Launch:
-    found = made(**asked).launch(9000)
-    assert found is not None
-    return found
+    command = made(**asked).launch(9000)
+    assert command is not None
+    return command
 
 
 def own(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The flags behind those that it always has, its metrics port left out, which is any free one."""
+    """The flags without those that are always set, and without the metrics port, which is any free one."""
     assert argv[1 : 1 + len(WHERE)] == WHERE
     rest = list(argv[1 + len(WHERE) :])
     at = rest.index("--prometheus-port")
@@ -64,12 +64,12 @@ def own(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class TestCommandLine:
-    def test_without_settings_only_what_it_must_know_and_no_reports_to_its_makers(self) -> None:
-        found = launch()
-        assert found.argv[0] == "/opt/tgi/text-generation-launcher"
-        assert own(found.argv) == ()
-        assert (found.port, found.ready_path) == (9000, "/health")
-        assert found.env == {"HF_HUB_OFFLINE": "1"}
+    def test_without_settings_only_necessary_flags_are_set_and_no_usage_statistics_are_sent(self) -> None:
+        command = launch()
+        assert command.argv[0] == "/opt/tgi/text-generation-launcher"
+        assert own(command.argv) == ()
+        assert (command.port, command.ready_path) == (9000, "/health")
+        assert command.env == {"HF_HUB_OFFLINE": "1"}
 
     @pytest.mark.parametrize(("name", "value", "flags"), [(name, *rest) for name, rest in SPECS.items()])
     def test_each_shared_setting_in_its_own_words(self, name: str, value: Any, flags: tuple[str, ...]) -> None:
@@ -81,8 +81,8 @@ class TestCommandLine:
 
     def test_all_of_it_is_known_to_the_launcher(self) -> None:
         spec = {name: value for name, (value, _) in SPECS.items() if name != "dtype"}
-        found = launch(spec=EngineSpec(**spec), **OPTIONS)
-        parsed = vars(arguments().parse_args(found.argv[1:]))
+        command = launch(spec=EngineSpec(**spec), **OPTIONS)
+        parsed = vars(arguments().parse_args(command.argv[1:]))
         assert {name: parsed[name] for name in OPTIONS} == OPTIONS
         assert (parsed["max_total_tokens"], parsed["num_shard"], parsed["usage_stats"]) == (2048, 2, "off")
         assert set(OPTIONS) == set(TgiOptions.__struct_fields__) - {"api", "attention"}
@@ -97,9 +97,9 @@ class TestCommandLine:
         ],
     )
     def test_what_it_has_no_flag_for_goes_by_the_environment(self, spec: EngineSpec, env: dict[str, str]) -> None:
-        found = launch(spec=spec)
-        assert found.env == {"HF_HUB_OFFLINE": "1", **env}
-        assert own(found.argv) == ()
+        command = launch(spec=spec)
+        assert command.env == {"HF_HUB_OFFLINE": "1", **env}
+        assert own(command.argv) == ()
 
     def test_the_kernels_of_attention_too(self) -> None:
         assert launch(attention="paged").env["ATTENTION"] == "paged"
@@ -118,7 +118,7 @@ class TestCommandLine:
         assert own(launch(spec=EngineSpec(**value)).argv) == flags
 
     @pytest.mark.parametrize(
-        ("spec", "why"),
+        ("spec", "reason"),
         [
             ({"dtype": "float32"}, "dtype: it knows float16, bfloat16, not 'float32'"),
             ({"kv_cache_dtype": "q8_0"}, "kv_cache_dtype: it knows auto, fp8, "),
@@ -130,18 +130,18 @@ class TestCommandLine:
             ({"speculation": Speculation("ngram", 3, "/m")}, "speculation: it takes no second model"),
         ],
     )
-    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], why: str) -> None:
+    def test_unsupported_settings_are_refused_in_one_line(self, spec: dict[str, Any], reason: str) -> None:
         with pytest.raises(BadOption) as caught:
             made(EngineSpec(**spec))
-        assert str(caught.value).startswith(f"engine 'tgi' cannot be told {why}")
+        assert str(caught.value).startswith(f"engine 'tgi' cannot be told {reason}")
 
     def test_a_quantised_model_chooses_its_own_type(self) -> None:
         with pytest.raises(BadOption, match="engine 'tgi' takes dtype or quantization, not both; leave one out"):
             made(EngineSpec(dtype="float16", quantization="awq"))
 
     def test_a_shorter_longest_prompt_of_its_own_stands_above_the_shared_length(self) -> None:
-        found = own(launch(spec=EngineSpec(max_model_len=2048), max_input_tokens=100).argv)
-        assert found == ("--max-input-tokens", "100", "--max-total-tokens", "2048")
+        argv = own(launch(spec=EngineSpec(max_model_len=2048), max_input_tokens=100).argv)
+        assert argv == ("--max-input-tokens", "100", "--max-total-tokens", "2048")
 
 
 class TestPlaces:
@@ -172,9 +172,9 @@ class TestPlaces:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("BAKEOFF_TEST_KEY", "sentinel-0451")
-        found = launch(deployment=msgspec.structs.replace(LAUNCHER, api_key_env="BAKEOFF_TEST_KEY"))
-        assert found.env["API_KEY"] == "sentinel-0451"
-        assert "sentinel-0451" not in " ".join(found.argv)
+        command = launch(deployment=msgspec.structs.replace(LAUNCHER, api_key_env="BAKEOFF_TEST_KEY"))
+        assert command.env["API_KEY"] == "sentinel-0451"
+        assert "sentinel-0451" not in " ".join(command.argv)
 
     def test_a_model_without_files_is_asked_for(self) -> None:
         with pytest.raises(ModelNotFound, match=r"engine 'tgi' needs a model's files; set path in \[model\]"):
@@ -203,7 +203,7 @@ def test_there_is_no_call_that_empties_its_prefix_cache() -> None:
 
 
 def test_its_own_figures_are_read_by_the_names_that_it_gives_them() -> None:
-    """As far as it has them: it tells of no cache hits, no preemptions, and no KV in use."""
+    """The figures that it has: it reports no cache hits, no preemptions and no KV usage."""
     source = made().metrics
     assert isinstance(source, Prometheus)
     names = {series.name for part in source.values.values() for series in part}
@@ -226,11 +226,11 @@ class TestDescription:
 
         return asyncio.run(ask())
 
-    def test_it_is_what_its_info_says_and_the_budget_that_its_warm_up_found(self) -> None:
-        """The budget depends on the memory that was free, and decides how many requests run at once."""
-        found = self.described(FakeTgi(Script()))
-        assert (found["version"], found["router"]) == ("3.3.6-dev0", "text-generation-router")
-        assert (found["max_total_tokens"], found["max_batch_total_tokens"]) == (4096, 16 * 4096)
+    def test_it_is_described_by_its_info_and_the_budget_of_its_warm_up(self) -> None:
+        """The budget depends on the free memory, and decides how many requests run at once."""
+        description = self.described(FakeTgi(Script()))
+        assert (description["version"], description["router"]) == ("3.3.6-dev0", "text-generation-router")
+        assert (description["max_total_tokens"], description["max_batch_total_tokens"]) == (4096, 16 * 4096)
 
     def test_a_server_without_these_pages_is_not_described(self) -> None:
         async def ask() -> dict[str, Any]:
@@ -241,6 +241,6 @@ class TestDescription:
 
 def test_the_fakes_info_has_every_field_of_the_published_schema() -> None:
     spec = load_spec("tgi-openapi.json")
-    told = TestDescription.described(FakeTgi(Script()))
-    del told["max_batch_total_tokens"]
-    assert problems(told, spec["components"]["schemas"]["Info"], spec) == []
+    description = TestDescription.described(FakeTgi(Script()))
+    del description["max_batch_total_tokens"]
+    assert problems(description, spec["components"]["schemas"]["Info"], spec) == []

@@ -16,7 +16,7 @@ MODEL = Model("smol", "/models/smol")
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """An environment with transformers in it."""
+    """An environment with package transformers."""
     (tmp_path / "bin").mkdir()
     for name in ("python", "transformers"):
         (tmp_path / "bin" / name).touch()
@@ -34,9 +34,9 @@ def made(model: Model = MODEL, deployment: Deployment = Deployment(), **settings
 
 
 def launch(venv: Path, **settings: Any) -> Launch:
-    found = made(deployment=Deployment(environment=str(venv)), **settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(deployment=Deployment(environment=str(venv)), **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_given_an_address_it_is_not_launched_and_this_machines_versions_are_not_
 
 def test_launched_it_is_described_by_the_packages_it_runs_with(venv: Path) -> None:
     engine = made(deployment=Deployment(environment=str(venv)))
-    told = asyncio.run(engine.describe(attached("http://127.0.0.1:1")))
-    assert told == {"version": "5.23.0", "torch": "2.13.0"}
+    description = asyncio.run(engine.describe(attached("http://127.0.0.1:1")))
+    assert description == {"version": "5.23.0", "torch": "2.13.0"}
 
 
 def test_without_folder_or_address_it_says_what_is_missing(venv: Path) -> None:

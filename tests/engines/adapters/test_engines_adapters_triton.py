@@ -27,9 +27,9 @@ def made(deployment: Deployment = THERE, spec: EngineSpec | None = None, **optio
 
 
 def launch(engine: TritonEngine) -> Launch:
-    found = engine.launch(9000)
-    assert found is not None
-    return found
+    command = engine.launch(9000)
+    assert command is not None
+    return command
 
 
 def port(engine: TritonEngine) -> int | None:
@@ -40,12 +40,12 @@ def port(engine: TritonEngine) -> int | None:
 class TestLaunch:
     def test_a_named_program_is_started_on_the_repository(self, tmp_path: Path) -> None:
         engine = made(PROGRAM, model_repository=str(tmp_path))
-        found = launch(engine)
-        assert found.argv == (
+        command = launch(engine)
+        assert command.argv == (
             "/opt/tritonserver", "--model-repository", str(tmp_path), "--http-address", "127.0.0.1",
             "--http-port", "9000", "--metrics-port", str(port(engine)), "--allow-grpc", "false",
         )  # fmt: skip
-        assert found.ready_path == "/v2/health/ready"
+        assert command.ready_path == "/v2/health/ready"
         assert port(engine) not in {None, 9000, 8002}, "a free one, which other servers here do not have"
 
     def test_a_wanted_port_of_metrics_is_used_or_refused(self, tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ class TestLaunch:
     def test_over_ssh_the_repository_is_that_hosts(self) -> None:
         for ssh, options in ((Ssh("gpu", model_path="/repo"), {}), (Ssh("gpu"), {"model_repository": "/repo"})):
             argv = launch(made(Deployment(ssh=ssh), **options)).argv
-            there = argv[argv.index("-L") + 1].rpartition(":")[2]
+            port = argv[argv.index("-L") + 1].rpartition(":")[2]
             assert argv[-1].endswith(
-                f"tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port {there}"
+                f"tritonserver --model-repository /repo --http-address 127.0.0.1 --http-port {port}"
                 " --metrics-port 8002 --allow-grpc false"
             )
 

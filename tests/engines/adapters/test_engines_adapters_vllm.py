@@ -64,7 +64,7 @@ OPTIONS = {
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No environment of this machine's own is found."""
+    """Hide the environments of this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
 
@@ -86,9 +86,9 @@ def made(deployment: Deployment, model: Model = MODEL, **settings: Any) -> VllmE
 
 
 def launch(deployment: Deployment, **settings: Any) -> Launch:
-    found = made(deployment, **settings).launch(9000)
-    assert found is not None
-    return found
+    command = made(deployment, **settings).launch(9000)
+    assert command is not None
+    return command
 
 
 def test_a_launch_for_a_profile_exports_only_the_spans_that_requests_ask_for(gpu: Deployment):
@@ -113,11 +113,11 @@ def cpu(tmp_path: Path) -> Deployment:
 def test_it_is_started_from_its_environment_with_neutral_sampling_and_without_a_log_of_accesses(
     gpu: Deployment,
 ) -> None:
-    """Bias 2: the model's generation config decides nothing."""
-    found = launch(gpu)
+    """Bias 2: the model's generation config has no effect."""
+    command = launch(gpu)
     python = f"{gpu.environment}/bin/python"
-    assert found.argv == (python, "-m", "vllm.entrypoints.openai.api_server", *WHERE, *FIXED)
-    assert (found.ready_path, found.ready_timeout_s) == ("/health", 600.0)
+    assert command.argv == (python, "-m", "vllm.entrypoints.openai.api_server", *WHERE, *FIXED)
+    assert (command.ready_path, command.ready_timeout_s) == ("/health", 600.0)
 
 
 def test_nothing_of_it_leaves_the_machine_and_its_development_calls_are_there(gpu: Deployment) -> None:
@@ -126,7 +126,7 @@ def test_nothing_of_it_leaves_the_machine_and_its_development_calls_are_there(gp
 
 @pytest.mark.parametrize(("name", "given"), [*SPEC.items(), *OPTIONS.items()])
 def test_each_setting_is_one_flag(gpu: Deployment, name: str, given: tuple[Any, tuple[str, ...]]) -> None:
-    """Bias 8: whatever depends on the GPU by default can be set."""
+    """Bias 8: settings whose defaults depend on the GPU can be set."""
     value, flags = given
     assert launch(gpu, **{name: value}).argv[3:] == (*WHERE, *FIXED, *flags)
 
@@ -167,7 +167,7 @@ def test_unsupported_settings_are_refused_before_any_lookup(spec: EngineSpec, me
 
 
 def test_the_build_for_cpus_gets_two_gib_of_kv_cache_unless_told_otherwise(cpu: Deployment) -> None:
-    """Its own default is most of the machine's memory."""
+    """The default is most of the machine's memory."""
     assert launch(cpu).env["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert launch(cpu, cpu_kvcache_space_gib=5).env["VLLM_CPU_KVCACHE_SPACE"] == "5"
     assert "VLLM_CPU_KVCACHE_SPACE" not in launch(cpu, memory_fraction=0.4).env
@@ -202,9 +202,9 @@ def test_a_launched_server_asks_for_the_key_that_requests_carry(
 ) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", "sk-sentinel-vllm")
     keyed = msgspec.structs.replace(gpu, api_key_env="BAKEOFF_TEST_KEY")
-    found = launch(keyed)
-    assert found.env["VLLM_API_KEY"] == "sk-sentinel-vllm"
-    assert not any("sentinel" in word for word in found.argv)
+    command = launch(keyed)
+    assert command.env["VLLM_API_KEY"] == "sk-sentinel-vllm"
+    assert not any("sentinel" in word for word in command.argv)
 
 
 def test_a_reader_is_told_that_the_front_end_shares_the_machine(gpu: Deployment) -> None:
@@ -214,12 +214,12 @@ def test_a_reader_is_told_that_the_front_end_shares_the_machine(gpu: Deployment)
 
 
 def test_at_an_address_nothing_is_launched_and_the_dialect_is_its_own() -> None:
-    found = engine("vllm", Model("smol"), {}, EngineSpec(), Deployment(url="http://127.0.0.1:8000/v1"))
-    assert found.launch(9000) is None
-    assert isinstance(found.dialect, VllmDialect)
+    attached_engine = engine("vllm", Model("smol"), {}, EngineSpec(), Deployment(url="http://127.0.0.1:8000/v1"))
+    assert attached_engine.launch(9000) is None
+    assert isinstance(attached_engine.dialect, VllmDialect)
 
 
-# What it is asked beside the load.
+# Requests outside the load.
 
 INFO = {
     "vllm_config": {
@@ -239,7 +239,7 @@ PAGE = (
 
 
 class Asked:
-    """A server in development mode, or out of it; its cache refuses to be emptied as often as it is told."""
+    """A server with or without development mode; it refuses the first ``refusals`` requests to empty its cache."""
 
     def __init__(self, *, dev: bool = True, refusals: int = 0, answers_at: int = 1) -> None:
         self.refusals = refusals
@@ -279,16 +279,16 @@ class Asked:
 def ask(asked: Asked, question: Any) -> Any:
     async def scene() -> Any:
         async with TestServer(asked.app) as server:
-            there: Server = attached(str(server.make_url("")).rstrip("/"))
-            return await question(made(Deployment(url=there.base_url)), there)
+            engine_server: Server = attached(str(server.make_url("")).rstrip("/"))
+            return await question(made(Deployment(url=engine_server.base_url)), engine_server)
 
     return asyncio.run(scene())
 
 
 def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
-    """Bias 8: how many sequences and tokens it really batches is read back."""
-    told = ask(Asked(), lambda vllm, there: vllm.describe(there))
-    assert told == {
+    """Bias 8: the numbers of sequences and tokens that it really batches are read back."""
+    description = ask(Asked(), lambda vllm, server: vllm.describe(server))
+    assert description == {
         "version": "0.32.0",
         "max_model_len": 2048,
         "kv_cache": {"block_size": "128", "num_gpu_blocks": "728", "cache_dtype": "auto"},
@@ -300,13 +300,13 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
 
 
 def test_out_of_development_mode_it_is_described_by_what_is_left() -> None:
-    told = ask(Asked(dev=False), lambda vllm, there: vllm.describe(there))
-    assert set(told) == {"version", "max_model_len", "kv_cache"}
+    description = ask(Asked(dev=False), lambda vllm, server: vllm.describe(server))
+    assert set(description) == {"version", "max_model_len", "kv_cache"}
 
 
 def test_its_configuration_is_asked_for_again_where_it_was_too_slow_to_answer() -> None:
     asked = Asked(answers_at=3)
-    assert "scheduler_config" in ask(asked, lambda vllm, there: vllm.describe(there))
+    assert "scheduler_config" in ask(asked, lambda vllm, server: vllm.describe(server))
     assert asked.infos == 3
 
 
@@ -318,24 +318,24 @@ def test_a_server_that_is_gone_is_described_by_nothing() -> None:
 def test_its_prefix_cache_is_emptied_before_each_trial() -> None:
     """Bias 1."""
     asked = Asked()
-    assert ask(asked, lambda vllm, there: vllm.reset_cache(there)) is True
+    assert ask(asked, lambda vllm, server: vllm.reset_cache(server)) is True
     assert asked.resets == 1
 
 
 def test_a_cache_that_is_not_emptied_because_a_request_still_runs_is_tried_again() -> None:
-    """It says so with HTTP 200."""
+    """The server reports the failure with HTTP 200."""
     asked = Asked(refusals=2)
-    assert ask(asked, lambda vllm, there: vllm.reset_cache(there)) is True
+    assert ask(asked, lambda vllm, server: vllm.reset_cache(server)) is True
     assert asked.resets == 3
 
 
 def test_a_cache_that_cannot_be_emptied_is_said_not_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "_RESET_PAUSE_S", 0.0)
-    assert ask(Asked(refusals=99), lambda vllm, there: vllm.reset_cache(there)) is False
-    assert ask(Asked(dev=False), lambda vllm, there: vllm.reset_cache(there)) is False
+    assert ask(Asked(refusals=99), lambda vllm, server: vllm.reset_cache(server)) is False
+    assert ask(Asked(dev=False), lambda vllm, server: vllm.reset_cache(server)) is False
 
 
-# What it tells of the load.
+# Metrics of the load.
 
 
 def test_every_name_of_a_frame_is_told() -> None:
@@ -345,7 +345,7 @@ def test_every_name_of_a_frame_is_told() -> None:
 
 @pytest.mark.skipif(not CAPTURES.is_dir(), reason="the published recordings are not here")
 def test_every_metric_is_on_the_recorded_page() -> None:
-    """Bias 7: TTFT is taken from the histogram that begins when a request arrives, waiting included."""
+    """Bias 7: TTFT comes from the histogram that starts when a request arrives, so it includes waiting."""
     page = (CAPTURES / "vllm_spec_metrics.http").read_bytes()
     frame = reader_of(METRICS).read(page)
     sums = {f"{name}_{part}" for name in METRICS.histograms for part in ("sum", "count", "le_10")}

@@ -16,24 +16,29 @@ def test_flags_set_the_fields_of_llama_cpps_parameters() -> None:
         "-ub 16 -ctk q8_0 -ctv bf16 --seed 7 --no-cache-prompt -fa on -sm row -ts 1,1 -t 1 -tb 2 -ngl 99 "
         "--spec-type ngram-simple --spec-ngram-simple-size-m 5 -md /d.gguf --spec-draft-n-max 4 --cache-ram 0"
     )
-    told = xllamacpp_server.parameters(package(), words.split(), "secret")
-    assert (told.model.path, told.model_alias, told.hostnames, told.port) == ("/m.gguf", {"smol"}, ["0.0.0.0"], 9)
-    assert (told.endpoint_metrics, told.endpoint_slots, told.ui, told.fit_params) == (True, True, False, False)
-    assert (told.n_ctx, told.n_parallel, told.n_batch, told.n_ubatch) == (64, 2, 32, 16)
-    assert (told.cache_type_k, told.cache_type_v) == (GgmlType.GGML_TYPE_Q8_0, GgmlType.GGML_TYPE_BF16)
-    assert (told.sampling.seed, told.cache_prompt, told.cache_ram_mib) == (7, False, 0)
-    assert told.flash_attn_type is FlashAttention.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    assert (told.split_mode, told.tensor_split) == (SplitMode.LLAMA_SPLIT_MODE_ROW, [1.0, 1.0, 0.0, 0.0])
-    assert (told.cpuparams.n_threads, told.cpuparams_batch.n_threads, told.n_gpu_layers) == (1, 2, 99)
-    assert told.speculative.types == [Speculative.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-    assert (told.speculative.ngram_simple.size_m, told.speculative.draft.n_max) == (5, 4)
-    assert (told.speculative.draft.mparams.path, told.api_keys) == ("/d.gguf", ["secret"])
-    assert told.kv_unified is False
+    params = xllamacpp_server.parameters(package(), words.split(), "secret")
+    assert (params.model.path, params.model_alias, params.hostnames, params.port) == (
+        "/m.gguf",
+        {"smol"},
+        ["0.0.0.0"],
+        9,
+    )
+    assert (params.endpoint_metrics, params.endpoint_slots, params.ui, params.fit_params) == (True, True, False, False)
+    assert (params.n_ctx, params.n_parallel, params.n_batch, params.n_ubatch) == (64, 2, 32, 16)
+    assert (params.cache_type_k, params.cache_type_v) == (GgmlType.GGML_TYPE_Q8_0, GgmlType.GGML_TYPE_BF16)
+    assert (params.sampling.seed, params.cache_prompt, params.cache_ram_mib) == (7, False, 0)
+    assert params.flash_attn_type is FlashAttention.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    assert (params.split_mode, params.tensor_split) == (SplitMode.LLAMA_SPLIT_MODE_ROW, [1.0, 1.0, 0.0, 0.0])
+    assert (params.cpuparams.n_threads, params.cpuparams_batch.n_threads, params.n_gpu_layers) == (1, 2, 99)
+    assert params.speculative.types == [Speculative.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+    assert (params.speculative.ngram_simple.size_m, params.speculative.draft.n_max) == (5, 4)
+    assert (params.speculative.draft.mparams.path, params.api_keys) == ("/d.gguf", ["secret"])
+    assert params.kv_unified is False
 
 
 def test_without_a_number_of_slots_it_is_as_the_program_would_be() -> None:
-    told = xllamacpp_server.parameters(package(), [])
-    assert (told.n_parallel, told.kv_unified, told.api_keys) == (4, True, [])
+    params = xllamacpp_server.parameters(package(), [])
+    assert (params.n_parallel, params.kv_unified, params.api_keys) == (4, True, [])
 
 
 @pytest.mark.parametrize(("words", "layers"), [("auto", -1), ("all", -2), ("0", 0)])
@@ -42,7 +47,7 @@ def test_layers_on_gpus_have_two_names(words: str, layers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--mmproj", "x"], "unrecognized arguments: --mmproj x"),
         (["-c", "many"], "--ctx-size cannot be many"),
@@ -51,11 +56,11 @@ def test_layers_on_gpus_have_two_names(words: str, layers: int) -> None:
     ],
 )
 def test_what_it_does_not_know_is_refused_by_name(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         xllamacpp_server.parameters(package(), words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class GgmlType(enum.IntEnum):
@@ -81,7 +86,7 @@ class Speculative(enum.IntEnum):
 
 
 def package() -> Any:
-    """As much of package xllamacpp as the script touches."""
+    """The part of package xllamacpp that the script uses."""
 
     def parameters() -> SimpleNamespace:
         draft = SimpleNamespace(n_max=3, mparams=SimpleNamespace(path=""))

@@ -104,8 +104,8 @@ class TestRequests:
         assert "system" not in body
 
     def test_system_messages_are_joined(self) -> None:
-        said = (Message("system", "One."), Message("user", "Hi"), Message("system", "Two."))
-        body = json.loads(AnthropicDialect().request(Turn(5, 4, messages=said), "m").body)
+        messages = (Message("system", "One."), Message("user", "Hi"), Message("system", "Two."))
+        body = json.loads(AnthropicDialect().request(Turn(5, 4, messages=messages), "m").body)
         assert body["system"] == "One.\n\nTwo."
         assert body["messages"] == [{"role": "user", "content": "Hi"}]
 
@@ -122,7 +122,7 @@ class TestRequests:
         assert plain["messages"][0]["content"] == [{"type": "text", "text": "Hi", **mark}]
 
     def test_no_thinking_is_asked_for(self) -> None:
-        """Thinking stands before the text, and its tokens would be someone else's first token."""
+        """Thinking comes before the text, and its first token would be taken for the first token of the answer."""
         assert b"thinking" not in AnthropicDialect("5m").request(CHAT, "m").body
 
     def test_the_bound_is_all_that_it_says_of_the_length(self) -> None:
@@ -161,12 +161,12 @@ class TestEvents:
         ],
     )  # fmt: skip
     def test_usage_is_put_together_field_by_field(self, first: dict, last: dict, usage: Usage) -> None:
-        found = [event for event in decode(stream(start(**first), end(**last), STOP)) if isinstance(event, Usage)]
-        assert found == [usage]
+        usages = [event for event in decode(stream(start(**first), end(**last), STOP)) if isinstance(event, Usage)]
+        assert usages == [usage]
 
     def test_output_is_cumulative_so_that_the_last_count_holds(self) -> None:
-        found = decode(stream(start(input_tokens=3), end(None, output_tokens=4), end(output_tokens=9), STOP))
-        assert found == [Usage(3, 4), Usage(3, 9), Finish("end_turn")]
+        events = decode(stream(start(input_tokens=3), end(None, output_tokens=4), end(output_tokens=9), STOP))
+        assert events == [Usage(3, 4), Usage(3, 9), Finish("end_turn")]
 
     def test_without_its_end_mark_an_answer_is_not_whole(self) -> None:
         assert not [event for event in decode(stream(start(), end(output_tokens=1))) if isinstance(event, Finish)]
@@ -179,10 +179,10 @@ class TestEvents:
         assert decode(stream(STOP)) == [Finish("unknown")]
 
     def test_a_tools_arguments_are_tokens_of_their_kind(self) -> None:
-        found = decode(
+        events = decode(
             stream(delta("input_json_delta", partial_json=""), delta("input_json_delta", partial_json='{"a'))
         )
-        assert found == [EmptyChunk(), TokenDelta('{"a', kind=TokenKind.TOOL)]
+        assert events == [EmptyChunk(), TokenDelta('{"a', kind=TokenKind.TOOL)]
 
     def test_text_that_comes_with_the_beginning_of_a_block_is_not_lost(self) -> None:
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}}
@@ -240,7 +240,7 @@ def test_recordings_of_local_engines(name: str, text: str, usage: Usage) -> None
     file: Path = SPECS / "captures" / name
     if not file.is_file():
         pytest.skip(f"{name} is not on this machine")
-    found = decode(file.read_bytes().split(b"\n\n", 2)[2])
-    assert "".join(event.text for event in found if isinstance(event, TokenDelta)) == text
-    assert found[-2:] == [usage, Finish("max_tokens")]
-    assert len(list(itertools.takewhile(lambda event: isinstance(event, TokenDelta), found))) == usage.output_tokens
+    events = decode(file.read_bytes().split(b"\n\n", 2)[2])
+    assert "".join(event.text for event in events if isinstance(event, TokenDelta)) == text
+    assert events[-2:] == [usage, Finish("max_tokens")]
+    assert len(list(itertools.takewhile(lambda event: isinstance(event, TokenDelta), events))) == usage.output_tokens

@@ -75,8 +75,10 @@ def delta(text: str, **more: object) -> dict[str, object]:
 
 class TestRequests:
     def test_a_completion_goes_to_its_own_route_greedily_with_forced_length_and_ids(self) -> None:
-        """Its defaults are temperature 0.8 and no bound; the model's name is not asked for. It is always a stream:
-        an answer that is no stream runs to its end though nobody waits for it."""
+        """By default the temperature is 0.8 and the length unbounded; the model's name is not checked.
+
+        It is always a stream: without one, an answer runs to its end even if nobody waits for it.
+        """
         request = NATIVE.request(COMPLETION, "smol")
         assert request.path == "/completion"
         assert json.loads(request.body) == {
@@ -112,7 +114,7 @@ class TestRequests:
         assert not set(VERBOSE) & set(body(asked, CHAT)), "chats have no ids, whatever one asks"
 
     def test_each_request_has_a_connection_of_its_own(self) -> None:
-        """The server closes it after a stream though its headers say otherwise: the next request would be lost."""
+        """The server closes it after a stream, contrary to its headers: the next request would be lost."""
         for dialect in (NATIVE, OPENAI):
             for turn in (CHAT, COMPLETION):
                 headers = dialect.request(turn, "smol").headers
@@ -128,7 +130,7 @@ class TestRequests:
         assert "cache_prompt" not in body(NATIVE, COMPLETION)
 
     def test_log_probabilities_are_of_the_chosen_token_only(self) -> None:
-        """A chat's default would be of twenty in each chunk."""
+        """By default, each chunk of a chat has twenty of them."""
         assert body(NATIVE, COMPLETION, logprobs=True)["n_probs"] == 1
         assert {"logprobs": 1, **VERBOSE}.items() <= body(OPENAI, COMPLETION, logprobs=True).items()
         wanted = {"logprobs": True, "top_logprobs": 1, "timings_per_token": True}
@@ -136,12 +138,16 @@ class TestRequests:
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     def test_llama_cpp_python_forces_the_length_by_min_tokens_and_no_penalty(self, turn: Turn) -> None:
-        """It penalises repetitions by default, also in greedy decoding."""
-        found = body(PYTHON, turn)
+        """It penalises repetitions by default, even in greedy decoding."""
+        request_body = body(PYTHON, turn)
         wanted = turn.output_tokens
-        assert (found["max_tokens"], found["min_tokens"], found["temperature"]) == (wanted, wanted, 0)
-        assert found["repeat_penalty"] == 1.0
-        assert not {"ignore_eos", "stream_options"} & set(found), "these it would ignore"
+        assert (request_body["max_tokens"], request_body["min_tokens"], request_body["temperature"]) == (
+            wanted,
+            wanted,
+            0,
+        )
+        assert request_body["repeat_penalty"] == 1.0
+        assert not {"ignore_eos", "stream_options"} & set(request_body), "these it would ignore"
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     @pytest.mark.parametrize("logprobs", [False, True])
@@ -173,7 +179,7 @@ class TestRequests:
         assert {**held, **{name: value for name, value in forced.items() if value}} == free
 
     def test_a_completion_of_llama_cpp_python_cannot_be_held_to_a_schema(self) -> None:
-        """It knows grammars only; so nothing is changed, and whoever needs a schema is told by that."""
+        """It supports grammars only, so the request stays the same, which :func:`holds_to_schema` detects."""
         held = msgspec.structs.replace(COMPLETION, json_schema='{"type":"object"}')
         assert body(PYTHON, held) == body(PYTHON, COMPLETION)
         assert not holds_to_schema(PYTHON.request, held)
@@ -197,7 +203,7 @@ class TestNativeStream:
         assert Finish(reason) in read(NATIVE, last(0, stop_type))
 
     def test_a_context_that_is_full_is_a_failure_though_it_says_limit(self) -> None:
-        """It comes with HTTP 200 and fewer tokens than were asked for."""
+        """It is reported with HTTP 200 and fewer tokens than requested."""
         events = read(NATIVE, native("a", [7], 1), last(1, truncated=True))
         assert not [event for event in events if isinstance(event, Finish)]
         (fault,) = [event for event in events if isinstance(event, StreamFault)]
@@ -211,7 +217,7 @@ class TestNativeStream:
         assert read(OPENAI, chunk("", **progress, **verbose)) == [EMPTY]
 
     def test_the_pieces_of_a_character_are_counted_though_only_the_last_ones_id_is_told(self) -> None:
-        """Three tokens make one flag: the id of the third alone would make one token of them."""
+        """Three tokens make one flag: the id of the third alone would count as one token."""
         events = read(NATIVE, native(" a", [9], 1), native("🇫", [121], 4), native("b", [10], 5), last(5))
         assert events[:3] == [TokenDelta(" a", (9,)), TokenDelta("🇫", tokens=3), TokenDelta("b", (10,))]
         assert events[-1] == Usage(5, 5, 2, in_choice=True)
@@ -228,10 +234,10 @@ class TestNativeStream:
         assert read(NATIVE, *burst) == [TokenDelta(" c", (265 + i,)) for i in range(4)]
 
     def test_log_probabilities_come_with_their_token_and_not_with_pieces(self) -> None:
-        def said(value: float) -> dict[str, object]:
+        def probability(value: float) -> dict[str, object]:
             return {"completion_probabilities": [{"id": 9, "token": " a", "logprob": value, "top_logprobs": []}]}
 
-        events = read(NATIVE, native(" a", [9], 1, **said(-0.5)), native("🇫", [121], 4, **said(-0.25)))
+        events = read(NATIVE, native(" a", [9], 1, **probability(-0.5)), native("🇫", [121], 4, **probability(-0.25)))
         assert events == [TokenDelta(" a", (9,), (-0.5,)), TokenDelta("🇫", tokens=3)]
 
     def test_a_server_that_sends_no_ids_is_read_too(self) -> None:
@@ -269,12 +275,12 @@ class TestOpenAiStream:
         assert [type(event) for event in read(OPENAI, ended)] == [EmptyChunk, StreamFault]
 
     def test_ids_of_a_chats_log_probabilities_hold_where_counts_confirm_them(self) -> None:
-        def said(text: str, token: int, total: int) -> dict[str, object]:
+        def chat_chunk(text: str, token: int, total: int) -> dict[str, object]:
             logprobs = {"content": [{"id": token, "token": text, "logprob": -0.5}]}
             choice = {"finish_reason": None, "index": 0, "delta": {"content": text}, "logprobs": logprobs}
             return {"choices": [choice], "timings": {"predicted_n": total}}
 
-        events = read(OPENAI, said("Hi", 7, 1), said(" 🦙", 243, 4), said("!", 9, 5))
+        events = read(OPENAI, chat_chunk("Hi", 7, 1), chat_chunk(" 🦙", 243, 4), chat_chunk("!", 9, 5))
         assert events == [TokenDelta("Hi", (7,), (-0.5,)), TokenDelta(" 🦙", tokens=3), TokenDelta("!", (9,), (-0.5,))]
 
     @given(st.dictionaries(st.sampled_from(["content", "stop", "tokens", "choices", "timings", "__verbose", "error",
@@ -289,10 +295,10 @@ class TestOpenAiStream:
 
 
 def test_refusals_are_told_in_the_servers_words() -> None:
-    said = b'{"error":{"code":400,"message":"request (1500 tokens) exceeds the available context size (1024 tokens)",'
-    said += b'"type":"exceed_context_size_error","n_prompt_tokens":1500,"n_ctx":1024}}'
-    told = NATIVE.refusal(400, said)
-    assert told == "HTTP 400: request (1500 tokens) exceeds the available context size (1024 tokens)"
+    answer = b'{"error":{"code":400,"message":"request (1500 tokens) exceeds the available context size (1024 tokens)",'
+    answer += b'"type":"exceed_context_size_error","n_prompt_tokens":1500,"n_ctx":1024}}'
+    refusal = NATIVE.refusal(400, answer)
+    assert refusal == "HTTP 400: request (1500 tokens) exceeds the available context size (1024 tokens)"
     failed = b'{"error":{"message":"3 validation errors:\\n  {}","type":"internal_server_error","code":null}}'
     assert PYTHON.refusal(500, failed) == "HTTP 500: 3 validation errors: {}"
 
@@ -335,30 +341,30 @@ class TestRecordings:
         ]  # fmt: skip
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "texts"),
         [("chat_stream", ["Hello", "!", " How", " can"]), ("completion_stream", [" Paris", ".", "\n", "-"])],
     )
-    def test_llama_cpp_python_counts_by_its_chunks(self, name: str, said: list[str]) -> None:
-        """The last chunk is empty; with no usage, each text is a token where the tokenizer has no other opinion."""
+    def test_llama_cpp_python_counts_by_its_chunks(self, name: str, texts: list[str]) -> None:
+        """The last chunk is empty; without usage, each text counts as a token unless the tokenizer disagrees."""
         events = recorded(PYTHON, f"llama_cpp_python_{name}.http")
         deltas = [event for event in events if isinstance(event, TokenDelta)]
-        assert [one.text for one in deltas] == said
+        assert [delta.text for delta in deltas] == texts
         assert events[-2:] == [EMPTY, Finish("length")]
         assert token_counts(list(enumerate(deltas)), None, None) == ([1, 1, 1, 1], TokenSource.ASSUMED)
 
     def test_llama_cpp_python_says_nothing_of_a_prompt_that_is_too_long(self) -> None:
-        """HTTP 200 and an empty body: no finish, which the harness calls truncated."""
+        """HTTP 200 and an empty body: there is no finish reason, which the harness calls truncated."""
         assert recorded(PYTHON, "llama_cpp_python_err_too_long_stream.http") == []
 
     @pytest.mark.parametrize(
-        ("name", "told"),
+        ("name", "message"),
         [
             ("llama_server_err_context.http", "HTTP 400: request (1500 tokens) exceeds the available context size"),
             ("llama_server_err_bad_type.http", "HTTP 400: "),
             ("llama_cpp_python_err_token_ids.http", "HTTP 500: 3 validation errors: {'type': 'string_type'"),
         ],
     )
-    def test_errors(self, name: str, told: str) -> None:
+    def test_errors(self, name: str, message: str) -> None:
         _, _, answer = (CAPTURES / name).read_bytes().partition(b"HTTP ")
         head, _, content = answer.partition(b"\n\n")
-        assert NATIVE.refusal(int(head[:3]), content).startswith(told)
+        assert NATIVE.refusal(int(head[:3]), content).startswith(message)

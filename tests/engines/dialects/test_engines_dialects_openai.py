@@ -111,7 +111,7 @@ class TestEvents:
         assert events(choice(text="x", token_ids=[9])) == [TokenDelta("x", (9,))]
 
     def test_ids_without_text_are_tokens_all_the_same(self) -> None:
-        """Half a character: the engine holds the text back, the token was made."""
+        """Half a character: the engine holds the text back, but the token was generated."""
         assert events(choice(delta={"content": ""}, token_ids=[7])) == [TokenDelta("", (7,))]
         assert events(choice(text="", token_ids=[7])) == [TokenDelta("", (7,))]
         assert events(choice(text="", token_ids=[])) == [EMPTY]
@@ -130,7 +130,7 @@ class TestEvents:
         assert events(choice(delta={"tool_calls": []})) == [EMPTY]
 
     def test_a_chunk_that_says_several_things_loses_none_and_counts_its_ids_once(self) -> None:
-        """Which ids belong to which part is not said, so the last part carries them all."""
+        """The chunk does not show which ids belong to which part, so the last part carries all of them."""
         delta = {"content": "so", "reasoning": "hm", "tool_calls": [1]}
         assert events(choice(delta=delta, token_ids=[1, 2, 3])) == [
             TokenDelta("hm", None, kind=TokenKind.REASONING),
@@ -204,16 +204,16 @@ class TestGarbage:
     @pytest.mark.parametrize("dialect", DIALECTS)
     @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
     def test_random_bytes_raise_nothing(self, dialect: OpenAiDialect, data: bytes) -> None:
-        found = dialect.events(data)
-        assert all(isinstance(event, Event) for event in found)
+        events = dialect.events(data)
+        assert all(isinstance(event, Event) for event in events)
         assert dialect.refusal(500, data).startswith("HTTP 500: ")
 
     @given(payload=JSON)
     def test_random_json_never_raises_and_gives_events_that_can_be_stored(self, payload: object) -> None:
         data = json.dumps(payload).encode()
-        found = OpenAiDialect().events(data)
-        assert all(isinstance(event, Event) for event in found)
-        msgspec.json.encode(found)
+        events = OpenAiDialect().events(data)
+        assert all(isinstance(event, Event) for event in events)
+        msgspec.json.encode(events)
         assert "\n" not in OpenAiDialect().refusal(500, data)
 
     @given(payload=JSON)
@@ -223,7 +223,7 @@ class TestGarbage:
 
 
 class TestRefusals:
-    """Bodies from the table of error shapes: which engine, which status, which line."""
+    """Bodies from the table of error formats: the engine, the status and the resulting line."""
 
     @pytest.mark.parametrize(
         ("status", "body", "line"),

@@ -32,7 +32,7 @@ def data(kind: str, **fields: object) -> dict:
     return {"type": kind, "sequence_number": 1, **fields}
 
 
-def said(text: str, kind: str = "output_text", **fields: object) -> dict:
+def text_delta(text: str, kind: str = "output_text", **fields: object) -> dict:
     return data(f"response.{kind}.delta", item_id="m", output_index=0, content_index=0, delta=text, **fields)
 
 
@@ -44,7 +44,7 @@ def ended(kind: str, status: str, reasoning: int = 0, **fields: object) -> dict:
 
 def decode(dialect: Dialect, *events: dict) -> list[Event]:
     reader = dialect.reader()
-    return [found for event in events for found in reader.events(json.dumps(event).encode())]
+    return [decoded for event in events for decoded in reader.events(json.dumps(event).encode())]
 
 
 class TestRequests:
@@ -63,7 +63,7 @@ class TestRequests:
         assert json.loads(ResponsesDialect().request(COMPLETION, "m").body)["input"] == "The capital of"
 
     def test_padding_is_switched_off_at_the_service_only(self) -> None:
-        """Engines refuse fields that they do not know."""
+        """Engines refuse unknown fields."""
         assert b"stream_options" not in ResponsesDialect().request(CHAT, "m").body
         assert json.loads(ResponsesDialect(official=True).request(CHAT, "m").body)["stream_options"] == UNPADDED
 
@@ -87,8 +87,8 @@ class TestRequests:
 class TestEvents:
     def test_text_thoughts_tools_and_refusals_are_tokens_of_their_kinds(self) -> None:
         assert decode(
-            ResponsesDialect(), said("Hm", "reasoning_text"), said("ok", "reasoning_summary_text"), said("Hi"),
-            said("{", "function_call_arguments"), said("No.", "refusal"), said(""),
+            ResponsesDialect(), text_delta("Hm", "reasoning_text"), text_delta("ok", "reasoning_summary_text"),
+            text_delta("Hi"), text_delta("{", "function_call_arguments"), text_delta("No.", "refusal"), text_delta(""),
         ) == [
             TokenDelta("Hm", kind=TokenKind.REASONING), TokenDelta("ok", kind=TokenKind.REASONING), TokenDelta("Hi"),
             TokenDelta("{", kind=TokenKind.TOOL), TokenDelta("No."), EmptyChunk(),
@@ -100,11 +100,11 @@ class TestEvents:
         assert decode(ResponsesDialect(), data("response.created", response={"status": "queued"}), done, part) == []
 
     def test_padding_is_no_text(self) -> None:
-        assert decode(ResponsesDialect(), said("Hi", obfuscation="k3")) == [TokenDelta("Hi")]
+        assert decode(ResponsesDialect(), text_delta("Hi", obfuscation="k3")) == [TokenDelta("Hi")]
 
     def test_logprobs_come_with_their_text(self) -> None:
         logprobs = [{"token": "Hi", "logprob": -0.25, "bytes": [], "top_logprobs": []}]
-        assert decode(ResponsesDialect(), said("Hi", logprobs=logprobs)) == [TokenDelta("Hi", logprobs=(-0.25,))]
+        assert decode(ResponsesDialect(), text_delta("Hi", logprobs=logprobs)) == [TokenDelta("Hi", logprobs=(-0.25,))]
 
     @pytest.mark.parametrize(
         ("event", "reason"),
@@ -152,14 +152,14 @@ class TestEvents:
 
 
 class TestHiddenReasoning:
-    """They are counted but come in no chunk: spread over the chunks they would look like a faster pace."""
+    """Hidden tokens are counted but are in no chunk; spread over the chunks they would look like a faster pace."""
 
     def test_responses_do_not_count_hidden_reasoning(self) -> None:
-        found = decode(ResponsesDialect(), said("Hi"), ended("completed", "completed", reasoning=5))
-        assert found[-1] == Usage(9, 2, 4)
+        events = decode(ResponsesDialect(), text_delta("Hi"), ended("completed", "completed", reasoning=5))
+        assert events[-1] == Usage(9, 2, 4)
 
     def test_responses_count_visible_reasoning(self) -> None:
-        events = (said("Hm", "reasoning_text"), said("Hi"), ended("completed", "completed", reasoning=5))
+        events = (text_delta("Hm", "reasoning_text"), text_delta("Hi"), ended("completed", "completed", reasoning=5))
         assert decode(ResponsesDialect(), *events)[-1] == Usage(9, 7, 4)
 
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestHiddenReasoning:
 
     def test_readers_do_not_share_what_they_have_seen(self) -> None:
         dialect = ResponsesDialect()
-        decode(dialect, said("Hm", "reasoning_text"))
+        decode(dialect, text_delta("Hm", "reasoning_text"))
         assert decode(dialect, ended("completed", "completed", reasoning=5))[-1] == Usage(9, 2, 4)
 
 
@@ -204,9 +204,9 @@ def test_recordings_of_local_engines(name: str, text: str, last: list[Event]) ->
         pytest.skip(f"{name} is not on this machine")
     reader = ResponsesDialect().reader()
     body = file.read_bytes().split(b"\n\n", 2)[2]
-    found = [event for payload in SseParser().feed(body) for event in reader.events(payload)]
-    assert found[:-2] == [TokenDelta(piece) for piece in _pieces(text)]
-    assert found[-2:] == last
+    events = [event for payload in SseParser().feed(body) for event in reader.events(payload)]
+    assert events[:-2] == [TokenDelta(piece) for piece in _pieces(text)]
+    assert events[-2:] == last
 
 
 def _pieces(text: str) -> list[str]:

@@ -30,7 +30,7 @@ from workloads import Message, Turn
 
 CHAT = Turn(9, 3, messages=(Message("user", "Hi"),))
 COMPLETION = Turn(3, 5, prompt="one two three")
-TOLD = " Paris is the capital of"
+ANSWER = " Paris is the capital of"
 
 
 def asked(dialect: Dialect, turn: Turn, *, logprobs: bool = False) -> tuple[str, dict]:
@@ -54,11 +54,11 @@ def answer(fake: FakeSglang, dialect: Dialect, turn: Turn, *, logprobs: bool = F
 
 def read(dialect: Dialect, payload: bytes) -> list[Event]:
     reader = dialect.reader()
-    return [one for data in SseParser().feed(payload) for one in reader.events(data)]
+    return [item for data in SseParser().feed(payload) for item in reader.events(data)]
 
 
 def deltas(events: Sequence[Event]) -> list[TokenDelta]:
-    return [one for one in events if isinstance(one, TokenDelta)]
+    return [streamed for streamed in events if isinstance(streamed, TokenDelta)]
 
 
 def fake(*faults: str, flags: Sequence[str] = (), **script: float) -> FakeSglang:
@@ -67,11 +67,11 @@ def fake(*faults: str, flags: Sequence[str] = (), **script: float) -> FakeSglang
 
 
 def state(text: str, ids: Sequence[int], total: int, finish: dict | None = None, **meta: object) -> bytes:
-    told = {"id": "ab", "finish_reason": finish, "prompt_tokens": 3, "completion_tokens": total, **meta}
-    return event({"text": text, "output_ids": list(ids), "meta_info": told})
+    meta_info = {"id": "ab", "finish_reason": finish, "prompt_tokens": 3, "completion_tokens": total, **meta}
+    return event({"text": text, "output_ids": list(ids), "meta_info": meta_info})
 
 
-# What is asked.
+# Requests.
 
 
 def test_a_completion_is_asked_natively_with_its_length_forced_and_no_sampling_of_the_models_own() -> None:
@@ -121,7 +121,7 @@ def test_a_chat_goes_by_the_openai_route_and_does_not_ask_for_ids_which_a_stream
 
 
 def test_a_chat_that_asks_for_ids_would_be_refused() -> None:
-    """The reason for the test above; the fake does as the server's source does."""
+    """The reason for the test above; the fake follows the server's source."""
 
     class Asking(SglangDialect):
         def sampling(self, turn: Turn) -> dict:
@@ -131,7 +131,7 @@ def test_a_chat_that_asks_for_ids_would_be_refused() -> None:
     assert SglangDialect().refusal(status, content).startswith("HTTP 400: return_token_ids is not supported")
 
 
-# What is answered.
+# Answers.
 
 
 @pytest.mark.parametrize("flags", [(), ("--incremental-streaming-output",)])
@@ -140,18 +140,18 @@ def test_native_events_are_read_to_the_token_whatever_they_repeat(flags: Sequenc
     """Biases 1 and 8: events repeat the whole answer, and one may add several tokens."""
     dialect = SglangNativeDialect()
     events = read(dialect, answer(fake(flags=flags, group=group), dialect, COMPLETION)[1])
-    found = deltas(events)
-    assert "".join(delta.text for delta in found) == TOLD
-    assert [one for delta in found for one in delta.token_ids or ()] == [100, 101, 102, 103, 104]
-    assert [len(delta.token_ids or ()) for delta in found] == {1: [1] * 5, 2: [2, 2, 1], 5: [5]}[group]
+    text_deltas = deltas(events)
+    assert "".join(delta.text for delta in text_deltas) == ANSWER
+    assert [token_id for delta in text_deltas for token_id in delta.token_ids or ()] == [100, 101, 102, 103, 104]
+    assert [len(delta.token_ids or ()) for delta in text_deltas] == {1: [1] * 5, 2: [2, 2, 1], 5: [5]}[group]
     assert events[-2:] == [Finish("length"), Usage(3, 5, 0, in_choice=True)]
 
 
 @pytest.mark.parametrize("group", [1, 3])
 def test_openai_chunks_are_deltas_with_their_ids(group: int) -> None:
     events = read(SglangDialect(), answer(fake(group=group), SglangDialect(), COMPLETION)[1])
-    assert "".join(delta.text for delta in deltas(events)) == TOLD
-    assert [one for delta in deltas(events) for one in delta.token_ids or ()] == [100, 101, 102, 103, 104]
+    assert "".join(delta.text for delta in deltas(events)) == ANSWER
+    assert [token_id for delta in deltas(events) for token_id in delta.token_ids or ()] == [100, 101, 102, 103, 104]
     assert events[-2:] == [Finish("length"), Usage(3, 5, 0)]
 
 
@@ -173,7 +173,7 @@ def test_a_chats_chunks_have_no_ids_and_its_usage_says_how_many_tokens_there_wer
 def test_a_chats_chunks_are_counted_by_what_the_usage_says_so_far(
     dialect: Dialect, group: int, counts: list[int]
 ) -> None:
-    """Bias 8, where no ids come."""
+    """Bias 8, for answers without ids."""
     _, content = answer(fake(group=group), dialect, CHAT)
     record = decode_stream(stream([(10, content)]), dialect, None)
     assert (record.chunk_tokens, record.token_source) == (counts, TokenSource.COUNTS)
@@ -188,7 +188,7 @@ def test_each_reader_begins_anew() -> None:
 
 def test_an_event_without_new_text_is_no_token() -> None:
     payload = state(" a", [1], 1) + state(" a", [1], 1) + state(" a b", [1, 2], 2, {"type": "length", "length": 2})
-    events = [one for one in read(SglangNativeDialect(), payload) if not isinstance(one, Usage)]
+    events = [parsed for parsed in read(SglangNativeDialect(), payload) if not isinstance(parsed, Usage)]
     assert events == [TokenDelta(" a", (1,)), EmptyChunk(), TokenDelta(" b", (2,)), Finish("length")]
 
 
@@ -231,14 +231,14 @@ def test_what_does_not_fit_is_refused_in_one_line(dialect: Dialect) -> None:
 
 
 def test_an_aborted_answer_is_a_fault() -> None:
-    """A full queue, or somebody who aborts: HTTP 200 and a finish reason like any other."""
+    """A full queue or an abort by somebody else: HTTP 200 and a normal finish reason."""
     aborted = {"type": "abort", "message": "The request queue is full.", "status_code": 503}
     record = decode_stream(stream([(10, state("", [], 0, aborted))]), SglangNativeDialect(), None)
     assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "The request queue is full.")
 
 
 def test_the_pool_may_cut_an_answer_and_its_count_shows_it() -> None:
-    """The scheduler lowers the wanted length to what the KV pool holds; only the count of tokens tells."""
+    """The scheduler reduces the wanted length to the capacity of the KV pool; only the token count shows it."""
     dialect = SglangNativeDialect()
     _, content = answer(fake("pool"), dialect, Turn(3, 20, prompt="one two three"))
     record = decode_stream(stream([(10, content)]), dialect, None)
@@ -255,8 +255,8 @@ def test_hits_of_the_prefix_cache_are_read() -> None:
     "data", [b"\xff", b"[]", b'{"meta_info":7}', b"{", b'{"text":"a","meta_info":{"finish_reason":3}}']
 )
 def test_invalid_data_is_a_fault_not_an_exception(data: bytes) -> None:
-    for one in SglangNativeDialect().reader().events(data):
-        assert isinstance(one, StreamFault)
+    for parsed in SglangNativeDialect().reader().events(data):
+        assert isinstance(parsed, StreamFault)
 
 
 def test_the_fake_ends_by_itself_where_it_is_not_forced_on() -> None:

@@ -71,14 +71,14 @@ def test_cuts_change_nothing_in_any_stream_of_delimiters(stream: bytes, data: st
 
 
 def test_a_crlf_split_between_reads_is_one_line_ending() -> None:
-    """Counted as two, it would end the event between its lines."""
+    """Counted as two line endings, it would end the event between its lines."""
     assert parse(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [b"a\nb"]
     assert parse(b"data: a\r", b"", b"\ndata: b\r\n\r\n") == [b"a\nb"]
     assert parse(b"data: a\r", b"\r") == [b"a"], "two lone CRs are two endings"
 
 
 def test_an_event_is_out_with_the_read_that_completes_it() -> None:
-    """A read is stamped once: an event that came out a read late would be timed late."""
+    """Each read has one time stamp: an event that is returned one read late would be timed too late."""
     parser = SseParser()
     assert parser.feed(b"data: a\n\ndata: b\n") == [b"a"]
     assert parser.feed(b"\n") == [b"b"]

@@ -57,8 +57,8 @@ def decoded(whole: bytes, end: StreamEnd = StreamEnd.COMPLETE) -> RequestRecord:
 
 
 async def answers(fake: TensorRtLlmFake, bodies: Sequence[tuple[str, dict[str, Any]]]) -> list[tuple[int, bytes]]:
-    """Status and body of each exchange; what had come where the connection broke."""
-    found: list[tuple[int, bytes]] = []
+    """Status and body of each exchange; if the connection broke, the body received so far."""
+    exchanges: list[tuple[int, bytes]] = []
     async with running(fake) as url, aiohttp.ClientSession() as session:
         for path, asked in bodies:
             async with session.post(url + path, json=asked) as answer:
@@ -68,8 +68,8 @@ async def answers(fake: TensorRtLlmFake, bodies: Sequence[tuple[str, dict[str, A
                         read += part
                 except aiohttp.ClientError:
                     read += b"<broken>"
-                found.append((answer.status, bytes(read)))
-    return found
+                exchanges.append((answer.status, bytes(read)))
+    return exchanges
 
 
 def ask(fake: TensorRtLlmFake, turn: Turn, **options: bool) -> tuple[int, bytes]:
@@ -116,18 +116,18 @@ class TestRequests:
     @pytest.mark.parametrize("token_ids", [False, True])
     def test_only_fields_that_the_server_knows_are_sent(self, turn: Turn, *, token_ids: bool) -> None:
         held = Turn(9, 3, turn.messages, turn.prompt, json_schema='{"type":"object"}')
-        known = FIELDS["chat" if turn.messages else "completions"]
-        assert set(body(held, token_ids=token_ids, logprobs=True)) <= known
+        fields = FIELDS["chat" if turn.messages else "completions"]
+        assert set(body(held, token_ids=token_ids, logprobs=True)) <= fields
         assert ask(TensorRtLlmFake(), held, token_ids=token_ids, logprobs=True)[0] == 200
 
     def test_a_field_too_many_is_refused_and_the_refusal_is_told(self) -> None:
         fake = TensorRtLlmFake()
         asked = {**body(COMPLETION), "return_token_ids": True}
-        ((status, said),) = asyncio.run(answers(fake, [("/v1/completions", asked)]))
+        ((status, content),) = asyncio.run(answers(fake, [("/v1/completions", asked)]))
         assert status == 400
-        told = TensorRtLlmDialect().refusal(status, said)
-        assert told.startswith("HTTP 400: [{'type': 'extra_forbidden'")
-        assert "return_token_ids" in told
+        refusal = TensorRtLlmDialect().refusal(status, content)
+        assert refusal.startswith("HTTP 400: [{'type': 'extra_forbidden'")
+        assert "return_token_ids" in refusal
         assert not fake.bodies
 
 
@@ -155,22 +155,22 @@ class TestStreams:
     def test_the_fake_sends_the_same_bytes(self) -> None:
         assert ask(TensorRtLlmFake(), Turn(1, 2, messages=CHAT.messages)) == (200, CHAT_STREAM)
         fake = TensorRtLlmFake(Script(group=2))
-        status, said = ask(fake, COMPLETION, token_ids=True)
+        status, content = ask(fake, COMPLETION, token_ids=True)
         ids = IDS_STREAM.replace(b"cmpl-7", b"cmpl-1").replace(b"[71]", b"[100,101]").replace(b"[72,73]", b"[102]")
         ids = ids.replace(b'"prompt_tokens":5,"total_tokens":8', b'"prompt_tokens":1,"total_tokens":4')
-        assert (status, said) == (200, ids.replace(b'"cached_tokens":2', b'"cached_tokens":0'))
+        assert (status, content) == (200, ids.replace(b'"cached_tokens":2', b'"cached_tokens":0'))
 
     def test_several_tokens_in_a_chunk_are_counted_by_the_usage(self) -> None:
-        _, said = ask(TensorRtLlmFake(Script(group=2)), Turn(1, 5, prompt="Hi"))
-        record = decoded(said)
+        _, content = ask(TensorRtLlmFake(Script(group=2)), Turn(1, 5, prompt="Hi"))
+        record = decoded(content)
         assert (len(record.chunk_tokens), sum(record.chunk_tokens), record.output_tokens) == (3, 5, 5)
         assert record.token_source is TokenSource.APPORTIONED
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     def test_log_probabilities_come_with_their_tokens(self, turn: Turn) -> None:
-        _, said = ask(TensorRtLlmFake(), turn, logprobs=True)
-        found = [event.logprobs for event in events(said) if isinstance(event, TokenDelta)]
-        assert found == [(-0.5,)] * 3
+        _, content = ask(TensorRtLlmFake(), turn, logprobs=True)
+        logprobs = [event.logprobs for event in events(content) if isinstance(event, TokenDelta)]
+        assert logprobs == [(-0.5,)] * 3
 
     def test_the_server_does_not_stop_before_the_wanted_length(self) -> None:
         record = decoded(ask(TensorRtLlmFake(Script(natural_length=2)), Turn(1, 6, prompt="Hi"))[1])
@@ -180,17 +180,17 @@ class TestStreams:
 class TestEnds:
     def test_a_connection_that_breaks_is_a_stream_error_even_behind_the_finish_reason(self) -> None:
         for fault in ("break", "break-at-end"):
-            status, said = ask(TensorRtLlmFake(faults=[fault]), COMPLETION)
+            status, content = ask(TensorRtLlmFake(faults=[fault]), COMPLETION)
             assert status == 200
-            assert said.endswith(b"<broken>"), "no error event, no end mark"
-            record = decoded(said.removesuffix(b"<broken>"), end=StreamEnd.RESET)
+            assert content.endswith(b"<broken>"), "no error event, no end mark"
+            record = decoded(content.removesuffix(b"<broken>"), end=StreamEnd.RESET)
             assert (record.outcome, record.finish_reason) == (Outcome.STREAM_ERROR, None)
 
     def test_a_finish_reason_without_the_end_mark_is_no_end(self) -> None:
-        """An exception behind the last token, and a proxy that closes in order."""
-        _, said = ask(TensorRtLlmFake(faults=["no-done"]), COMPLETION)
-        assert b'"finish_reason":"length"' in said
-        record = decoded(said)
+        """An exception after the last token, or a proxy that closes the connection normally."""
+        _, content = ask(TensorRtLlmFake(faults=["no-done"]), COMPLETION)
+        assert b'"finish_reason":"length"' in content
+        record = decoded(content)
         assert (record.outcome, record.finish_reason) == (Outcome.TRUNCATED, None)
         assert len(record.chunk_ns) == 3, "what was felt stays"
 
@@ -207,8 +207,8 @@ class TestEnds:
         assert cut.events(b"[DONE]") == [Finish("length")]
 
     def test_an_answer_that_the_server_gave_up_is_a_failure(self) -> None:
-        _, said = ask(TensorRtLlmFake(faults=["gives-up"]), COMPLETION)
-        record = decoded(said)
+        _, content = ask(TensorRtLlmFake(faults=["gives-up"]), COMPLETION)
+        record = decoded(content)
         assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server abandoned the request (timeout)")
 
     def test_garbage_and_errors_in_the_stream_are_faults(self) -> None:
@@ -218,6 +218,6 @@ class TestEnds:
 
     @pytest.mark.parametrize(("fault", "status"), [("too-long", 400), ("unsupported", 501)])
     def test_flat_errors_are_told_in_one_line(self, fault: str, status: int) -> None:
-        found, said = ask(TensorRtLlmFake(faults=[fault]), COMPLETION)
-        assert (found, "error" in json.loads(said)) == (status, False)
-        assert TensorRtLlmDialect().refusal(found, said) == f"HTTP {status}: it is {fault}"
+        answer_status, content = ask(TensorRtLlmFake(faults=[fault]), COMPLETION)
+        assert (answer_status, "error" in json.loads(content)) == (status, False)
+        assert TensorRtLlmDialect().refusal(answer_status, content) == f"HTTP {status}: it is {fault}"

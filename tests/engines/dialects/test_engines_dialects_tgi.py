@@ -93,7 +93,7 @@ class TestRequests:
         }
 
     def test_an_answer_above_1024_tokens_is_one_request_all_the_same(self) -> None:
-        """The server cuts it up; asking piece by piece would re-send the prompt and hide the stall."""
+        """The server divides it; requests piece by piece would send the prompt again and hide the stall."""
         body = json.loads(TgiNativeDialect().request(Turn(5, 3000, prompt="Hi"), "smol").body)
         assert body["parameters"]["max_new_tokens"] == 3000
 
@@ -210,7 +210,7 @@ class TestRefusals:
 
 
 def test_the_samples_have_the_format_of_the_published_schema() -> None:
-    """What this file decodes is what the schema describes, and not our own idea of it."""
+    """This file decodes what the schema describes, not our own idea of it."""
     schemas = load_spec("tgi-openapi.json")["components"]["schemas"]
     required = set(schemas["StreamResponse"]["required"]) | {"generated_text", "details"}
     for data in SseParser().feed(NATIVE):

@@ -49,7 +49,7 @@ def events(whole: bytes, fields: Fields = "ensemble", *, cumulative: bool | None
     return [event for data in SseParser().feed(whole) for event in reader.events(data)]
 
 
-def said(*texts: str, **fields: str) -> bytes:
+def pieces(*texts: str, **fields: str) -> bytes:
     lines = [
         json.dumps({"model_name": "ensemble", "model_version": "1", "text_output": text, **fields}) for text in texts
     ]
@@ -57,7 +57,7 @@ def said(*texts: str, **fields: str) -> bytes:
 
 
 def ask(fake: TritonFake, fields: Fields = "ensemble", **changes: Any) -> tuple[int, bytes]:
-    """Status and body; what had come where the connection broke."""
+    """Status and body; if the connection broke, the body received so far."""
 
     async def story() -> tuple[int, bytes]:
         request = TritonDialect(fields).request(TURN, MODELS[fields])
@@ -126,15 +126,15 @@ class TestRequests:
 
 class TestStreams:
     def test_each_event_is_a_piece_of_text(self) -> None:
-        assert events(said(" Par", "is")) == [TokenDelta(" Par"), TokenDelta("is")]
+        assert events(pieces(" Par", "is")) == [TokenDelta(" Par"), TokenDelta("is")]
 
     def test_an_event_of_the_ensemble_without_text_is_a_token_without_text(self) -> None:
-        """A special token, which comes where the end of sequence is taken away."""
-        record = decoded(said(" one", "", " two"))
+        """A special token, at the place of a removed end of sequence."""
+        record = decoded(pieces(" one", "", " two"))
         assert (record.chunk_tokens, record.textless_chunks) == ([1, 1, 1], [1])
 
     def test_the_llm_api_says_the_whole_answer_each_time(self) -> None:
-        whole = said(" Par", " Paris", " Paris", finish_reason="None") + said(" Paris is", finish_reason="length")
+        whole = pieces(" Par", " Paris", " Paris", finish_reason="None") + pieces(" Paris is", finish_reason="length")
         assert events(whole, "llm-api") == [
             TokenDelta(" Par"),
             TokenDelta("is"),
@@ -142,11 +142,11 @@ class TestStreams:
             TokenDelta(" is"),
             Finish("length"),
         ]
-        assert events(said(" a", " a b"), cumulative=True) == [TokenDelta(" a"), TokenDelta(" b")]
-        assert events(said(" a", " a"), "llm-api", cumulative=False) == [TokenDelta(" a"), TokenDelta(" a")]
+        assert events(pieces(" a", " a b"), cumulative=True) == [TokenDelta(" a"), TokenDelta(" b")]
+        assert events(pieces(" a", " a"), "llm-api", cumulative=False) == [TokenDelta(" a"), TokenDelta(" a")]
 
     def test_an_incomplete_character_waits_for_its_rest(self) -> None:
-        whole = said("caf\N{REPLACEMENT CHARACTER}", "café", finish_reason="None")
+        whole = pieces("caf\N{REPLACEMENT CHARACTER}", "café", finish_reason="None")
         assert events(whole, "llm-api") == [TokenDelta("caf"), TokenDelta("é")]
 
     def test_tokens_are_counted_by_the_tokenizer_since_nothing_else_tells(self) -> None:
@@ -207,7 +207,7 @@ class TestEnds:
         assert len(record.chunk_ns) == chunks
 
     def test_an_answer_that_the_engine_gave_up_is_a_failure(self) -> None:
-        record = decoded(said(" a", finish_reason="cancelled"), "llm-api")
+        record = decoded(pieces(" a", finish_reason="cancelled"), "llm-api")
         assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "the server abandoned the request (cancelled)")
 
     def test_a_refusal_before_inference_is_told_in_one_line(self) -> None:

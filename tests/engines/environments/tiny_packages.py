@@ -18,7 +18,7 @@ venv.create(folder, symlinks=True)
 site = next(folder.glob("lib/python3*/site-packages"))
 (site / "pip").symlink_to(pathlib.Path(pip.__file__).parent)
 """
-"""Makes a venv that borrows the pip of the one that runs it: a tenth of a second instead of three."""
+"""Makes a venv that links to the pip of the running interpreter: a tenth of a second instead of three."""
 _WAITING = """
 import os, signal
 def build_wheel(*_):
@@ -30,18 +30,20 @@ def build_wheel(*_):
 
 
 def wheel(folder: Path, name: str, version: str = "1.0", *requires: str) -> None:
-    """A wheel with one module that says its version."""
+    """A wheel with one module that contains its version."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
-    head = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"  # as many packages write themselves
+    head = f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"  # many packages spell their name so
     with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{module}.py", f"version = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", head + "".join(f"Requires-Dist: {one}\n" for one in requires))
+        archive.writestr(
+            f"{info}/METADATA", head + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
 def endless_sdist(folder: Path, name: str) -> None:
-    """Sources whose compilation says its pid into a FIFO (``BAKEOFF_TEST_FIFO``) and never ends."""
+    """A source package whose build writes its pid to a FIFO (``BAKEOFF_TEST_FIFO``) and never ends."""
     files = {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "waiting"\nbackend-path = ["."]\n',
@@ -55,7 +57,7 @@ def endless_sdist(folder: Path, name: str) -> None:
 
 
 def only_from(wheels: Path, cache: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let pip see nothing but that folder, and Bakeoff keep its environments below ``cache``."""
+    """Make ``wheels`` pip's only source, and keep Bakeoff's environments below ``cache``."""
     for name, value in {
         "CONFIG_FILE": "/dev/null",
         "NO_INDEX": "1",
@@ -67,7 +69,7 @@ def only_from(wheels: Path, cache: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(patch: pytest.MonkeyPatch, name: str, *groups: tuple[str, ...], **more: object) -> Recipe:
-    """A recipe that exists as long as the test; its engine is the first package of its last group."""
+    """A recipe that lasts as long as the test; its engine is the first package of its last group."""
     made = Recipe(**{"name": name, "adapter": "tiny", "requirements": groups,
                      "distribution": groups[-1][0].partition("==")[0], **more})  # fmt: skip
     patch.setitem(RECIPES, name, made)
@@ -75,7 +77,7 @@ def recipe(patch: pytest.MonkeyPatch, name: str, *groups: tuple[str, ...], **mor
 
 
 def pretend(made: Recipe, **versions: str) -> Path:
-    """An environment as an installation leaves it, without any: interpreter, metadata and marker are there."""
+    """The files that an installation leaves, without an installation: interpreter, metadata and marker."""
     folder = environments_folder() / made.name
     site = folder / "lib" / "python3.11" / "site-packages"
     for name, version in versions.items():

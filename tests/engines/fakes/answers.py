@@ -11,38 +11,38 @@ Prompt = str | list[dict]
 Count = Callable[[Prompt], int]
 
 
-class Said(Script, frozen=True, kw_only=True):
+class ScriptedAnswer(Script, frozen=True, kw_only=True):
     """A scripted answer.
 
     Attributes:
-        said: its tokens; a special last token ends the answer, otherwise it is truncated there.
+        answer: its tokens; a special last token ends the answer, otherwise it is truncated there.
         thinking: number of leading tokens that are visible reasoning.
         hidden: reasoning tokens that are counted but not sent.
         fails_after: tokens after which the engine fails; None for never.
     """
 
-    said: tuple[Token, ...] = ()
+    answer: tuple[Token, ...] = ()
     thinking: int = 0
     hidden: int = 0
     fails_after: int | None = None
 
     def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
-        return list(self.said[:wanted])
+        return list(self.answer[:wanted])
 
 
 class Answering(Fake):
     """Base of these fakes.
 
     Args:
-        script: what they generate where ``answers`` has nothing.
-        faults: each fake says which it knows.
+        script: what they generate for prompts that are not in ``answers``.
+        faults: each fake lists the faults that it knows.
         answers: by the prompt, or the last message of a chat.
-        count: tokens of a prompt.
+        count: counts the tokens of a prompt.
         refusals: statuses with which the next requests are refused, one each.
-        key: what requests must carry; None for nothing.
+        key: the key that requests must carry; None for no key.
 
     Attributes:
-        counts_words: whether nobody said how prompts are counted.
+        counts_words: whether prompts are counted by words, since no ``count`` was given.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Answering(Fake):
         self.key = key
 
     def script_for(self, prompt: Prompt) -> Script:
-        """What is answered to ``prompt``."""
+        """The script of the answer to ``prompt``."""
         text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         return self.answers.get(text, self.script)
 
 
 def part(script: Script, name: str) -> int:
-    """``thinking`` or ``hidden`` of an answer; plain scripts have neither."""
+    """``thinking`` or ``hidden`` of an answer; 0 for plain scripts."""
     return getattr(script, name, 0)
 
 
 def fails_after(script: Script) -> int | None:
-    """When an answer fails."""
+    """The number of tokens after which an answer fails, or None."""
     return getattr(script, "fails_after", None)
 
 
@@ -84,18 +84,18 @@ def ended(tokens: Sequence[Token]) -> bool:
 
 
 def shown(tokens: Sequence[Token]) -> str:
-    """The text of tokens, as a reader shall see it."""
+    """The visible text of tokens."""
     return "".join(token.text for token in tokens if not token.special)
 
 
 def by_words(prompt: Prompt) -> int:
-    """A token for each word, where no tokenizer is given."""
+    """One token for each word, if no tokenizer is given."""
     texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
     return sum(len(text.split()) for text in texts)
 
 
 def by_tokenizer(folder: Path) -> Count:
-    """As the model of ``folder`` counts."""
+    """Counts with the tokenizer of the model in ``folder``."""
     tokenizer = Tokenizer(folder)
 
     def count(prompt: Prompt) -> int:

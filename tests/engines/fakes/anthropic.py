@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.engines.fakes.answers import Answering, ended, fails_after, part, shown
 from tests.engines.fakes.stage import Script, Token, event
 
-_KNOWN = {
+_FIELDS = {
     "model", "max_tokens", "messages", "system", "stream", "temperature", "top_p", "top_k", "stop_sequences",
     "thinking", "cache_control", "tools", "tool_choice", "metadata", "service_tier",
 }  # fmt: skip
@@ -105,7 +105,7 @@ class FakeAnthropic(Answering):
         yield {"type": "message_stop"}
 
     def _prompt_usage(self, body: dict, plain: list[dict]) -> Usage:
-        """The prompt up to a mark is read from the cache, or written to it; the rest is what is left."""
+        """The prompt up to a cache mark is read from the cache or written to it; the rest counts as input."""
         system = body.get("system") or ""
         whole = self.count([*([{"role": "system", "content": _text(system)}] if system else []), *plain])
         marked = _marked(system) or _marked(body["messages"][0]["content"])
@@ -119,13 +119,13 @@ class FakeAnthropic(Answering):
 
 
 def _problem(request: web.Request, body: dict) -> str | None:
-    """What the service refuses; it names the field."""
+    """The error of a request that the service refuses; it names the field."""
     if request.headers.get("anthropic-version") != "2023-06-01":
         return "anthropic-version: header is required"
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
             return f"{name}: Field required"
-    if unknown := sorted(set(body) - _KNOWN):
+    if unknown := sorted(set(body) - _FIELDS):
         return f"{unknown[0]}: Extra inputs are not permitted"
     roles = [message["role"] for message in body["messages"]]
     wrong = next((role for role in roles if role not in {"user", "assistant"}), None)
@@ -133,7 +133,7 @@ def _problem(request: web.Request, body: dict) -> str | None:
 
 
 def _turned(index: int, opened: str | None, kind: str) -> list[dict[str, Any]]:
-    """One block closed, where there is one, and the next opened."""
+    """The events that end the open block, if any, and start the next one."""
     closed = [{"type": "content_block_stop", "index": index}] if opened else []
     if opened == "thinking":
         signature = {"type": "signature_delta", "signature": "EqQB"}
@@ -147,7 +147,7 @@ def _text(content: str | list[dict]) -> str:
 
 
 def _marked(content: str | list[dict]) -> str | None:
-    """The text that the cache shall keep; None where nothing asks for that."""
+    """The text to be cached; None without a cache mark."""
     blocks = [] if isinstance(content, str) else content
     return next((block["text"] for block in blocks if block.get("cache_control")), None)
 

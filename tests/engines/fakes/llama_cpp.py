@@ -42,9 +42,9 @@ class _Task:
         self.drafted = self.verifications = 0
 
     def timings(self) -> dict[str, float]:
-        said = {"cache_n": self.cached, "prompt_n": self.length - self.cached, "prompt_ms": 1.5, "predicted_ms": 2.5}
+        counts = {"cache_n": self.cached, "prompt_n": self.length - self.cached, "prompt_ms": 1.5, "predicted_ms": 2.5}
         drafts = {"draft_n": self.drafted, "draft_n_accepted": self.drafted} if self.drafted else {}
-        return {**said, "predicted_n": self.predicted, "predicted_per_second": 100.0, **drafts}
+        return {**counts, "predicted_n": self.predicted, "predicted_per_second": 100.0, **drafts}
 
     def final(self, reason: str) -> dict[str, Any]:
         """The last native event."""
@@ -87,7 +87,7 @@ class FakeLlamaServer(Answering):
             web.post("/v1/chat/completions", self.chat),
         ]
 
-    # What is no load.
+    # Requests outside the load.
 
     async def health(self, _: web.Request) -> web.Response:
         if self._loading:
@@ -165,7 +165,7 @@ class FakeLlamaServer(Answering):
             if form is not _native and "late-error" not in self.faults:
                 await response.write(DONE)
         if request.headers.get("connection") != "close" and request.transport:
-            request.transport.close()  # its headers say otherwise
+            request.transport.close()  # contrary to its headers
         return response
 
     @contextlib.asynccontextmanager
@@ -182,7 +182,7 @@ class FakeLlamaServer(Answering):
             self._free.release()
 
     def _cached(self, body: dict, prompt: Prompt, length: int) -> int:
-        """Tokens that a slot has of it: as many as the longest beginning in common with an earlier prompt."""
+        """Cached tokens of a prompt: the longest common beginning with an earlier prompt."""
         text = prompt if isinstance(prompt, str) else repr(prompt)
         common = max((len(os.path.commonprefix([text, seen])) for seen in self._seen), default=0)  # noqa: RUF071
         self._seen.append(text)
@@ -191,7 +191,7 @@ class FakeLlamaServer(Answering):
         return min(length - 1, length * common // max(1, len(text)))
 
     async def _generated(self, task: _Task) -> AsyncIterator[tuple[str, Sequence[Token], str | None]]:
-        """Text, its tokens, and at last why it ended; each token by itself, but for characters in pieces."""
+        """Text, its tokens, and at the end the reason; each token separately, except for the pieces of a character."""
         script = self.script_for(task.prompt)
         tokens = script.tokens(task.wanted, forced=task.body.get("ignore_eos", False))
         if "progress" in self.faults or task.body.get("return_progress"):
@@ -229,17 +229,17 @@ def _native(task: _Task, text: str, tokens: Sequence[Token], end: str | None) ->
     if end:
         return [_FAILED if end == "error" else task.final(end)]
     counts = {"tokens_predicted": task.predicted, "tokens_evaluated": task.length}
-    said = {"index": 0, "content": text, "stop": False, "id_slot": -1, **counts}
+    payload = {"index": 0, "content": text, "stop": False, "id_slot": -1, **counts}
     if text == "progress":
-        return [{**said, "content": "", "tokens": [0], "timings": task.timings(), "prompt_progress": _PROGRESS}]
-    said["tokens"] = [tokens[-1].id] if task.body.get("return_tokens") else []
+        return [{**payload, "content": "", "tokens": [0], "timings": task.timings(), "prompt_progress": _PROGRESS}]
+    payload["tokens"] = [tokens[-1].id] if task.body.get("return_tokens") else []
     if task.body.get("n_probs") or task.body.get("logprobs"):
-        said["completion_probabilities"] = [_probability(tokens[-1], text)]
-    return [said]
+        payload["completion_probabilities"] = [_probability(tokens[-1], text)]
+    return [payload]
 
 
 def _text(task: _Task, text: str, tokens: Sequence[Token], end: str | None) -> list[dict[str, Any]]:
-    """Chunks of ``/v1/completions``; the last one has the usage, asked for or not."""
+    """Chunks of ``/v1/completions``; the last one always has the usage."""
     native = _native(task, text, tokens, end)
     if end == "error":
         return native
@@ -255,7 +255,7 @@ def _text(task: _Task, text: str, tokens: Sequence[Token], end: str | None) -> l
 
 
 def _chat(task: _Task, text: str, tokens: Sequence[Token], end: str | None) -> list[dict[str, Any]]:
-    """Chunks of ``/v1/chat/completions``: the role comes with the first token, ids not at all."""
+    """Chunks of ``/v1/chat/completions``: the role comes with the first token, and there are no ids."""
     if end == "error":
         return [_FAILED]
     head = {"created": 1, "id": "c", "model": "m", "system_fingerprint": "b11434-fake", "object": _CHUNK}

@@ -7,7 +7,7 @@ _SPEC = ("none", "draft-simple", "draft-eagle3", "draft-mtp", "ngram-simple", "n
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Of b11434."""
+    """The flags of b11434."""
     made = argparse.ArgumentParser(prog="llama-server", allow_abbrev=False)
     add = made.add_argument
     add("-m", "--model", default="model.gguf")
@@ -43,5 +43,5 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def defaults(*words: str) -> argparse.Namespace:
-    """A command line without the needless."""
+    """A minimal command line and these words."""
     return arguments().parse_args(["--metrics", *words])

@@ -46,7 +46,7 @@ class FakeLlamaCppPython(Answering):
         self.flags = flags or arguments().parse_args(["--model", "m.gguf", "--interrupt_requests", "false"])
         self.key = self.key or os.environ.get("API_KEY")
         self.running = self.most_running = 0
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._waiting = 0
 
     def routes(self) -> list[web.RouteDef]:
@@ -82,7 +82,7 @@ class FakeLlamaCppPython(Answering):
             return web.json_response({"error": error}, status=500)
         async with self.stream(request) as response:
             self._waiting += 1
-            async with self._one:
+            async with self._lock:
                 self._waiting -= 1
                 self.running += 1
                 self.most_running = max(self.most_running, self.running)
@@ -106,15 +106,15 @@ class FakeLlamaCppPython(Answering):
                 if self.flags.interrupt_requests and self._waiting:
                     raise ConnectionResetError  # the body breaks off
                 if token.text and not token.special:
-                    said = {"delta": {"content": token.text}} if is_chat else {"text": token.text}
-                    await response.write(event({**head, "choices": [_choice(said)]}))
-        said = {"delta": {}} if is_chat else {"text": ""}
+                    part = {"delta": {"content": token.text}} if is_chat else {"text": token.text}
+                    await response.write(event({**head, "choices": [_choice(part)]}))
+        part = {"delta": {}} if is_chat else {"text": ""}
         reason = "stop" if ended(tokens) else "length"
-        await response.write(event({**head, "choices": [{**_choice(said), "finish_reason": reason}]}) + DONE)
+        await response.write(event({**head, "choices": [{**_choice(part), "finish_reason": reason}]}) + DONE)
 
 
-def _choice(said: dict) -> dict[str, Any]:
-    return {"index": 0, **said, "logprobs": None, "finish_reason": None}
+def _choice(part: dict) -> dict[str, Any]:
+    return {"index": 0, **part, "logprobs": None, "finish_reason": None}
 
 
 def main() -> None:

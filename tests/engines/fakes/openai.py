@@ -19,7 +19,7 @@ _SHARED = {
     "prompt_cache_key", "prompt_cache_retention", "seed", "stop", "n", "frequency_penalty", "presence_penalty",
     "logit_bias",
 }  # fmt: skip
-KNOWN = {
+FIELDS = {
     "chat": _SHARED | {"messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs",
                        "reasoning_effort", "response_format", "tools", "tool_choice"},
     "completions": _SHARED | {"prompt", "max_tokens", "logprobs", "best_of", "echo", "suffix"},
@@ -73,21 +73,21 @@ class FakeOpenAi(Answering):
     async def _chunks(
         self, request: web.Request, body: dict, head: dict, prompt: Prompt, wanted: int
     ) -> web.StreamResponse:
-        """The stream of chat and of completions."""
+        """The stream of a chat or a completion."""
         options = body.get("stream_options") or {}
         padding = itertools.cycle(["k3", "9xQ", "p"] if options.get("include_obfuscation", True) else [""])
         script = self.script_for(prompt)
         tokens = script.tokens(wanted)
 
         def written(choice: dict) -> bytes:
-            told = {**head, "choices": [choice], **({"usage": None} if options.get("include_usage") else {})}
+            chunk = {**head, "choices": [choice], **({"usage": None} if options.get("include_usage") else {})}
             pad = next(padding)
-            return event({**told, "obfuscation": pad} if pad else told)
+            return event({**chunk, "obfuscation": pad} if pad else chunk)
 
         async with self.stream(request) as response:
             if "messages" in body:
                 await response.write(written(_choice(body, {"role": "assistant", "content": "", "refusal": None})))
-            async for group in self._said(script, tokens):
+            async for group in self._streamed(script, tokens):
                 if group is None:
                     await response.write(event({"error": _FAILURE}))
                     return response
@@ -124,7 +124,7 @@ class FakeOpenAi(Answering):
             place = {"item_id": "m1", "output_index": 0, "content_index": 0}
             part_ = {"type": "output_text", "text": "", "annotations": []}
             await response.write(written("response.content_part.added", **place, part=part_))
-            async for group in self._said(script, tokens):
+            async for group in self._streamed(script, tokens):
                 if group is None:
                     failed = {**_response("failed"), "error": {"code": "server_error", "message": _FAILURE["message"]}}
                     await response.write(written("response.failed", response=failed))
@@ -165,8 +165,8 @@ class FakeOpenAi(Answering):
             {"kind": f"response.{named}", "response": whole},
         ]
 
-    async def _said(self, script: Script, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token] | None]:
-        """The tokens as they come; None where it fails."""
+    async def _streamed(self, script: Script, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token] | None]:
+        """The groups of tokens in time; None when the answer fails."""
         count, breaks = 0, fails_after(script)
         async for group in script.paced(tokens):
             if breaks is not None and count >= breaks:
@@ -176,7 +176,7 @@ class FakeOpenAi(Answering):
             yield group
 
     def _usage(self, prompt: Prompt, script: Script, tokens: Sequence[Token]) -> dict[str, Any]:
-        """Thoughts that are never shown are counted; the end of sequence is too, though it is no text."""
+        """Hidden thoughts are counted; so is the end of sequence, although it has no text."""
         asked, hidden = self.count(prompt), part(script, "hidden")
         made = len(tokens) + hidden
         return {
@@ -195,21 +195,21 @@ class FakeOpenAi(Answering):
             return _refused(401)
         body = msgspec.json.decode(await request.read(), type=dict)
         self.bodies.append(body)
-        if unknown := sorted(set(body) - KNOWN[route]):
+        if unknown := sorted(set(body) - FIELDS[route]):
             return _refused(400, f"Unrecognized request argument supplied: {unknown[0]}")
         return body
 
 
 def _refused(status: int, message: str | None = None) -> web.Response:
     kind, usual = _ERRORS[status]
-    told = {"message": message or usual, "type": kind, "param": None, "code": None}
-    return web.json_response({"error": told}, status=status, headers={"retry-after": "0"})
+    error = {"message": message or usual, "type": kind, "param": None, "code": None}
+    return web.json_response({"error": error}, status=status, headers={"retry-after": "0"})
 
 
 def _response(status: str) -> dict[str, Any]:
     fixed = {"created_at": 1, "model": "m", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    told = {"id": "r1", "object": "response", "status": status, "output": [], "usage": None, "error": None}
-    return {**told, "incomplete_details": None, **fixed}
+    response = {"id": "r1", "object": "response", "status": status, "output": [], "usage": None, "error": None}
+    return {**response, "incomplete_details": None, **fixed}
 
 
 def _choice(body: dict, delta: dict, tokens: Sequence[Token] = ()) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _logprobs(body: dict, tokens: Sequence[Token]) -> list[dict[str, Any]]:
 
 
 def _split(script: Script, tokens: Sequence[Token], group: Sequence[Token]) -> list[tuple[str, str]]:
-    """The texts of a group that are not empty, and under which name a chat says them."""
+    """The non-empty texts of a group, each with its field name in a chat."""
     thoughts = {id(token) for token in tokens[: part(script, "thinking")]}
     texts = (
         (shown([token for token in group if id(token) in thoughts]), "reasoning_content"),

@@ -1,8 +1,8 @@
 """The server of Quill, the imaginary engine of docs/adapters.md: the OpenAI format with forced lengths and token ids.
 
-Faults: ``never-ready`` (/health answers 503), ``starve`` (it asks for more memory than it may have before it listens),
-``starve-later`` (so does its first measured answer), ``starve-crowded`` (so does its fifth at a time), ``crash`` (it
-ends before it listens).
+Faults: ``never-ready`` (/health answers 503), ``starve`` (it runs out of memory before it listens), ``starve-later``
+(at its first measured answer), ``starve-crowded`` (at its fifth concurrent answer), ``crash`` (it ends before it
+listens).
 """
 
 import argparse
@@ -26,13 +26,13 @@ class FakeQuill(Fake):
 
     Args:
         name: what requests must call the model.
-        told: what /version says besides.
+        version_fields: further fields of /version.
     """
 
-    def __init__(self, script: Script, faults: list[str], name: str, told: dict[str, Any]) -> None:
+    def __init__(self, script: Script, faults: list[str], name: str, version_fields: dict[str, Any]) -> None:
         super().__init__(script, faults)
         self.name = name
-        self.told = told
+        self.version_fields = version_fields
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -47,7 +47,7 @@ class FakeQuill(Fake):
         return web.Response(status=503 if "never-ready" in self.faults else 200)
 
     async def version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": VERSION, **self.told})
+        return web.json_response({"version": VERSION, **self.version_fields})
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=f"quill_running {self.open}\nquill_waiting 0\n")
@@ -66,9 +66,9 @@ class FakeQuill(Fake):
         async with self.stream(request) as response:
             async for group in self.script.paced(tokens):
                 text = "".join(token.text for token in group)
-                said = {"delta": {"content": text}} if "messages" in body else {"text": text}
+                content = {"delta": {"content": text}} if "messages" in body else {"text": text}
                 ids = [token.id for token in group]
-                await response.write(event({"choices": [{"index": 0, **said, "token_ids": ids}]}))
+                await response.write(event({"choices": [{"index": 0, **content, "token_ids": ids}]}))
             usage = {"prompt_tokens": None, "completion_tokens": len(tokens)}
             await response.write(event({"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]}))
             await response.write(event({"choices": [], "usage": usage}))
@@ -77,7 +77,7 @@ class FakeQuill(Fake):
 
 
 def starve() -> None:
-    """Ask for more memory than there may be, and end of it, as an engine does whose step loop fails."""
+    """Exceed the memory limit and end, like an engine whose step loop fails."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
     try:
         bytearray(1 << 32)
@@ -103,8 +103,8 @@ def main() -> None:
         starve()
     if "crash" in options.fault:
         sys.exit("quill: the model is torn: 3 of 5 tensors")
-    told = {"ink": options.ink, "slots": options.slots}
-    fake = FakeQuill(Script(options.gap_s, options.gap_s), options.fault, options.name, told)
+    version_fields = {"ink": options.ink, "slots": options.slots}
+    fake = FakeQuill(Script(options.gap_s, options.gap_s), options.fault, options.name, version_fields)
     serve(fake, int(options.listen.rpartition(":")[2]))
 
 

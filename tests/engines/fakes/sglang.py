@@ -33,7 +33,7 @@ DONE = event("[DONE]")
 
 
 def words(text: str) -> list[int]:
-    """Ids of a prompt where no tokenizer is given."""
+    """Ids of a prompt if no tokenizer is given."""
     return [sum(word.encode()) for word in text.split()]
 
 
@@ -42,8 +42,8 @@ class FakeSglang(Fake):
 
     Args:
         script: what it generates.
-        faults: of those above.
-        encode: ids of a text.
+        faults: some of those above.
+        encode: the ids of a text.
         flags: of the command line.
     """
 
@@ -80,7 +80,7 @@ class FakeSglang(Fake):
             web.get("/metrics", self.metrics),
         ]
 
-    # What is no load.
+    # Requests outside the load.
 
     async def ready(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -136,14 +136,14 @@ class FakeSglang(Fake):
         if len(ids) + wanted > self.context:
             return web.json_response({"error": {"message": self._too_long(ids, wanted)}}, status=400)
         async with self.stream(request) as response:
-            said: list[Token] = []
+            tokens: list[Token] = []
             async for new, meta in self._answer(ids, wanted, forced=forced):
                 if meta is None:
                     message = {"message": "CUDA error", "type": "invalid_request_error", "code": 500}
                     await response.write(event({"error": {**message, "retryable": False}}))
                     break
-                said += new
-                shown = new if self.flags.incremental_streaming_output else said
+                tokens += new
+                shown = new if self.flags.incremental_streaming_output else tokens
                 if body.get("return_logprob"):
                     meta["output_token_logprobs"] = [[token.logprob, token.id, None] for token in shown]
                     meta["output_token_logprobs_length"] = len(shown)
@@ -181,12 +181,12 @@ class FakeSglang(Fake):
                 if not count and kind != "text_completion":
                     await response.write(event({**head, "choices": [_delta({"role": "assistant", "content": ""})]}))
                 count += len(new)
-                so_far = self._usage(ids, count, meta) if _told(body, "continuous_usage_stats") else None
+                so_far = self._usage(ids, count, meta) if _stream_option(body, "continuous_usage_stats") else None
                 await response.write(event({**head, "choices": [_choice(body, new, meta, kind)], "usage": so_far}))
             if kind != "text_completion":
                 ended = {**_delta({}), "finish_reason": meta["finish_reason"]["type"]}
                 await response.write(event({**head, "choices": [ended]}))
-            if _told(body, "include_usage"):
+            if _stream_option(body, "include_usage"):
                 await response.write(event({**head, "choices": [], "usage": self._usage(ids, count, meta)}))
             await response.write(DONE)
         return response
@@ -207,7 +207,7 @@ class FakeSglang(Fake):
     async def _answer(
         self, ids: list[int], wanted: int, *, forced: bool
     ) -> AsyncIterator[tuple[Sequence[Token], dict[str, Any] | None]]:
-        """What each event adds, and its ``meta_info``; None in place of that where it fails."""
+        """The new tokens of each event, and its ``meta_info``; None instead of it when the answer fails."""
         cached = max((_common(ids, seen) for seen in self._seen), default=0)
         cached = 0 if self.flags.disable_radix_cache else min(cached, len(ids) - 1)
         self._seen.append(ids)
@@ -254,16 +254,16 @@ def _refused(message: str) -> web.Response:
 
 
 def _delta(delta: dict) -> dict[str, Any]:
-    told = {"reasoning_content": None, **delta}
-    return {"index": 0, "delta": told, "logprobs": None, "finish_reason": None, "matched_stop": None}
+    fields = {"reasoning_content": None, **delta}
+    return {"index": 0, "delta": fields, "logprobs": None, "finish_reason": None, "matched_stop": None}
 
 
 def _choice(body: dict, new: Sequence[Token], meta: dict, kind: str) -> dict[str, Any]:
-    """One choice of a chunk; in a chat the reason why it ended comes in a chunk of its own."""
+    """One choice of a chunk; in a chat the finish reason comes in a chunk of its own."""
     text = "".join(token.text for token in new if not token.special)
     if kind != "text_completion":
-        said = [{"token": token.text, "logprob": token.logprob, "bytes": None, "top_logprobs": []} for token in new]
-        return {**_delta({"content": text}), "logprobs": {"content": said} if body.get("logprobs") else None}
+        logprobs = [{"token": token.text, "logprob": token.logprob, "bytes": None, "top_logprobs": []} for token in new]
+        return {**_delta({"content": text}), "logprobs": {"content": logprobs} if body.get("logprobs") else None}
     reason = meta["finish_reason"] or {}
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason.get("type")}
     if body.get("logprobs") is not None:
@@ -300,5 +300,5 @@ if __name__ == "__main__":
     main()
 
 
-def _told(body: dict, option: str) -> bool:
+def _stream_option(body: dict, option: str) -> bool:
     return bool((body.get("stream_options") or {}).get(option))

@@ -1,10 +1,10 @@
-"""The command line of the fake SGLang: those of the real server's flags that an experiment can set."""
+"""The command line of the fake SGLang: the real server's flags that an experiment can set."""
 
 import argparse
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Anything that the real server does not know ends the program, as there."""
+    """An unknown flag ends the program, as in the real server."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--model-path", required=True)
     parser.add_argument("--host", default="127.0.0.1")

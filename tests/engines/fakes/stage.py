@@ -1,6 +1,6 @@
 """Base of the fake engines: a script of tokens and times, faults on request, and a port. Independent of any protocol.
 
-A fake follows the engine's protocol file to the byte. Fakes run inside a test (:func:`running`) or as a program
+Each fake follows the engine's protocol file byte for byte. Fakes run inside a test (:func:`running`) or as a program
 (:func:`serve`) that a launcher can start, stop and kill.
 """
 
@@ -31,8 +31,8 @@ class Script(msgspec.Struct, frozen=True):
     Attributes:
         ttft_s: from the request to the first token.
         gap_s: between tokens.
-        natural_length: tokens after which the "model" ends by itself, where it is not forced on; 0 for never.
-        group: tokens that come in one chunk, as with speculation or a stream interval.
+        natural_length: tokens after which the "model" ends by itself, unless the length is forced; 0 for never.
+        group: tokens in one chunk, as with speculation or a stream interval.
     """
 
     ttft_s: float = 0.0
@@ -41,19 +41,19 @@ class Script(msgspec.Struct, frozen=True):
     group: int = 1
 
     def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
-        """The answer: ``wanted`` tokens, or fewer where the model ends first and may."""
+        """The answer: ``wanted`` tokens, or fewer if the model ends first and is allowed to."""
         ends = self.natural_length and self.natural_length < wanted and not forced
         count = self.natural_length - 1 if ends else wanted
-        said = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
-        return [*said, Token(EOS_ID, "</s>", special=True)] if ends else said
+        tokens = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
+        return [*tokens, Token(EOS_ID, "</s>", special=True)] if ends else tokens
 
     def groups(self, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-        """The tokens as they come together."""
+        """The tokens, divided into chunks."""
         for start in range(0, len(tokens), self.group):
             yield tokens[start : start + self.group]
 
     async def paced(self, tokens: Sequence[Token]) -> AsyncIterator[Sequence[Token]]:
-        """The groups at their times."""
+        """The chunks at their times."""
         for number, group in enumerate(self.groups(tokens)):
             await asyncio.sleep(self.gap_s * len(group) if number else self.ttft_s)
             yield group
@@ -64,9 +64,9 @@ class Fake:
 
     Attributes:
         script: what it generates.
-        faults: names of faults that it commits; each fake says which it knows.
-        bodies: every request body so far, in order: what tests look at.
-        open: answers under way.
+        faults: names of its faults; each fake lists those that it knows.
+        bodies: every request body so far, in order, for tests to check.
+        open: answers in progress.
         dropped: answers whose client hung up.
     """
 
@@ -78,11 +78,11 @@ class Fake:
         self.dropped = 0
 
     def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
+        """The routes of the fake."""
         raise AssertionError("a fake has routes")
 
     def app(self) -> web.Application:
-        """The application; /health and the like are the fake's own."""
+        """The application with the fake's routes, including /health and the like."""
         made = web.Application(client_max_size=1 << 26)
         made.add_routes(self.routes())
         return made
@@ -104,7 +104,7 @@ class Fake:
 
 
 def event(data: object, name: str | None = None) -> bytes:
-    """One server-sent event with JSON in it (or text as it is), with an ``event:`` line where it has a name."""
+    """One server-sent event with JSON (or a text as it is), and an ``event:`` line if it has a name."""
     payload = data.encode() if isinstance(data, str) else msgspec.json.encode(data)
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + payload + b"\n\n"
@@ -112,7 +112,7 @@ def event(data: object, name: str | None = None) -> bytes:
 
 @contextlib.asynccontextmanager
 async def running(fake: Fake, port: int = 0) -> AsyncGenerator[str]:
-    """The fake on a port of 127.0.0.1; yields its base URL."""
+    """Serve the fake on a port of 127.0.0.1; yields its base URL."""
     runner = web.AppRunner(fake.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

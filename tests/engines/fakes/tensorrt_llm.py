@@ -1,7 +1,8 @@
-"""A fake of trtllm-serve, to the byte of its protocol file.
+"""A fake of trtllm-serve that follows its protocol file byte for byte.
 
 Faults: ``break`` breaks the connection after the first chunk, ``break-at-end`` before the counts, ``no-done`` ends
-without the end mark, ``gives-up`` ends with a finish reason of its own, ``too-long`` and ``unsupported`` refuse.
+without the end mark, ``gives-up`` ends with the finish reason of an abandoned request, ``too-long`` and ``unsupported``
+refuse.
 """
 
 import asyncio
@@ -31,10 +32,10 @@ class TensorRtLlmFake(Fake):
     """The server.
 
     Attributes:
-        config: what the YAML file said.
-        reads: times that somebody read, and so emptied, the iterations.
-        health_generations: times that the check was asked for which generates a token.
-        slow_s: how much later each of the next iterations is, first one first: autotuning and the like.
+        config: the contents of the YAML file.
+        reads: how often the iterations were read, and so emptied.
+        health_generations: how often the health check that generates a token was called.
+        slow_s: extra time of each of the next iterations, in order, such as autotuning.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class TensorRtLlmFake(Fake):
         return web.json_response({"object": "list", "data": [model]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        """The iterations since the last call; waits a while for the first one."""
+        """The iterations since the last call; waits a short time for the first one."""
         self.reads += 1
         if not self._iterations:
             await asyncio.sleep(self._wait_s)
-        told = list(self._iterations)
+        records = list(self._iterations)
         self._iterations.clear()
-        return web.json_response(told)
+        return web.json_response(records)
 
     async def _prometheus(self, _: web.Request) -> web.Response:
         labels = '{engine_type="undefined",model_name="undefined"}'
@@ -116,7 +117,9 @@ class TensorRtLlmFake(Fake):
                 return web.json_response(flat, status=status)
         self._number += 1
         prompt = body.get("prompt") or body.get("messages") or ""
-        cached = self._look_up(prompt if isinstance(prompt, str) else "\n".join(said["content"] for said in prompt))
+        cached = self._look_up(
+            prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+        )
         async with self.stream(request) as response:
             writing = _Writing(self, body, api, self._number, self._count(prompt), cached)
             async for chunk, is_last in self._chunks(body, writing):
@@ -145,10 +148,10 @@ class TensorRtLlmFake(Fake):
             return 0
         words = prompt.split()
         heads = [" ".join(words[:end]) for end in range(BLOCK_TOKENS, len(words), BLOCK_TOKENS)]
-        found = sum(head in self._seen for head in heads)
+        reused = sum(head in self._seen for head in heads)
         self._seen.update(heads)
-        self._reused, self._missed = self._reused + found, self._missed + len(heads) - found
-        return found * BLOCK_TOKENS
+        self._reused, self._missed = self._reused + reused, self._missed + len(heads) - reused
+        return reused * BLOCK_TOKENS
 
     def _iterate(self, group: Sequence[Token]) -> None:
         self._iteration += 1
@@ -223,15 +226,15 @@ class _Writing:
         return event({**self._head, "choices": [], "usage": counts})
 
     def _chat(self, group: Sequence[Token], text: str, finish: str | None) -> bytes:
-        """Null fields are left out; the role comes with the first answer of the engine, a blank behind its data."""
+        """Null fields are omitted; the role comes with the engine's first answer, with a blank after its data."""
         opening = event({**self._head, "choices": [{"index": 0, "delta": {"role": "assistant"}}]})
         choice: dict[str, Any] = {"index": 0, "delta": {"content": text, "reasoning_content": ""}}
         if self._body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": t.text, "logprob": t.logprob, "bytes": []} for t in group]}
         if finish:
             choice["finish_reason"] = finish
-        said = event({**self._head, "choices": [choice]})
-        return opening.removesuffix(b"\n\n") + b" \n\n" + said if self._chunks == 1 else said
+        content = event({**self._head, "choices": [choice]})
+        return opening.removesuffix(b"\n\n") + b" \n\n" + content if self._chunks == 1 else content
 
     def _log_probs(self, group: Sequence[Token]) -> dict[str, Any] | None:
         if not self._body.get("logprobs"):
@@ -242,10 +245,10 @@ class _Writing:
         }  # fmt: skip
 
 
-def _schema(body: dict[str, Any], known: set[str]) -> str | None:
-    """What a strict schema complains of, or None."""
+def _schema(body: dict[str, Any], fields: set[str]) -> str | None:
+    """The complaint of a strict schema, or None."""
     stream_options = body.get("stream_options")
-    extra = sorted({*body} - known) + sorted({*(stream_options or {})} - {"include_usage", "continuous_usage_stats"})
+    extra = sorted({*body} - fields) + sorted({*(stream_options or {})} - {"include_usage", "continuous_usage_stats"})
     wrong = [name for name, kind in _TYPES.items() if name in body and type(body[name]) is not kind]
     if extra:
         return (

@@ -22,11 +22,11 @@ _INNER = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """``trtllm-serve``: check every word and every key, print what it understood, load, serve."""
+    """``trtllm-serve``: check every flag and every key, print the result, load, serve."""
     flags = vars(_parser().parse_args(list(argv)))
     config = json.loads(Path(flags["config"]).read_text(encoding="utf-8")) if flags["config"] else {}  # JSON is YAML
     if unknown := [name for name in config if name not in _KEYS] + [
-        name for part, known in _INNER.items() for name in config.get(part, ()) if name not in known
+        name for part, keys in _INNER.items() for name in config.get(part, ()) if name not in keys
     ]:
         sys.exit(f"Extra inputs are not permitted: {unknown}")
     print(json.dumps({"flags": flags, "config": config}), flush=True)

@@ -22,7 +22,7 @@ from tests.engines.fakes.stage import Script, Token, event, serve
 from tests.engines.fakes.tgi_flags import Flags, arguments, resolved
 
 PIECE_TOKENS = 1024
-"""Longer answers return to the queue after every this many tokens."""
+"""Longer answers return to the queue each time after this many tokens."""
 DONE = event("[DONE]")
 _STATUS = {"validation": 422, "overloaded": 429, "generation": 424, "incomplete_generation_stream": 500}
 Event = dict[str, Any]
@@ -52,7 +52,7 @@ class FakeTgi(Answering):
             web.get("/metrics", self.metrics),
         ]
 
-    # What is no load.
+    # Requests outside the load.
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -68,7 +68,7 @@ class FakeTgi(Answering):
         })  # fmt: skip
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """A series is there after its first use only."""
+        """A series appears only after its first use."""
         lines = ["# TYPE tgi_batch_max_total_tokens gauge", f"tgi_batch_max_total_tokens {self.flags.budget}"]
         if self.totals:
             lines += ["# TYPE tgi_queue_size gauge", "tgi_queue_size 0", f"tgi_batch_current_size {self.running}"]
@@ -97,10 +97,12 @@ class FakeTgi(Answering):
         details = params.get("details", False)
         answer = self._answer(body["inputs"], params.get("max_new_tokens", 1024), _invalid(params))
         async with aclosing(answer), self.stream(request, **self._headers(body["inputs"])) as response:
-            async for said in answer:
+            async for answer_event in answer:
                 if "comments" in self.faults:
                     await response.write(b":\n\n")
-                await response.write(event(said if details or "error" in said else {**said, "details": None}))
+                await response.write(
+                    event(answer_event if details or "error" in answer_event else {**answer_event, "details": None})
+                )
         return response
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
@@ -112,8 +114,8 @@ class FakeTgi(Answering):
         if isinstance(body, web.Response):
             return body
         if body.get("suffix"):
-            told = {"error": "Suffix is not supported and can be achieved by preprocessing the prompt."}
-            return web.json_response({**told, "error_type": "suffix not supported"}, status=422)
+            refusal = {"error": "Suffix is not supported and can be achieved by preprocessing the prompt."}
+            return web.json_response({**refusal, "error_type": "suffix not supported"}, status=422)
         prompt = body["prompt"] if isinstance(body["prompt"], str) else body["prompt"][0]
         return await self._openai(request, body, prompt)
 
@@ -125,18 +127,18 @@ class FakeTgi(Answering):
                 "system_fingerprint": "3.3.6-dev0-sha-db931fc"}  # fmt: skip
         answer = self._answer(prompt, wanted, None)
         async with aclosing(answer), self.stream(request, **self._headers(prompt)) as response:
-            async for said in answer:
-                if "error" in said:
-                    told = {"message": said["error"], "http_status_code": _STATUS[said["error_type"]]}
-                    await response.write(event({"error": told}))
+            async for answer_event in answer:
+                if "error" in answer_event:
+                    error = {"message": answer_event["error"], "http_status_code": _STATUS[answer_event["error_type"]]}
+                    await response.write(event({"error": error}))
                     break
-                for chunk in _chunks(body, said, is_chat=is_chat):
+                for chunk in _chunks(body, answer_event, is_chat=is_chat):
                     await response.write(event({**head, **chunk}))
             await response.write(DONE)
         return response
 
     async def _body(self, request: web.Request, needed: str) -> dict | web.Response:
-        """The request's body, or the web framework's own refusal, which is no JSON."""
+        """The request's body, or the web framework's own refusal, which is not JSON."""
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.Response(status=401)
         if request.content_type != "application/json":
@@ -157,7 +159,7 @@ class FakeTgi(Answering):
         return {**kind, "X-Accel-Buffering": "no"}
 
     async def _answer(self, prompt: Prompt, wanted: int, problem: str | None) -> AsyncGenerator[Event]:
-        """The events of ``/generate_stream``, of which the other routes' are made."""
+        """The events of ``/generate_stream``; the other routes convert them."""
         self._count("tgi_request_count")
         length = self.count(prompt)
         problem = problem or self._too_long(length, wanted)
@@ -170,8 +172,8 @@ class FakeTgi(Answering):
             generated = self._generated(prompt, length, min(wanted, self.flags.max_total_tokens - length))
             try:
                 async with aclosing(generated):
-                    async for said in generated:
-                        yield said
+                    async for answer_event in generated:
+                        yield answer_event
             finally:
                 self.running -= 1
 
@@ -186,7 +188,7 @@ class FakeTgi(Answering):
                     self.prefills += 1
                     await asyncio.sleep(script.ttft_s)
                 self._broken_batches += count == breaks
-                if batches != self._broken_batches:  # whoever broke it: a failed batch fails every request in it
+                if batches != self._broken_batches:  # whichever request broke it: a failed batch fails all its requests
                     yield self._failure("generation", "Request failed during generation: Server error: CUDA error")
                     return
                 if "unfinished" in self.faults and count == len(tokens) - 1:
@@ -209,7 +211,7 @@ class FakeTgi(Answering):
         return {"error": message, "error_type": kind}
 
     def _too_long(self, length: int, wanted: int) -> str | None:
-        """Only the first piece is checked against the whole."""
+        """Only the first piece is checked against the total."""
         flags, wanted = self.flags, min(wanted, PIECE_TOKENS)
         if length > flags.max_input_tokens:
             return f"`inputs` must have less than {flags.max_input_tokens} tokens. Given: {length}"
@@ -220,7 +222,7 @@ class FakeTgi(Answering):
 
 
 def _invalid(params: dict) -> str | None:
-    """What is wrong with native parameters."""
+    """The error in native parameters, or None."""
     if params.get("max_new_tokens", 1) <= 0:
         return "`max_new_tokens` must be strictly positive"
     if params.get("temperature") is not None and params["temperature"] <= 0:
@@ -236,13 +238,13 @@ def _event(token: Token, index: int, whole: Any, length: int) -> Event:
     if whole:
         reason = "eos_token" if ended(whole) else "length"
         details = {"finish_reason": reason, "generated_tokens": len(whole), "seed": None, "input_length": length}
-    said = {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
-    return {"index": index, "token": said, "generated_text": shown(whole) if whole else None, "details": details}
+    fields = {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
+    return {"index": index, "token": fields, "generated_text": shown(whole) if whole else None, "details": details}
 
 
-def _chunks(body: dict, said: Event, *, is_chat: bool) -> list[Event]:
-    """What an OpenAI route makes of an event."""
-    token, details = said["token"], said["details"]
+def _chunks(body: dict, answer_event: Event, *, is_chat: bool) -> list[Event]:
+    """The chunks that an OpenAI route makes of an event."""
+    token, details = answer_event["token"], answer_event["details"]
     usage = details and {"prompt_tokens": details["input_length"], "completion_tokens": details["generated_tokens"],
                          "total_tokens": details["input_length"] + details["generated_tokens"]}  # fmt: skip
     reason = details and details["finish_reason"]

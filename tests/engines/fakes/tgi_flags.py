@@ -31,7 +31,7 @@ _DEFAULT_TOKENS = 4096
 
 
 class Flags(msgspec.Struct):
-    """What the fake serves by."""
+    """The settings of the fake."""
 
     model_id: str
     port: int
@@ -42,13 +42,13 @@ class Flags(msgspec.Struct):
     max_input_tokens: int
     max_total_tokens: int
     budget: int
-    """``max_batch_total_tokens``, which the warm-up finds where it is not given."""
+    """``max_batch_total_tokens``, which the warm-up determines if it is not given."""
     given: dict
-    """Every flag, as it was parsed."""
+    """All parsed flags."""
 
 
 def arguments() -> argparse.ArgumentParser:
-    """Anything that the launcher does not know ends the program, as there."""
+    """An unknown flag ends the program, as in the real launcher."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for kind, names in ((int, _NUMBERS), (float, _SHARES), (str, _WORDS)):
         for name, default in names.items():
@@ -61,12 +61,12 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def _variable(name: str, default: object) -> object:
-    """The flag's variable, except where every shell has one of that name."""
+    """The flag's variable, except for a name that every shell defines."""
     return default if name == "hostname" else os.environ.get(name.upper().replace("-", "_"), default)
 
 
 def resolved(given: argparse.Namespace) -> Flags:
-    """The launcher's own defaults and refusals."""
+    """The launcher's defaults and refusals."""
     longest = given.max_input_tokens or _DEFAULT_TOKENS - 1
     whole = given.max_total_tokens or _DEFAULT_TOKENS
     if longest >= whole:

@@ -55,8 +55,8 @@ class TritonFake(Fake):
         if "full" in self.faults:
             return _error("[request id: <id_unknown>] Exceeds maximum queue size")
         async with self.stream(request) as response:
-            async for said in self._events(model, body, is_llm_api=is_llm_api):
-                await response.write(event(said if "error" in said else {"model_name": model, **_HEAD, **said}))
+            async for answer in self._events(model, body, is_llm_api=is_llm_api):
+                await response.write(event(answer if "error" in answer else {"model_name": model, **_HEAD, **answer}))
                 if "break" in self.faults:
                     assert request.transport is not None
                     request.transport.abort()
@@ -90,7 +90,7 @@ class TritonFake(Fake):
 
 
 class TritonMetrics(Fake):
-    """Its page of metrics, on a port of its own."""
+    """The metrics page, on a separate port."""
 
     def __init__(self, server: TritonFake) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def _error(message: str) -> web.Response:
 
 
 def main(argv: Sequence[str]) -> None:
-    """``tritonserver``: check every word, print what it understood, serve requests and metrics."""
+    """``tritonserver``: check every flag, print the result, serve requests and metrics."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--model-repository", required=True)
     parser.add_argument("--http-address", default="0.0.0.0", choices=("127.0.0.1",))

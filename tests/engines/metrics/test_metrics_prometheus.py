@@ -33,28 +33,28 @@ wait_seconds_created 1.7e+09
 
 
 def read(page: str) -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = {}
+    by_name: dict[str, list[Sample]] = {}
     for sample in samples(page):
-        found.setdefault(sample.name, []).append(sample)
-    return found
+        by_name.setdefault(sample.name, []).append(sample)
+    return by_name
 
 
 def test_numbers_come_with_their_names_and_labels():
-    found = read(PAGE)
-    assert found["requests_total"] == [
+    by_name = read(PAGE)
+    assert by_name["requests_total"] == [
         Sample("requests_total", {"method": "post", "code": "200"}, 1027.0),
         Sample("requests_total", {"method": "post", "code": "400"}, 3.0),
     ]
-    assert found["plain"] == [Sample("plain", {}, 7.0)]
-    assert found["padded"] == [Sample("padded", {"a": "1"}, 12.5)]
-    assert found["negative"][0].value == -0.5
-    assert found["small"][0].value == 1.5e-9
+    assert by_name["plain"] == [Sample("plain", {}, 7.0)]
+    assert by_name["padded"] == [Sample("padded", {"a": "1"}, 12.5)]
+    assert by_name["negative"][0].value == -0.5
+    assert by_name["small"][0].value == 1.5e-9
 
 
 def test_a_timestamp_or_an_exemplar_behind_the_value_is_not_the_value():
-    found = read(PAGE)
-    assert found["requests_total"][0].value == 1027
-    assert found["wait_seconds_bucket"][0] == Sample("wait_seconds_bucket", {"le": "0.1"}, 8.0)
+    by_name = read(PAGE)
+    assert by_name["requests_total"][0].value == 1027
+    assert by_name["wait_seconds_bucket"][0] == Sample("wait_seconds_bucket", {"le": "0.1"}, 8.0)
 
 
 def test_labels_may_hold_quotes_braces_backslashes_and_ends_of_lines():
@@ -62,9 +62,9 @@ def test_labels_may_hold_quotes_braces_backslashes_and_ends_of_lines():
 
 
 def test_values_that_are_no_number_or_have_no_end_are_told_as_such():
-    found = read(PAGE)
-    assert math.isnan(found["nothing"][0].value)
-    assert (found["most"][0].value, found["least"][0].value) == (math.inf, -math.inf)
+    by_name = read(PAGE)
+    assert math.isnan(by_name["nothing"][0].value)
+    assert (by_name["most"][0].value, by_name["least"][0].value) == (math.inf, -math.inf)
 
 
 def test_comments_and_the_end_mark_are_no_samples():

@@ -21,7 +21,7 @@ def read(page: str, **values: tuple[Series, ...]) -> EngineValues:
 
 
 def recorded(name: str, source: Prometheus) -> EngineValues:
-    """The values of a recording, whose body stands behind its second empty line."""
+    """The values of a recording, whose body follows the second empty line."""
     return reader_of(source).read((CAPTURES / name).read_bytes().split(b"\n\n", 2)[2])
 
 
@@ -60,12 +60,12 @@ h_bucket{le="+Inf",tp="1"} 1
 h_sum{tp="1"} 50
 h_count{tp="1"} 1
 """
-    both = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", scale=0.001)})).read(page.encode())
-    assert both == {
+    all_series = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", scale=0.001)})).read(page.encode())
+    assert all_series == {
         "ttft_s_le_0.1": 3.0, "ttft_s_le_0.2": 4.0, "ttft_s_sum": pytest.approx(0.55), "ttft_s_count": 5.0,
     }  # fmt: skip
-    one = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", {"tp": "1"})})).read(page.encode())
-    assert one["ttft_s_count"] == 1.0
+    selected = PrometheusReader(Prometheus({}, {"ttft_s": Histogram("h", {"tp": "1"})})).read(page.encode())
+    assert selected["ttft_s_count"] == 1.0
 
 
 def test_accepted_drafts_are_summed_by_position_over_the_replicas():

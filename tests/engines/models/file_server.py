@@ -12,11 +12,11 @@ class FileServer(ThreadingHTTPServer):
 
     Attributes:
         content: the file.
-        break_after: bytes after which the next answer breaks off; None for none.
+        break_after: bytes after which the next answer breaks off; None for never.
         honours_range: answers 206 and 416, as an index does.
         chunked: without Content-Length.
-        status: answered instead of the file.
-        raw: written instead of an HTTP answer.
+        status: sent instead of the file.
+        raw: sent instead of an HTTP answer.
         asked: the Range header of each request.
     """
 
@@ -34,7 +34,7 @@ class FileServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the file."""
+        """The address of the file."""
         return f"http://127.0.0.1:{self.server_port}/model.whl"
 
 
@@ -67,12 +67,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s" % (len(body), sent) if served.chunked else sent)
 
     def log_message(self, *_: object) -> None:
-        """Silence."""
+        """Log nothing."""
 
 
 @contextmanager
 def file_server(content: bytes) -> Iterator[FileServer]:
-    """Serve ``content`` until the block is left."""
+    """Serve ``content`` until the end of the block."""
     with FileServer() as server:
         server.content = content
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

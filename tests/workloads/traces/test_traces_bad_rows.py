@@ -1,4 +1,4 @@
-"""Rows that cannot be right: each is refused with the file, the row and what to do, and nothing is guessed."""
+"""Invalid rows are refused with the file, the row and a remedy; nothing is guessed."""
 
 import json
 from pathlib import Path
@@ -123,12 +123,12 @@ WRONG_ROWS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "row", "what"), WRONG_ROWS, ids=[f"{case[0]}-{i}" for i, case in enumerate(WRONG_ROWS)]
+    ("name", "content", "row", "excerpt"), WRONG_ROWS, ids=[f"{case[0]}-{i}" for i, case in enumerate(WRONG_ROWS)]
 )
-def test_a_wrong_row_is_refused_by_its_number(name: str, content: str, row: int, what: str, tmp_path: Path) -> None:
-    said = refusal(name, write(tmp_path / "trace", content))
-    assert said.startswith(f", row {row}: ")
-    assert what in said
+def test_a_wrong_row_is_refused_by_its_number(name: str, content: str, row: int, excerpt: str, tmp_path: Path) -> None:
+    message = refusal(name, write(tmp_path / "trace", content))
+    assert message.startswith(f", row {row}: ")
+    assert excerpt in message
 
 
 def session(**changes: object) -> str:
@@ -141,7 +141,7 @@ def request(**changes: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (session(requests=request(**{"in": 0})), ", request 2: Expected `int` >= 1 - at `$.in`"),
         (session(requests=request(**{"in": 7.5})), ", request 2: Expected `int`, got `float` - at `$.in`"),
@@ -159,12 +159,12 @@ def request(**changes: object) -> list[dict[str, Any]]:
         ("[]", ": Expected `object`, got `array`"),
     ],
 )  # fmt: skip
-def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, said: str, tmp_path: Path) -> None:
-    assert refusal("claude-code", write(tmp_path / "trace.json", content)) == said
+def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, message: str, tmp_path: Path) -> None:
+    assert refusal("claude-code", write(tmp_path / "trace.json", content)) == message
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ('[{"conversations": [{"from": "human"}]}]', (
             ", conversation 1: Object missing required field `value` - at `$.conversations[0]`"
@@ -178,8 +178,8 @@ def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, 
         ('[{"conversations": []},', ", conversation 2: is not valid JSON: parse error: premature EOF"),
     ],
 )  # fmt: skip
-def test_a_wrong_conversation_is_refused_by_its_number(content: str, said: str, tmp_path: Path) -> None:
-    assert refusal("sharegpt", write(tmp_path / "trace.json", content)) == said
+def test_a_wrong_conversation_is_refused_by_its_number(content: str, message: str, tmp_path: Path) -> None:
+    assert refusal("sharegpt", write(tmp_path / "trace.json", content)) == message
 
 
 @pytest.mark.parametrize(
@@ -190,15 +190,15 @@ def test_blocks_that_cannot_be_the_prompts_say_which_option_to_set(
     input_length: int, blocks: int, fits: int, tmp_path: Path
 ) -> None:
     row = mooncake(input_length=input_length, hash_ids=list(range(blocks)))
-    said = refusal("mooncake", write(tmp_path / "trace", mooncake() + row))
-    assert said.startswith(f", row 2: has {blocks} hash_ids, but {input_length} tokens make ")
-    assert said.endswith(f"of 512; set block_tokens to the trace's block size (this row fits {fits})")
+    message = refusal("mooncake", write(tmp_path / "trace", mooncake() + row))
+    assert message.startswith(f", row 2: has {blocks} hash_ids, but {input_length} tokens make ")
+    assert message.endswith(f"of 512; set block_tokens to the trace's block size (this row fits {fits})")
     fitting = read("mooncake", write(tmp_path / "alone", row), block_tokens=fits)
     assert fitting[0].blocks == tuple(range(blocks))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("azure", AZURE.replace(",10", ",0"), ": has no row with generated tokens below its header"),
         ("azure", AZURE.splitlines()[0], ": has no row with generated tokens below its header"),
@@ -208,8 +208,8 @@ def test_blocks_that_cannot_be_the_prompts_say_which_option_to_set(
         ("csv", CSV.replace(",10,", ",0,"), ": has no row with output tokens"),
     ],
 )
-def test_a_trace_of_failures_only_is_refused(name: str, content: str, said: str, tmp_path: Path) -> None:
-    assert refusal(name, write(tmp_path / "trace", content)) == said
+def test_a_trace_of_failures_only_is_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
+    assert refusal(name, write(tmp_path / "trace", content)) == message
 
 
 def test_a_field_that_a_prompt_set_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_a_field_that_a_prompt_set_lacks_is_refused_with_the_nearest(tmp_path: P
 
 
 def test_rows_before_a_wrong_one_are_read(tmp_path: Path) -> None:
-    """A replay that stops before the wrong row never meets it."""
-    burst = mooncake(timestamp=3)  # to spread ticks, the first rows are read at once
+    """A replay that stops before the invalid row never reads it."""
+    burst = mooncake(timestamp=3)  # to spread ticks, the first rows are read in advance
     for name, content in (("azure", AZURE), ("csv", CSV), ("mooncake", burst), ("openai-jsonl", CHAT)):
         options = {"ticks": "burst"} if name == "mooncake" else {}
         path = write(tmp_path / name, content + "wrong\n")

@@ -1,4 +1,4 @@
-"""The formats that name prompt blocks: Mooncake, Bailian, Claude Code; and clocks that tick coarsely."""
+"""The formats that name prompt blocks: Mooncake, Bailian, Claude Code; and coarse clocks."""
 
 import json
 from pathlib import Path
@@ -77,25 +77,25 @@ def test_bailian_chats_are_sessions_by_their_root(tmp_path: Path) -> None:
             for i, (chat, parent) in enumerate(chats)
         ]
     )
-    found = read("mooncake", write(tmp_path / "trace.jsonl", text), block_tokens=16, time_unit_s=1.0)
-    assert [row.session for row in found] == ["159", "160", "159", "159", "42", "42", "159"]
-    assert [row.at_s for row in found] == [0, 1, 2, 3, 4, 5, 6]
-    assert (found[2].blocks, found[2].block_tokens, found[2].think_s) == ((2, 7, 8), 16, None)
+    rows = read("mooncake", write(tmp_path / "trace.jsonl", text), block_tokens=16, time_unit_s=1.0)
+    assert [row.session for row in rows] == ["159", "160", "159", "159", "42", "42", "159"]
+    assert [row.at_s for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+    assert (rows[2].blocks, rows[2].block_tokens, rows[2].think_s) == ((2, 7, 8), 16, None)
 
 
 def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: Path) -> None:
-    """Ticks of 3 s, give or take 3 ms as in the published trace."""
+    """Ticks of 3 s ± 3 ms, as in the published trace."""
     stamps = sorted([0] * 9 + [3000] * 4 + [5999] * 6 + [12002] * 5 + [15000])
     path = write(tmp_path / "trace.jsonl", ticking(stamps))
-    found = read("mooncake", path)
-    assert [row.input_tokens for row in found] == list(range(1, 26))
-    offsets = times_s(found)
+    rows = read("mooncake", path)
+    assert [row.input_tokens for row in rows] == list(range(1, 26))
+    offsets = times_s(rows)
     assert offsets == sorted(offsets)
     assert len({*offsets}) == 25
-    assert offsets[0] == 0  # what the first row came after its tick is taken off all
+    assert offsets[0] == 0  # the first row's offset within its tick is subtracted from all
     assert all(abs(offset - at / 1000) < 2.999 for offset, at in zip(offsets, stamps, strict=True))
-    assert read("mooncake", path) == found
-    assert read("mooncake", path, seed="2") != found
+    assert read("mooncake", path) == rows
+    assert read("mooncake", path, seed="2") != rows
     assert [row.at_s for row in read("mooncake", path, ticks="burst")] == [at * 0.001 for at in stamps]
 
 
@@ -105,9 +105,9 @@ def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: P
         ([0.0] * 6 + [3.0] * 4, 3.0),
         ([0.0, 0.0, 2.999, 2.999, 9.001, 9.001, 12.0, 12.0], 2.999),
         ([5.0, 5.0, 8.0, 8.0, 11.0, 11.0], None),  # too few
-        ([0.0] * 10, None),  # one stamp says nothing of a tick
+        ([0.0] * 10, None),  # a single stamp shows no tick
         ([0.0, 0.1, 0.3, 0.7, 1.5, 1.9, 2.2, 4.0], None),  # a smooth clock
-        ([0.0] * 4 + [3.0] * 4 + [7.4] * 4, None),  # bursts, but at no multiple
+        ([0.0] * 4 + [3.0] * 4 + [7.4] * 4, None),  # bursts, but not at multiples
     ],
 )
 def test_a_clock_ticks_where_stamps_repeat_at_multiples(times_s: list[float], tick: float | None) -> None:
@@ -116,9 +116,9 @@ def test_a_clock_ticks_where_stamps_repeat_at_multiples(times_s: list[float], ti
 
 def test_spread_arrivals_stay_in_their_tick_and_fill_it_evenly() -> None:
     rows = [(3.0 * (i // 400), i) for i in range(4000)]
-    found = list(spread(iter(rows), Rng("7", "test")))
-    assert [item for _, item in found] == list(range(4000))
-    within = [at - before for (at, _), (before, _) in zip(found, rows, strict=True)]
+    spread_rows = list(spread(iter(rows), Rng("7", "test")))
+    assert [item for _, item in spread_rows] == list(range(4000))
+    within = [at - before for (at, _), (before, _) in zip(spread_rows, rows, strict=True)]
     assert min(within) >= 0
     assert max(within) < 3.0
     assert sum(within) / 4000 == pytest.approx(1.5, abs=4 * 3 / (12 * 4000) ** 0.5)
@@ -142,7 +142,8 @@ def test_claude_code_sessions_keep_their_blocks_apart(tmp_path: Path) -> None:
     first, second, third, fourth = read("claude-code", tmp_path)
     assert [row.session for row in (first, second, third, fourth)] == ["s1", "s1", "s2", "s2"]
     assert [(row.at_s, row.think_s, row.output_tokens) for row in (first, second)] == [(None, None, 5), (None, 2.5, 6)]
-    assert [len(row.blocks) for row in (first, second)] == [3, 4]  # 130 and 200 tokens in 64s, the last one partial
+    # 130 and 200 tokens in blocks of 64, the last one partial
+    assert [len(row.blocks) for row in (first, second)] == [3, 4]
     assert first.blocks[:2] == second.blocks[:2]
     assert first.blocks[2] not in second.blocks
     assert not {*first.blocks, *second.blocks} & {*third.blocks, *fourth.blocks}
@@ -162,14 +163,14 @@ def test_claude_code_sub_agents_are_left_out_and_answers_that_were_given_up_ask_
     agent = {"t": 2.0, "type": "subagent", "agent_id": "agent_001", "requests": SESSION["requests"], "models": ["m"]}
     gone = {"t": 9.0, "type": "s", "in": 256, "out": 0, "hash_ids": [1, 2, 3, 4]}
     requests = [SESSION["requests"][0], agent, SESSION["requests"][1], gone]
-    found = read("claude-code", write(tmp_path / "a.json", session(None, requests=requests)))
-    assert [(row.session, row.input_tokens, row.output_tokens) for row in found] == [
+    rows = read("claude-code", write(tmp_path / "a.json", session(None, requests=requests)))
+    assert [(row.session, row.input_tokens, row.output_tokens) for row in rows] == [
         ("a", 130, 5),
         ("a", 200, 6),
         ("a", 256, 1),
     ]
-    assert found[2].think_s is None
-    assert len(found[2].blocks) == 4  # a whole number of blocks: no partial one
+    assert rows[2].think_s is None
+    assert len(rows[2].blocks) == 4  # a whole number of blocks: no partial block
 
 
 def test_claude_code_sessions_without_blocks_are_read(tmp_path: Path) -> None:

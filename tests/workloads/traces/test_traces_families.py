@@ -1,4 +1,4 @@
-"""The prompt families of ``benchmarks/speculation``: real text, of sizes that a small model on two cores can bear."""
+"""The prompt families of ``benchmarks/speculation``: real text, small enough for a small model on two cores."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ def sessions(name: str, tokenizer: Tokenizer) -> list[Session]:
 
 
 def texts(name: str, tokenizer: Tokenizer) -> list[str]:
-    return [message.content for one in sessions(name, tokenizer) for message in one.turns[0].messages or ()]
+    return [message.content for session in sessions(name, tokenizer) for message in session.turns[0].messages or ()]
 
 
 @pytest.mark.parametrize("experiment", ["speculation.toml", "engines.toml"])
@@ -32,9 +32,9 @@ def test_the_folder_has_these_families_and_the_experiment_one_of_them(experiment
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_has_twelve_prompts_each_of_one_turn(name: str, small: Tokenizer) -> None:
-    found = sessions(name, small)
-    assert len(found) == len(set(texts(name, small))) == 12
-    assert all(len(session.turns) == 1 and 64 <= session.turns[0].output_tokens <= 128 for session in found)
+    all_sessions = sessions(name, small)
+    assert len(all_sessions) == len(set(texts(name, small))) == 12
+    assert all(len(session.turns) == 1 and 64 <= session.turns[0].output_tokens <= 128 for session in all_sessions)
 
 
 @pytest.mark.model

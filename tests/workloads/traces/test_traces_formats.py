@@ -1,4 +1,4 @@
-"""Formats by name, their options, and the format of a file by its looks."""
+"""Formats by name, their options, and detection of a file's format."""
 
 import json
 from pathlib import Path
@@ -107,8 +107,8 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
     path = write(tmp_path / "trace", content)
     with pytest.raises(BadTrace) as caught:
         detect(str(path))
-    known = ", ".join(sorted(TRACE_FORMATS))
-    assert str(caught.value) == f"{path}: is not in a known trace format; give its format: {known}"
+    formats = ", ".join(sorted(TRACE_FORMATS))
+    assert str(caught.value) == f"{path}: is not in a known trace format; give its format: {formats}"
 
 
 def test_what_cannot_be_read_cannot_be_known(tmp_path: Path) -> None:

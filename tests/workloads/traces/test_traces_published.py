@@ -1,4 +1,4 @@
-"""The published traces themselves, where they are beside the checkout; the other tests read the same forms."""
+"""The published traces themselves, if they are beside the checkout; the other tests read the same formats."""
 
 import statistics
 from itertools import pairwise
@@ -47,36 +47,36 @@ def test_published_traces_are_known_by_their_looks(path: str, name: str) -> None
     [("code", 7491, 15_282_456, 206_626, 2392.555564), ("conv", 14176, 16_942_346, 2_856_415, 2399.96463)],
 )
 def test_azure(file: str, rows: int, inputs: int, outputs: int, last_s: float) -> None:
-    found = read("azure", SHARED_DATA / f"azure-llm-2023/AzureLLMInferenceTrace_{file}.first40min.csv.gz")
-    assert len(found) == rows
-    assert sum(row.input_tokens or 0 for row in found) == inputs
-    assert sum(row.output_tokens or 0 for row in found) == outputs
-    assert (found[0].at_s, found[-1].at_s) == (0.0, last_s)
+    trace = read("azure", SHARED_DATA / f"azure-llm-2023/AzureLLMInferenceTrace_{file}.first40min.csv.gz")
+    assert len(trace) == rows
+    assert sum(row.input_tokens or 0 for row in trace) == inputs
+    assert sum(row.output_tokens or 0 for row in trace) == outputs
+    assert (trace[0].at_s, trace[-1].at_s) == (0.0, last_s)
 
 
 def test_mooncake_conversation() -> None:
-    """Its token hit of an endless prefix cache is 37.4 %, its clock ticks every 3 s; 12,031 rows fit their blocks."""
+    """Token hit rate of an endless prefix cache: 37.4 %; the clock ticks every 3 s; 12,031 rows fit their blocks."""
     path = SHARED_DATA / "mooncake-fast25/conversation_trace.jsonl.gz"
-    found, burst = read("mooncake", path), read("mooncake", path, ticks="burst")
-    assert len(found) == len(burst) == 12_031
-    assert means(found) == (pytest.approx(12035, abs=0.5), pytest.approx(343, abs=0.5))
+    rows, burst = read("mooncake", path), read("mooncake", path, ticks="burst")
+    assert len(rows) == len(burst) == 12_031
+    assert means(rows) == (pytest.approx(12035, abs=0.5), pytest.approx(343, abs=0.5))
     assert len({row.at_s for row in burst}) == 1180
-    assert len({row.at_s for row in found}) == 12_031
-    assert max(abs((one.at_s or 0) - (other.at_s or 0)) for one, other in zip(found, burst, strict=True)) < 3
+    assert len({row.at_s for row in rows}) == 12_031
+    assert max(abs((row.at_s or 0) - (burst_row.at_s or 0)) for row, burst_row in zip(rows, burst, strict=True)) < 3
     seen, hits = set[int](), 0
-    for row in found:
-        known = [block in seen for block in row.blocks]
-        hits += min([*known, False].index(False) * row.block_tokens, row.input_tokens or 0)
+    for row in rows:
+        cached = [block in seen for block in row.blocks]
+        hits += min([*cached, False].index(False) * row.block_tokens, row.input_tokens or 0)
         seen.update(row.blocks)
-    assert hits / sum(row.input_tokens or 0 for row in found) == pytest.approx(0.374, abs=0.0005)
+    assert hits / sum(row.input_tokens or 0 for row in rows) == pytest.approx(0.374, abs=0.0005)
 
 
 def test_mooncake_synthetic_has_a_smooth_clock() -> None:
     path = SHARED_DATA / "mooncake-fast25/synthetic_trace.jsonl.gz"
-    found = read("mooncake", path)
-    assert len(found) == 3993
-    assert means(found) == (pytest.approx(15325, abs=0.5), pytest.approx(149, abs=0.5))
-    assert found == read("mooncake", path, ticks="burst")
+    rows = read("mooncake", path)
+    assert len(rows) == 3993
+    assert means(rows) == (pytest.approx(15325, abs=0.5), pytest.approx(149, abs=0.5))
+    assert rows == read("mooncake", path, ticks="burst")
 
 
 def test_burstgpt_excerpts() -> None:
@@ -107,18 +107,18 @@ def test_both_forms_of_the_claude_code_sessions_agree() -> None:
 
 
 def by_session(rows: list[TraceRow]) -> dict[str | None, list[TraceRow]]:
-    found: dict[str | None, list[TraceRow]] = {}
+    by_id: dict[str | None, list[TraceRow]] = {}
     for row in rows:
-        found.setdefault(row.session, []).append(row)
-    return found
+        by_id.setdefault(row.session, []).append(row)
+    return by_id
 
 
 def lengths(row: TraceRow) -> tuple[int | None, int | None, float | None]:
     return row.input_tokens, row.output_tokens, row.think_s
 
 
-def shared(one: TraceRow, other: TraceRow) -> int:
-    equal = [a == b for a, b in zip(one.blocks, other.blocks, strict=False)]
+def shared(first: TraceRow, second: TraceRow) -> int:
+    equal = [a == b for a, b in zip(first.blocks, second.blocks, strict=False)]
     return [*equal, False].index(False)
 
 
@@ -131,15 +131,15 @@ def test_servegen_reasoning_has_the_recorded_rate() -> None:
         for window in windows(client)
         if window.start_s in (36_000.0, 36_600.0, 37_200.0)
     )
-    found = read("servegen", folder, start_s=36_000.0, duration_s=1800.0)
-    assert len(found) == pytest.approx(recorded, rel=0.05)
-    assert all(row.input_tokens and row.output_tokens and row.session is None for row in found)
+    rows = read("servegen", folder, start_s=36_000.0, duration_s=1800.0)
+    assert len(rows) == pytest.approx(recorded, rel=0.05)
+    assert all(row.input_tokens and row.output_tokens and row.session is None for row in rows)
 
 
 def test_servegen_chat_has_clients_without_lengths() -> None:
-    found = read("servegen", SHARED_DATA / "servegen/language/m-large", start_s=43_200.0, duration_s=60.0)
-    assert len(found) > 2000
-    assert min(row.input_tokens or 0 for row in found) >= 1
+    rows = read("servegen", SHARED_DATA / "servegen/language/m-large", start_s=43_200.0, duration_s=60.0)
+    assert len(rows) > 2000
+    assert min(row.input_tokens or 0 for row in rows) >= 1
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_servegen_chat_has_clients_without_lengths() -> None:
     ],
 )
 def test_prompt_sets(path: str, rows: int, sessions: int, completions: int) -> None:
-    found = read("questions", SHARED_DATA / path)
-    assert len(found) == rows
-    assert len({row.session for row in found} - {None}) == sessions
-    assert sum(row.prompt is not None for row in found) == completions
+    trace = read("questions", SHARED_DATA / path)
+    assert len(trace) == rows
+    assert len({row.session for row in trace} - {None}) == sessions
+    assert sum(row.prompt is not None for row in trace) == completions

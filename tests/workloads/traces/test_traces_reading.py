@@ -1,4 +1,4 @@
-"""Files: plain or gzip, row numbers as in an editor, and one line for everything that can be wrong with a file."""
+"""Files, plain or gzip: row numbers as in an editor, and one line for every error."""
 
 import gzip
 import pickle
@@ -55,8 +55,8 @@ def test_a_folder_in_place_of_a_file_is_one_line(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_file_without_anything_is_one_line(name: str, tmp_path: Path) -> None:
-    said = refusal(name, write(tmp_path / "empty", ""))
-    assert said == ": is empty" or "is not valid JSON" in said
+    message = refusal(name, write(tmp_path / "empty", ""))
+    assert message == ": is empty" or "is not valid JSON" in message
     blank = refusal(name, write(tmp_path / "blank", "\n \n"))
     assert blank.startswith((": is empty", ": has no ")) or "is not valid JSON" in blank
 
@@ -66,9 +66,9 @@ def test_gzip_that_is_cut_off_is_one_line(name: str, tmp_path: Path) -> None:
     packed = gzip.compress(SAMPLES[name].encode())
     path = tmp_path / "trace.gz"
     path.write_bytes(packed[:-12])
-    said = refusal(name, path)
-    assert "gzip data is truncated or damaged" in said
-    assert "fetch the file again" in said
+    message = refusal(name, path)
+    assert "gzip data is truncated or damaged" in message
+    assert "fetch the file again" in message
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -91,10 +91,10 @@ def test_a_name_that_says_gzip_over_plain_text_is_one_line(name: str, tmp_path: 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("claude-code", "sharegpt")])
 def test_bytes_that_are_no_text_name_their_row(name: str, byte: bytes, tmp_path: Path) -> None:
     first, second, *rest = SAMPLES[name].encode().split(b"\n")
-    said = refusal(name, write(tmp_path / "trace", b"\n".join([first, second[:5] + byte + second[5:], *rest])))
-    what = "has a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
-    assert said.startswith(f", row 2: {what}")
-    assert "save" in said
+    message = refusal(name, write(tmp_path / "trace", b"\n".join([first, second[:5] + byte + second[5:], *rest])))
+    fault = "has a NUL byte" if byte == b"\0" else "is not UTF-8 (byte 0xff)"
+    assert message.startswith(f", row 2: {fault}")
+    assert "save" in message
 
 
 @pytest.mark.parametrize("byte", [b"\0", b"\xff", b"]"])
@@ -102,22 +102,22 @@ def test_bytes_that_are_no_text_name_their_row(name: str, byte: bytes, tmp_path:
 def test_a_document_that_is_no_json_is_one_line(name: str, place: str, byte: bytes, tmp_path: Path) -> None:
     content = SAMPLES[name].encode()
     at = content.index(b'"', 5) + 1 if byte != b"]" else 1
-    said = refusal(name, write(tmp_path / "trace", content[:at] + byte + content[at:]))
-    assert said.startswith(f"{place}: is not valid JSON: ")
+    message = refusal(name, write(tmp_path / "trace", content[:at] + byte + content[at:]))
+    assert message.startswith(f"{place}: is not valid JSON: ")
 
 
 def test_a_file_in_utf_16_says_how_to_save_it(tmp_path: Path) -> None:
-    said = refusal("azure", write(tmp_path / "trace.csv", SAMPLES["azure"].encode("utf-16-le")))
-    assert said == ", row 1: has a NUL byte; save it as text in UTF-8"
+    message = refusal("azure", write(tmp_path / "trace.csv", SAMPLES["azure"].encode("utf-16-le")))
+    assert message == ", row 1: has a NUL byte; save it as text in UTF-8"
 
 
 def test_a_line_of_megabytes_is_refused_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 4000)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 1000)
     path = write(tmp_path / "trace", "short\n" * 3 + "x" * 3999 + "\nshort\n" + "y" * 9000)
-    found = []
+    numbers = []
     with pytest.raises(BadTrace, match=r"row 6: is longer than 0 MiB; the file must have one request per line$"):
-        found += [row for row, _ in lines(str(path))]
+        numbers += [row for row, _ in lines(str(path))]
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 9000)
     assert [row for row, _ in lines(str(path))] == [1, 2, 3, 4, 5, 6]
 
@@ -137,8 +137,8 @@ def test_blocks_are_the_file_and_lines_have_an_editors_numbers(text: list[str], 
         path = write(tmp_path / "trace", ("\n".join(["first", *text])).encode().removeprefix(b"\xef\xbb\xbf"))
         whole_lines = path.read_bytes().split(b"\n")
         assert b"".join(block for _, block in blocks(str(path))).split() == path.read_bytes().split()
-        found = dict(lines(str(path)))
-    assert found == {i: line.strip() for i, line in enumerate(whole_lines, 1) if line.strip()}
+        by_number = dict(lines(str(path)))
+    assert by_number == {i: line.strip() for i, line in enumerate(whole_lines, 1) if line.strip()}
 
 
 def test_a_damaged_archive_names_the_row_up_to_which_it_was_read(
@@ -151,15 +151,15 @@ def test_a_damaged_archive_names_the_row_up_to_which_it_was_read(
     packed = gzip.compress(rows.encode())
     path = tmp_path / "trace.gz"
     path.write_bytes(packed[: len(packed) // 2])
-    said = refusal("mooncake", path)
-    row = int(said.split()[2].removesuffix(":"))
-    assert said.startswith(f", row {row}: from about here its gzip data is truncated or damaged")
+    message = refusal("mooncake", path)
+    row = int(message.split()[2].removesuffix(":"))
+    assert message.startswith(f", row {row}: from about here its gzip data is truncated or damaged")
     assert 3000 < row < 6000
 
 
 def test_json_that_nests_without_end_is_one_line(tmp_path: Path) -> None:
-    said = refusal("questions", write(tmp_path / "trace", '{"prompt": "fine"}\n{"a": ' + "[" * 200_000 + "\n"))
-    assert said == ", row 2: is not a request; its JSON is nested too deeply"
+    message = refusal("questions", write(tmp_path / "trace", '{"prompt": "fine"}\n{"a": ' + "[" * 200_000 + "\n"))
+    assert message == ", row 2: is not a request; its JSON is nested too deeply"
 
 
 def test_a_message_stays_one_line_whatever_the_name_of_the_file() -> None:
@@ -185,11 +185,11 @@ FILLINGS = {
     "sharegpt": b" ",
     "claude-code": b" ",
 }
-"""What each bomb unpacks to after a sound beginning, over and over."""
+"""The repeated content of each bomb after a valid beginning."""
 
 
 def bomb(path: Path, beginning: str, filling: bytes, size_bytes: int = 10**8) -> Path:
-    """About a thousand times its own size: gzip files may be put one after another."""
+    """A file that unpacks to about a thousand times its size: gzip members may be concatenated."""
     unit = filling * (2**20 // len(filling))
     member = gzip.compress(unit)
     path.write_bytes(gzip.compress(beginning.encode()) + member * (size_bytes // len(unit) + 1))
@@ -209,8 +209,8 @@ def test_a_gzip_bomb_is_refused_in_one_line_before_its_rows_are_read(
 
     monkeypatch.setattr(reading.gzip, "GzipFile", Counting)
     beginning = "[" if name == "sharegpt" else SAMPLES[name]
-    said = refusal(name, bomb(tmp_path / "trace.json.gz", beginning, FILLINGS[name]))
-    assert said == (
+    message = refusal(name, bomb(tmp_path / "trace.json.gz", beginning, FILLINGS[name]))
+    assert message == (
         ": decompresses to more than 100 times its size; if you trust it, decompress it first (gunzip) or set "
         "BAKEOFF_MAX_UNPACKED_MIB"
     )
@@ -227,7 +227,7 @@ def test_a_bomb_takes_constant_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_who_trusts_a_file_may_raise_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_raised_for_a_trusted_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FILLINGS["questions"] * (3 * 2**19 // len(FILLINGS["questions"]))
     path = tmp_path / "trace.gz"
     path.write_bytes(gzip.compress(rows))
@@ -245,6 +245,6 @@ def test_a_pickle_is_refused_and_never_loaded(name: str, tmp_path: Path) -> None
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (tmp_path / "sprung",)
 
-    said = refusal(name, write(tmp_path / "trace", pickle.dumps(Trap())))
-    assert "\n" not in said
+    message = refusal(name, write(tmp_path / "trace", pickle.dumps(Trap())))
+    assert "\n" not in message
     assert not (tmp_path / "sprung").exists()

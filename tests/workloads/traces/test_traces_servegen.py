@@ -1,4 +1,4 @@
-"""ServeGen: requests drawn from client tables keep the tables' rates, bursts and lengths."""
+"""ServeGen: requests drawn from client tables keep the rates, bursts and lengths of the tables."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ def window_rows(*rates: float, family: str = "Gamma", shape: float = 0.8) -> str
 
 
 def squared_variation(family: str, shape: float) -> float:
-    """Of a family's gaps: variance over squared mean."""
+    """Variance over squared mean of a family's gaps."""
     if family == "Weibull":
         return math.gamma(1 + 2 / shape) / math.gamma(1 + 1 / shape) ** 2 - 1
     return 1 / shape if family else 1.0
@@ -34,22 +34,22 @@ FAMILIES = [("Gamma", 0.05), ("Gamma", 0.5), ("Gamma", 30.0), ("Weibull", 0.4), 
 
 @pytest.mark.parametrize(("family", "shape"), FAMILIES)
 def test_every_window_keeps_its_rate_however_bursty(family: str, shape: float) -> None:
-    """Began each client or window with a whole gap, Gamma of shape 0.05 would send ten requests more each time.
+    """If each client or window began with a whole gap, Gamma of shape 0.05 would send ten more requests each time.
 
-    400 clients of 60, 300 and 60 requests: such a sum's deviation is the root of requests · CV².
+    400 clients of 60, 300 and 60 requests: the standard deviation of such a sum is the root of requests · CV².
     """
     windows = [Window(600 * i, 600 * i + 600, rate, family, shape) for i, rate in enumerate((0.1, 0.5, 0.1))]
-    found = Counter(int(at // 600) for client in range(400) for at in renewal(windows, Rng("7", str(client))))
+    counts = Counter(int(at // 600) for client in range(400) for at in renewal(windows, Rng("7", str(client))))
     for i, window in enumerate(windows):
         wanted = 400 * 600 * window.rate_per_s
-        assert found[i] == pytest.approx(wanted, abs=4 * math.sqrt(wanted * squared_variation(family, shape)))
+        assert counts[i] == pytest.approx(wanted, abs=4 * math.sqrt(wanted * squared_variation(family, shape)))
 
 
 @pytest.mark.parametrize(("family", "shape"), [("Gamma", 0.25), ("Weibull", 0.5), ("", 1.0)])
 def test_gaps_have_the_familys_variation(family: str, shape: float) -> None:
     gaps = [b - a for a, b in pairwise(renewal([Window(0, 20_000, 1.0, family, shape)], Rng("3", family)))]
-    found = statistics.pstdev(gaps) / statistics.fmean(gaps)
-    assert found == pytest.approx(math.sqrt(squared_variation(family, shape)), rel=0.1)
+    variation = statistics.pstdev(gaps) / statistics.fmean(gaps)
+    assert variation == pytest.approx(math.sqrt(squared_variation(family, shape)), rel=0.1)
 
 
 def test_rows_of_all_clients_come_in_time_with_lengths_from_their_tables(tmp_path: Path) -> None:
@@ -57,20 +57,20 @@ def test_rows_of_all_clients_come_in_time_with_lengths_from_their_tables(tmp_pat
     write_servegen(folder, window_rows(1.0, 0.0, 2.0), {"0": TABLE}, "a")
     other = {"input_tokens": {3: 1.0}, "output_tokens": {9: 0.5, 0: 0.5}}
     write_servegen(folder, window_rows(0.5, 0.5, 0.5, family="Weibull"), {"0": other}, "b", suffix=".gz")
-    found = read("servegen", folder)
-    times = times_s(found)
-    assert len(times) == len(found)
+    rows = read("servegen", folder)
+    times = times_s(rows)
+    assert len(times) == len(rows)
     assert times[0] == 0.0
     assert times == sorted(times)
-    assert {(row.input_tokens, row.output_tokens) for row in found} == {(100, 7), (200, 7), (3, 9)}
-    assert {row.session for row in found} == {None}
-    counts = Counter(row.input_tokens for row in found)
+    assert {(row.input_tokens, row.output_tokens) for row in rows} == {(100, 7), (200, 7), (3, 9)}
+    assert {row.session for row in rows} == {None}
+    counts = Counter(row.input_tokens for row in rows)
     assert counts[200] / (counts[100] + counts[200]) == pytest.approx(0.75, abs=0.05)
-    silent = [row for row, at in zip(found, times, strict=True) if 602 < at < 1198]
+    silent = [row for row, at in zip(rows, times, strict=True) if 602 < at < 1198]
     assert silent
     assert {row.input_tokens for row in silent} == {3}
-    assert read("servegen", folder) == found
-    assert read("servegen", folder, seed="2") != found
+    assert read("servegen", folder) == rows
+    assert read("servegen", folder, seed="2") != rows
 
 
 def test_a_part_of_the_time_and_of_the_clients_can_be_taken(tmp_path: Path) -> None:
@@ -85,31 +85,33 @@ def test_a_part_of_the_time_and_of_the_clients_can_be_taken(tmp_path: Path) -> N
     late = read("servegen", folder, start_s=900, duration_s=200)
     assert times_s(late)[-1] < 200
     assert len(late) == pytest.approx(800, abs=4 * math.sqrt(800 / 0.8))
-    both = read("servegen", folder, duration_s=600)
+    both_clients = read("servegen", folder, duration_s=600)
     alone = times_s(early)
-    beside = times_s([row for row in both if row.input_tokens == 2])
-    assert [at - beside[0] for at in beside] == pytest.approx(alone)  # leaving one out changes nothing for the other
+    beside = times_s([row for row in both_clients if row.input_tokens == 2])
+    assert [at - beside[0] for at in beside] == pytest.approx(alone)  # omitting one client does not change the other
 
 
 def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_path: Path) -> None:
     folder = tmp_path / "servegen"
     none = {"input_tokens": {}, "output_tokens": {}}
 
-    def one(tokens: int) -> dict[str, dict[int, float]]:
+    def table_of(tokens: int) -> dict[str, dict[int, float]]:
         return {"input_tokens": {tokens: 1.0}, "output_tokens": {1: 1.0}}
 
-    write_servegen(folder, window_rows(*[1.0] * 5), {"0": none, "600": one(11), "1200": none, "1800": one(12)}, "a")
+    write_servegen(
+        folder, window_rows(*[1.0] * 5), {"0": none, "600": table_of(11), "1200": none, "1800": table_of(12)}, "a"
+    )
     alone = read("servegen", folder)
     for row, at in zip(alone, times_s(alone), strict=True):  # the first came some seconds after the recording began
         assert row.input_tokens in ({11} if at < 1700 else {11, 12} if at < 1800 else {12})
     write_servegen(folder, window_rows(*[1.0] * 5), {"0": none}, "b")
-    found = read("servegen", folder)
-    assert len(found) > 1.8 * len(alone)
-    assert {row.input_tokens for row in found} == {11, 12}
+    two_clients = read("servegen", folder)
+    assert len(two_clients) > 1.8 * len(alone)
+    assert {row.input_tokens for row in two_clients} == {11, 12}
 
 
 @pytest.mark.parametrize(
-    ("trace", "file_and_said"),
+    ("trace", "file_and_message"),
     [
         ("0,1,1,Gamma,1\n", "trace.csv, row 1: has 5 fields, not start, rate, CV, family, shape, scale"),
         ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", "trace.csv, row 2: does not begin after the previous window; sort"),
@@ -120,13 +122,13 @@ def test_lengths_come_from_the_window_else_the_nearest_else_another_client(tmp_p
         ("", "trace.csv: is empty"),
     ],
 )
-def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_said: str, tmp_path: Path) -> None:
+def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_message: str, tmp_path: Path) -> None:
     folder = write_servegen(tmp_path / "servegen", trace, {"0": TABLE})
-    assert refusal("servegen", folder).startswith(f"/chunk-1-{file_and_said}")
+    assert refusal("servegen", folder).startswith(f"/chunk-1-{file_and_message}")
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"),
+    ("tables", "message"),
     [
         ('"input_tokens": "{5: 1.0}"', ": Object missing required field `output_tokens` - at `$[...]`"),
         ('"input_tokens": "{0: 1.0}", "output_tokens": "{5: 1.0}"', ", window 0: tokens must be a whole number from 1"),
@@ -138,14 +140,14 @@ def test_a_wrong_window_is_refused_by_its_row(trace: str, file_and_said: str, tm
         ('"input_tokens": "{}", "output_tokens": "{}"', ": has no lengths, nor has any other client's file"),
     ],
 )
-def test_a_wrong_length_table_is_refused_by_its_window(tables: str, said: str, tmp_path: Path) -> None:
+def test_a_wrong_length_table_is_refused_by_its_window(tables: str, message: str, tmp_path: Path) -> None:
     folder = write_servegen(tmp_path / "servegen", window_rows(1.0), {"0": TABLE})
     write(folder / "chunk-1-dataset.json", f'{{"0": {{{tables}}}}}')
-    assert refusal("servegen", folder).startswith(f"/chunk-1-dataset.json{said}")
+    assert refusal("servegen", folder).startswith(f"/chunk-1-dataset.json{message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"am": {"input_tokens": "{}", "output_tokens": "{}"}}', ", window 'am': window must be a number, not 'am'"),
         ("{}", ": has no lengths, nor has any other client's file"),
@@ -153,10 +155,10 @@ def test_a_wrong_length_table_is_refused_by_its_window(tables: str, said: str, t
         ("", ": is empty"),
     ],
 )
-def test_a_dataset_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_dataset_that_is_none_is_refused(text: str, message: str, tmp_path: Path) -> None:
     folder = write_servegen(tmp_path / "servegen", window_rows(1.0), {"0": TABLE})
     write(folder / "chunk-1-dataset.json", text)
-    assert refusal("servegen", folder) == f"/chunk-1-dataset.json{said}"
+    assert refusal("servegen", folder) == f"/chunk-1-dataset.json{message}"
 
 
 def test_a_folder_that_is_none_or_lacks_a_file_is_refused(tmp_path: Path) -> None:

@@ -46,15 +46,15 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
     block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamps = [f"2024-05-{10 + i // 1440:02} {i // 60 % 24:02}:{i % 60:02}:{i % 59:02}.25" for i in range(2000)]
-    rows = [f"{stamp}+00:00,{i + 1},{i % 4}" for i, stamp in enumerate(stamps)]  # every fourth one failed
+    rows = [f"{stamp}+00:00,{i + 1},{i % 4}" for i, stamp in enumerate(stamps)]  # every fourth request failed
     path = write(tmp_path / "trace.csv", AZURE + "\n".join(rows))
     monkeypatch.setattr(reading, "_BLOCK_BYTES", block_bytes)
     wanted = [TraceRow(60.0 * (i - 1) + i % 59 - 1, i + 1, i % 4) for i in range(2000) if i % 4]
     assert read("azure", path) == wanted
-    rows[1500] = rows[1499]  # at its time again, which is no step back
+    rows[1500] = rows[1499]  # an equal time is no step back
     rows[1700] = rows[1500]
-    said = refusal("azure", write(path, AZURE + "\n".join(rows)))
-    assert said == ", row 1702: its time is before that of the previous row; sort the file by its time column"
+    message = refusal("azure", write(path, AZURE + "\n".join(rows)))
+    assert message == ", row 1702: its time is before that of the previous row; sort the file by its time column"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,7 +67,7 @@ def test_azure_rows_do_not_depend_on_the_blocks_they_are_read_in(
 def test_azure_rows_that_were_written_are_read_back(
     gaps_100ns: list[int], tokens: st.DataObject, decimals: int, zone: str, tmp_path: Path
 ) -> None:
-    """In blocks of any size, with and without rows that only the strict way can read."""
+    """With blocks of any size, and with rows that only the strict parser can read."""
     unit = 10 ** (7 - decimals)
     wanted, text, now = [], AZURE, 5 * 10**9 // unit * unit
     for i, gap in enumerate(gaps_100ns):
@@ -103,13 +103,13 @@ def test_burstgpt_of_eight_columns_has_sessions_whose_think_time_counts_from_the
         "100.0,a,43,GPT-4,906,446,1352,Conversation log",
         "120.0,,,GPT-4,36,29,65,API log",
         "130.0,b,8,GPT-4,1779,123,1902,Conversation log",
-        "140.0,b,9,GPT-4,1900,0,1900,Conversation log",  # failed: the answer at 138 is still b's last
+        "140.0,b,9,GPT-4,1900,0,1900,Conversation log",  # failed: the answer at 138 remains b's last one
         "141.0,a,5,GPT-4,1400,10,1410,Conversation log",  # before the first answer had ended
         "150.0,b,1,GPT-4,1950,20,1970,Conversation log",
         "160.0,a,1,GPT-4,1500,30,1530,Conversation log",
     ]
-    found = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
-    assert [(row.at_s, row.session, row.think_s, row.output_tokens) for row in found] == [
+    trace_rows = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
+    assert [(row.at_s, row.session, row.think_s, row.output_tokens) for row in trace_rows] == [
         (0.0, "a", None, 446),
         (20.0, None, None, 29),
         (30.0, "b", None, 123),
@@ -124,8 +124,8 @@ def test_burstgpt_forgets_the_session_that_has_been_quiet_longest(
 ) -> None:
     monkeypatch.setattr(burstgpt, "_MAX_SESSIONS", 2)
     rows = [f"{i},{name},0,GPT-4,9,4,13,Conversation log" for i, name in enumerate("abacab")]
-    found = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
-    assert [row.think_s for row in found] == [None, None, 2.0, None, 2.0, None]
+    trace_rows = read("burstgpt", write(tmp_path / "trace.csv", BURST_8 + "\n".join(rows)))
+    assert [row.think_s for row in trace_rows] == [None, None, 2.0, None, 2.0, None]
 
 
 def test_the_flat_table_shares_exactly_the_blocks_that_it_says(tmp_path: Path) -> None:
@@ -135,18 +135,18 @@ def test_the_flat_table_shares_exactly_the_blocks_that_it_says(tmp_path: Path) -
     assert {row.block_tokens for row in (first, second, third, fourth, other)} == {64}
     assert shared(first, second) == 2
     assert shared(second, third) == 1
-    assert shared(third, fourth) == 1  # the third is too short for three: they are the longest one's
+    assert shared(third, fourth) == 1  # the third is too short for three blocks: they come from the longest prompt
     assert shared(second, fourth) == 3
     assert not {*other.blocks} & {*first.blocks, *second.blocks, *third.blocks, *fourth.blocks}
     assert [row.think_s for row in (first, second, third, fourth, other)] == [None, 2.5, None, 9.0, None]
-    assert [row.output_tokens for row in (first, second)] == [5, 1]  # one that was given up still filled the cache
+    assert [row.output_tokens for row in (first, second)] == [5, 1]  # an abandoned request still filled the cache
     assert [row.session for row in (fourth, other)] == ["s1", "s2"]
     assert first.at_s is None
 
 
-def shared(one: TraceRow, other: TraceRow) -> int:
-    """How many blocks two prompts begin with alike."""
-    equal = [a == b for a, b in zip(one.blocks, other.blocks, strict=False)]
+def shared(first: TraceRow, second: TraceRow) -> int:
+    """The number of leading blocks that two prompts share."""
+    equal = [a == b for a, b in zip(first.blocks, second.blocks, strict=False)]
     return [*equal, False].index(False)
 
 
@@ -159,8 +159,8 @@ def test_any_csv_is_read_by_a_map_of_its_columns(tmp_path: Path) -> None:
     rows = ["1500,100,10.0,ann,", '"2000",200, 20 ,,', "2500,1,0,ann,4", "3000,5,6,ann,500"]
     columns = {"at_s": 'when;"x"', "input_tokens": "prompt", "output_tokens": "answer", "session": "user"}
     path = write(tmp_path / "trace.csv", "\n".join(['"when;""x""",prompt,answer,user,pause', *rows]))
-    found = read("csv", path, columns={**columns, "think_s": "pause"}, time_unit_s=0.001)
-    assert found == [
+    trace_rows = read("csv", path, columns={**columns, "think_s": "pause"}, time_unit_s=0.001)
+    assert trace_rows == [
         TraceRow(0.0, 100, 10, "ann"),
         TraceRow(0.5, 200, 20),
         TraceRow(1.5, 5, 6, "ann", 0.5),

@@ -22,8 +22,8 @@ def assistant(text: str) -> Message:
 
 
 def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
-    said = [("system", "Be kind."), ("gpt", "lost words"), ("human", "One?"), ("gpt", "1"), ("user", "Two?")]
-    said += [
+    turns = [("system", "Be kind."), ("gpt", "lost words"), ("human", "One?"), ("gpt", "1"), ("user", "Two?")]
+    turns += [
         ("chatgpt", "2"),
         ("human", ""),
         ("human", "Three?"),
@@ -31,7 +31,7 @@ def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
         ("bing", "4"),
         ("human", "Five?"),
     ]
-    talk = {"id": "QWJ_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in said]}
+    talk = {"id": "QWJ_0", "conversations": [{"from": role, "value": text, "markdown": None} for role, text in turns]}
     empty = {"id": 7, "conversations": []}
     unnamed = {"conversations": [{"from": "human", "value": "Hé?"}, {"from": "gpt", "value": "Ho 🙂"}]}
     path = write(tmp_path / "trace.json", json.dumps([talk, empty, unnamed]))
@@ -54,9 +54,9 @@ def test_sharegpt_texts_that_were_written_are_read_back(talks: list[list[tuple[s
         }
         for i, talk in enumerate(talks)
     ]
-    found = read("sharegpt", write(tmp_path / "trace.json", json.dumps(items, ensure_ascii=False)))
-    assert [(row.messages[-1].content, row.answer) for row in found] == [turn for talk in talks for turn in talk]
-    assert [len(row.messages) for row in found] == [2 * k + 1 for talk in talks for k in range(len(talk))]
+    rows = read("sharegpt", write(tmp_path / "trace.json", json.dumps(items, ensure_ascii=False)))
+    assert [(row.messages[-1].content, row.answer) for row in rows] == [turn for talk in talks for turn in talk]
+    assert [len(row.messages) for row in rows] == [2 * k + 1 for talk in talks for k in range(len(talk))]
 
 
 def test_openai_bodies_come_bare_or_in_batch_envelopes(tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ def test_openai_bodies_come_bare_or_in_batch_envelopes(tmp_path: Path) -> None:
 
 def test_openai_bodies_may_have_times_and_sessions(tmp_path: Path) -> None:
     bare = ['{"at_s": 2.5, "session": "a", "prompt": "x"}', '{"prompt": "y", "timestamp": 4}']
-    found = read("openai-jsonl", write(tmp_path / "bare.jsonl", "\n".join(bare)))
-    assert [(row.at_s, row.session) for row in found] == [(0.0, "a"), (1.5, None)]
+    trace_rows = read("openai-jsonl", write(tmp_path / "bare.jsonl", "\n".join(bare)))
+    assert [(row.at_s, row.session) for row in trace_rows] == [(0.0, "a"), (1.5, None)]
     stamped = ['{"timestamp": "2024-05-10T00:00:00Z", "body": {"prompt": "x", "session": "b"}}']
     stamped += ['{"body": {"prompt": "y", "timestamp": "2024-05-10T00:00:00.75Z"}}']
-    found = read("openai-jsonl", write(tmp_path / "stamped.jsonl", "\n".join(stamped)))
-    assert [(row.at_s, row.session) for row in found] == [(0.0, "b"), (0.75, None)]
+    trace_rows = read("openai-jsonl", write(tmp_path / "stamped.jsonl", "\n".join(stamped)))
+    assert [(row.at_s, row.session) for row in trace_rows] == [(0.0, "b"), (0.75, None)]
 
 
 def test_prompt_sets_are_known_by_their_fields(tmp_path: Path) -> None:
