@@ -24,7 +24,7 @@ class PageServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.say = say
         self.hang_up = False
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.connections = 0
 
     @property
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        self.server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         status, body = self.server.say(self.path)
         self.send_response(status)
         self.send_header("content-length", str(len(body)))

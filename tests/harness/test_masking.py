@@ -22,8 +22,8 @@ def recorded(access: Access, *reads: bytes) -> list[bytes]:
     recorder = redacting_recorder(log, access)
     recorder.append(record)
     recorder.flush()
-    (kept,) = log.records
-    return kept.reads
+    (redacted,) = log.records
+    return redacted.reads
 
 
 @pytest.mark.parametrize("cut", range(len(KEY) + 20))

@@ -98,9 +98,9 @@ def real(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[s
     folder = tmp_path_factory.mktemp("real")
     tiny = tiny_model(folder / "tiny", model_folder)
     count = sessions_of_every_preset(folder / "sessions.jsonl", Tokenizer(tiny))
-    asked = {"name": "rag", "options": {"scale": 0.2}}
+    workload = {"name": "rag", "options": {"scale": 0.2}}
     changes: dict[str, dict[str, Any]] = {
-        cache: {"workload": asked, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
+        cache: {"workload": workload, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
         for cache in ("cold", "primed", "warm")
     }
     changes["sessions"] = {
@@ -217,10 +217,10 @@ def test_a_cache_that_is_switched_off_is_told(tmp_path: Path) -> None:
 def test_a_cache_that_was_filled_is_hit(tmp_path: Path, cache: str) -> None:
     world, talks = VirtualWorld({"a": CACHING}), {"name": "multi-turn", "options": {"scale": 0.1}}
     trial = TRIAL | {"duration_s": 60.0, "cache": cache}
-    (found,) = virtual(tmp_path, world, "multi-turn", workload=talks, trial=trial).finished
-    assert not codes(found.record.findings) & CACHE
+    (finished,) = virtual(tmp_path, world, "multi-turn", workload=talks, trial=trial).finished
+    assert not codes(finished.record.findings) & CACHE
     shared = 100 - 16  # a tenth of the preset's system prompt, in whole blocks
-    of_window = [request for request in sent(found) if request.phase is Phase.MEASURED]
+    of_window = [request for request in sent(finished) if request.phase is Phase.MEASURED]
     assert min(request.cached_tokens or 0 for request in of_window) >= shared
     missed = [(request.prompt_tokens or 0) - (request.cached_tokens or 0) for request in of_window]
     assert (max(missed) < 16) == (cache == "warm")

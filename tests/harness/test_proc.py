@@ -55,9 +55,9 @@ def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
         parent.stdin.write(b"\n")
         parent.stdin.flush()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        found = tree.read(S)
-        assert orphan in found
-        assert found[parent.pid].state == "Z"
+        processes = tree.read(S)
+        assert orphan in processes
+        assert processes[parent.pid].state == "Z"
     assert parent.pid not in tree.read(S + 1), "it was reaped"
 
 

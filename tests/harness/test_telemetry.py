@@ -65,8 +65,8 @@ def test_several_processes_are_summed():
     pipe = {"stdin": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as child:
         with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as other:
-            (both,) = ProcessProbe("client", [child.pid, other.pid]).read(0)
-            assert both.values["processes"] == 2
+            (total,) = ProcessProbe("client", [child.pid, other.pid]).read(0)
+            assert total.values["processes"] == 2
             other.communicate(b"\n")
         child.communicate(b"\n")
 

@@ -55,8 +55,8 @@ def proc(tmp_path: Path) -> Proc:
 
 def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields(proc: Proc) -> None:
     proc.process(7, parent=3, own_s=4.0, waited_s=2.0, started=11)
-    found = read_process(7, proc.folder)
-    assert found == (3, 11, 4 * TICKS_PER_S, 2 * TICKS_PER_S)
+    process = read_process(7, proc.folder)
+    assert process == (3, 11, 4 * TICKS_PER_S, 2 * TICKS_PER_S)
     assert read_process(8, proc.folder) is None
 
 

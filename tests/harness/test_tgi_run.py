@@ -71,8 +71,8 @@ class TestAttached:
 
     def test_chats_are_answered_by_the_openai_route(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace.jsonl"
-        said = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
-        trace.write_text("".join(json.dumps(line) + "\n" for line in said), encoding="utf-8")
+        lines = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         fake = FakeTgi(Script(ttft_s=0.01, natural_length=3))
         trial, requests = only(
             attached_run(tmp_path, fake, "tgi", workload={"name": "trace", "options": {"path": str(trace)}})
@@ -91,7 +91,7 @@ class TestBiases:
         assert {request.finish_reason for request in requests} == {"eos_token"}
         assert {(request.output_tokens, request.total_chunk_tokens) for request in requests} == {(3, 3)}
         assert all("</s>" not in request.text for request in requests)
-        (finding,) = [found for found in trial.record.warnings if found.code is FindingCode.OUTPUT_LENGTH]
+        (finding,) = [warning for warning in trial.record.warnings if warning.code is FindingCode.OUTPUT_LENGTH]
         assert (finding.parameters["output_tokens"], finding.parameters["asked_tokens"]) == (3, 5)
         assert trial.record.engine_description is not None
         assert any("compare figures per token" in note for note in trial.record.engine_description.notes)
@@ -145,10 +145,10 @@ class TestBiases:
         assert (described.version, described.details["max_batch_total_tokens"]) == ("3.3.6-dev0", 32000)
 
     def test_a_batch_that_fails_fails_its_requests_and_not_the_run(self, tmp_path: Path) -> None:
-        said = Said(said=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
-        found = attached_run(tmp_path, FakeTgi(said), "tgi")
-        trial, requests = only(found)
-        assert found.status is RunStatus.COMPLETE
+        script = Said(said=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
+        run = attached_run(tmp_path, FakeTgi(script), "tgi")
+        trial, requests = only(run)
+        assert run.status is RunStatus.COMPLETE
         assert {request.outcome for request in requests} == {Outcome.STREAM_ERROR}
         assert {request.error for request in requests} == {"Request failed during generation: Server error: CUDA error"}
         assert trial.record.verdict is Verdict.INVALID
@@ -183,14 +183,14 @@ def launched_run(tmp_path: Path, **side: object) -> results.Run:
 
 class TestLaunched:
     def test_the_launcher_takes_its_command_line_serves_and_is_gone(self, tmp_path: Path) -> None:
-        found = launched_run(
+        run = launched_run(
             tmp_path,
             spec={"max_model_len": 2048, "enable_prefix_caching": False, "max_num_seqs": 8},
             options={"max_concurrent_requests": 64, "validation_workers": 1},
             env={"FAKE_SCRIPT": '{"ttft_s":0.01,"gap_s":0.002}', "ATTENTION": "paged"},
         )
-        trial, requests = only(found)
-        assert found.status is RunStatus.COMPLETE
+        trial, requests = only(run)
+        assert run.status is RunStatus.COMPLETE
         assert {(request.outcome, request.prompt_tokens) for request in requests} == {(Outcome.OK, 8)}
         described = trial.record.engine_description
         assert described is not None
@@ -203,16 +203,16 @@ class TestLaunched:
     def test_a_launcher_that_refuses_its_flags_says_why(self, tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="takes dtype or quantization"):
             launched_run(tmp_path, spec={"dtype": "float16", "quantization": "awq"})
-        found = launched_run(tmp_path, args=["--max-total-tokens", "16", "--max-input-tokens", "16"])
-        assert found.status is RunStatus.FAILED
-        assert "max_input_tokens must be <" in (found.manifest.failure or "")
+        run = launched_run(tmp_path, args=["--max-total-tokens", "16", "--max-input-tokens", "16"])
+        assert run.status is RunStatus.FAILED
+        assert "max_input_tokens must be <" in (run.manifest.failure or "")
 
 
 def _commands() -> list[str]:
     """Command lines of all processes that run, but for this one."""
-    found = []
+    commands = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if int(place.name) != os.getpid():
-                found.append((place / "cmdline").read_bytes().decode("utf-8", "replace"))
-    return found
+                commands.append((place / "cmdline").read_bytes().decode("utf-8", "replace"))
+    return commands

@@ -44,10 +44,10 @@ def test_it_serves_until_interrupted_and_says_what_it_did(tmp_path: Path, number
     refused = [reply.status for reply in replies].count(429)
     assert 0 < refused < 8
     assert out == f"8 answers over 8 connections: {8 - refused} complete, {refused} fault\n"
-    told = [msgspec.json.decode(line, type=Answered) for line in log.read_bytes().splitlines()]
-    assert [answered.number for answered in told] == list(range(8))
-    assert [answered.fault is Fault.HTTP_429 for answered in told] == [reply.status == 429 for reply in replies]
-    whole = next(answered for answered in told if answered.ending is Ending.COMPLETE)
+    answers = [msgspec.json.decode(line, type=Answered) for line in log.read_bytes().splitlines()]
+    assert [answered.number for answered in answers] == list(range(8))
+    assert [answered.fault is Fault.HTTP_429 for answered in answers] == [reply.status == 429 for reply in replies]
+    whole = next(answered for answered in answers if answered.ending is Ending.COMPLETE)
     assert len(whole.written_ns) == 3
     assert whole.role_ns is not None
     streams = [reply for reply in replies if reply.status == 200]

@@ -97,13 +97,13 @@ def test_offline_figures_give_tokens_per_second_by_repeat(tmp_path: Path, monkey
     (tmp_path / "offline" / "README.md").write_text("# offline\n\na GPU; today; more\n")
     for name, seconds in (("bf16", (2.0, 4.0)), ("int4", (1.0, 2.0))):
         cells = [{"engine": "ours", "cell": [8, 64, 16], "repeat": n, "seconds": s} for n, s in enumerate(seconds)]
-        others = [
+        other_cells = [
             {"engine": "machine", "cell": None},
             {"engine": "vllm", "cell": [8, 64, 16], "repeat": 0, "seconds": 9.0},
             {"engine": "ours", "cell": [1, 64, 16], "repeat": 0, "seconds": 9.0},
             {"engine": "ours", "cell": [8, 64, 16], "repeat": 2, "error": "no memory"},
         ]
-        (tmp_path / "offline" / f"{name}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in cells + others))
+        (tmp_path / "offline" / f"{name}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in cells + other_cells))
     sides = [Side(f"offline/{name}", "ours", "8,64,16") for name in ("int4", "bf16")]
     measured = published(Contrasted("output_tokens_per_s", *sides))
     assert measured.values[sides[0].text] == {0: 8 * 16 / 1.0, 1: 8 * 16 / 2.0}

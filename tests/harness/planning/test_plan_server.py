@@ -16,10 +16,10 @@ class Steps:
 
     def __init__(self, step_s: float = STEP_S, token_s: float = 0.0) -> None:
         self._step_s, self._token_s = step_s, token_s
-        self.asked: list[tuple[int, list[tuple[int, int]]]] = []
+        self.calls: list[tuple[int, list[tuple[int, int]]]] = []
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
-        self.asked.append((decodes, list(prompts)))
+        self.calls.append((decodes, list(prompts)))
         return self._step_s + self._token_s * sum(length for length, _ in prompts)
 
 
@@ -105,7 +105,7 @@ def test_littles_law():
 def test_prompts_are_cut_to_the_budget_and_decodes_go_first():
     steps = Steps()
     simulate([Request(10, 4), Request(25, 1, 0.005)], steps, Limits(step_tokens=10))
-    assert steps.asked == [
+    assert steps.calls == [
         (0, [(10, 0)]),
         (1, [(9, 0)]),
         (1, [(9, 9)]),
@@ -116,25 +116,25 @@ def test_prompts_are_cut_to_the_budget_and_decodes_go_first():
 def test_prompts_of_several_requests_share_a_step():
     steps = Steps()
     simulate([Request(4, 1), Request(4, 1), Request(4, 1)], steps, Limits(step_tokens=10))
-    assert steps.asked == [(0, [(4, 0), (4, 0), (2, 0)]), (0, [(2, 2)])]
+    assert steps.calls == [(0, [(4, 0), (4, 0), (2, 0)]), (0, [(2, 2)])]
 
 
 def test_cached_tokens_are_not_computed_but_for_the_last():
     steps = Steps()
     simulate([Request(10, 1, cached_tokens=8)], steps, Limits())
     simulate([Request(10, 1, cached_tokens=10)], steps, Limits())
-    assert steps.asked == [(0, [(2, 8)]), (0, [(1, 9)])]
+    assert steps.calls == [(0, [(2, 8)]), (0, [(1, 9)])]
 
 
 def test_a_request_waits_for_room_in_the_kv_cache():
-    both = [Request(10, 5), Request(10, 5)]
-    together = simulate(both, Steps(), Limits(kv_tokens=30))
-    apart = simulate(both, Steps(), Limits(kv_tokens=29))
+    requests = [Request(10, 5), Request(10, 5)]
+    together = simulate(requests, Steps(), Limits(kv_tokens=30))
+    apart = simulate(requests, Steps(), Limits(kv_tokens=29))
     assert max(together.ttft_s) == pytest.approx(STEP_S)
     assert max(apart.ttft_s) == pytest.approx(6 * STEP_S)
     assert apart.peak_kv_tokens == 14
     with pytest.raises(BadPlan, match="15 tokens does not fit into a KV cache of 14 tokens"):
-        simulate(both, Steps(), Limits(kv_tokens=14))
+        simulate(requests, Steps(), Limits(kv_tokens=14))
 
 
 def test_an_engine_that_plans_ahead_lets_a_request_wait_for_a_step_more():
