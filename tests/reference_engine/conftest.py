@@ -200,14 +200,14 @@ class ThreadCore:
     """An engine on a thread of this process; what serves it is what serves one in a process of its own."""
 
     def __init__(self, config, loader):
-        self.socket, theirs = socket.socketpair()
+        self.socket, core_end = socket.socketpair()
         self.engine = None
 
         def load(config):
             self.engine, facts = loader(config)
             return self.engine, facts
 
-        self.thread = threading.Thread(target=core_loop.serve_engine, args=(theirs, load), name="engine", daemon=True)
+        self.thread = threading.Thread(target=core_loop.serve_engine, args=(core_end, load), name="engine", daemon=True)
         self.thread.start()
 
     def kill(self):

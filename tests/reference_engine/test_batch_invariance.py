@@ -174,14 +174,14 @@ def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dty
 
     leader, follower = Sequence(first, tables(len(first))), Sequence(second, tables(len(second)))
     compute(executor, (leader, 2 * SIZE + 1))
-    for mine, theirs in zip(follower.tables, leader.tables, strict=True):
-        mine[:2] = theirs[:2]
+    for table, leader_table in zip(follower.tables, leader.tables, strict=True):
+        table[:2] = leader_table[:2]
     follower.computed = 2 * SIZE
     for lengths in ((15, 2), (1, 1), (9, 1)):
         compute(executor, *zip((leader, follower), lengths, strict=True))
-    for ours, theirs in zip((leader, follower), alone, strict=True):
-        assert ours.computed == len(ours.tokens)
-        assert all(torch.equal(row, theirs.logits[place]) for place, row in ours.logits.items())
+    for sequence, expected in zip((leader, follower), alone, strict=True):
+        assert sequence.computed == len(sequence.tokens)
+        assert all(torch.equal(row, expected.logits[place]) for place, row in sequence.logits.items())
 
 
 def test_what_depends_on_the_batch_is_refused_with_what_to_do(checkpoint_dir):

@@ -23,8 +23,8 @@ BLOCK = 16 * 2 * 2 * 2 * 16 * 4  # tokens, layers, keys and values, heads, head_
 class FakeCuda:
     """A GPU of 1,000 bytes of which others have 100; `use` allocates, `take` is what a library takes besides."""
 
-    def __init__(self, others=100):
-        self.outside, self.allocated, self.peak = others, 0, 0
+    def __init__(self, other_processes=100):
+        self.outside, self.allocated, self.peak = other_processes, 0, 0
 
     def mem_get_info(self, device):
         return 1000 - self.outside - self.allocated, 1000
@@ -70,7 +70,7 @@ def test_what_weights_step_and_libraries_leave_of_the_share_is_the_caches():
 
 
 def test_memory_of_other_processes_cannot_be_used_and_some_stays_free():
-    cuda = FakeCuda(others=600)
+    cuda = FakeCuda(other_processes=600)
     assert budget(cuda, 0.8).left(lambda: None) == 400 - 30
 
 

@@ -82,8 +82,8 @@ def test_codes_on_a_gpu(quantise, bits, columns, group):
     matrix = quantise(torch.randn(64, columns), bits, group)
     codes = matrix.codes if bits == 8 else unpack(matrix.codes)
     words = coded_products.Words.of(codes, matrix.scales, matrix.offsets, bits)
-    kept = [part for part in (words.words, words.scales, words.zeros) if part is not None]
-    assert matrix.held_bytes(CUDA, torch.float16) == sum(part.nbytes for part in kept)
+    parts = [part for part in (words.words, words.scales, words.zeros) if part is not None]
+    assert matrix.held_bytes(CUDA, torch.float16) == sum(part.nbytes for part in parts)
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8", "fp8", "int4"])

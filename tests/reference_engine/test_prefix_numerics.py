@@ -20,14 +20,14 @@ def tokens(count, seed):
 @pytest.fixture
 def logits_of(monkeypatch):
     """Runs one prompt and returns its tokens and the logits behind each, [num_tokens, vocab]."""
-    seen = []
+    rows = []
     original = runner.argmax  # greedy, and nothing else is asked for
-    monkeypatch.setattr(runner, "argmax", lambda logits: seen.append(logits) or original(logits))
+    monkeypatch.setattr(runner, "argmax", lambda logits: rows.append(logits) or original(logits))
 
     def run(engine, prompt):
-        seen.clear()
+        rows.clear()
         (output,) = generate(engine, [prompt], [GREEDY])
-        return output, torch.cat(seen)
+        return output, torch.cat(rows)
 
     return run
 
@@ -60,8 +60,8 @@ def test_batches_under_eviction_and_preemption_say_what_they_say_without_a_cache
     prompts = [families[number % 3][: 10 + number * 3] + tokens(number % 5 + 1, 50 + number) for number in range(18)]
     settings = {"num_blocks": 24, "block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 4}
     engine, without = tiny_engine(**settings), tiny_engine(**settings, enable_prefix_caching=False)
-    asked = (prompts * 2, [GREEDY] * 36)
-    assert generate(engine, *asked) == generate(without, *asked)
+    arguments = (prompts * 2, [GREEDY] * 36)
+    assert generate(engine, *arguments) == generate(without, *arguments)
     engine.check_integrity()
     assert engine.preemptions > 0
     assert engine.core._scheduler.cache.num_evicted > 50

@@ -167,10 +167,10 @@ def test_llm_int8_keeps_outliers_out_of_the_codes():
 def test_models_with_llm_int8_run_without_graphs(monkeypatch, tiny_config):
     """Its shapes depend on the numbers."""
 
-    def asked(device):
+    def refuse(device):
         raise AssertionError(device)
 
-    monkeypatch.setattr(executors, "has_triton", asked)
+    monkeypatch.setattr(executors, "has_triton", refuse)
     load_engine(tiny_config(quantization="llm-int8"))
     with pytest.raises(AssertionError, match="cpu"):
         load_engine(tiny_config(quantization="w8a8"))
@@ -222,10 +222,10 @@ def test_nested_scales_are_the_nearest_of_the_map():
     offset, table = scales.mean(), nf4.dynamic_map().double().numpy()
     groups = [scales[:256] - offset, scales[256:] - offset]
     expected = [nearest(group / np.abs(group).max(), table) * np.abs(group).max() + offset for group in groups]
-    found = matrix.scales.values().double().numpy().ravel()
+    nested = matrix.scales.values().double().numpy().ravel()
     clear = ~np.concatenate([ties(group / np.abs(group).max(), table) for group in groups])
     assert clear.sum() > 370
-    assert found[clear] == pytest.approx(np.concatenate(expected)[clear], rel=1e-5)
+    assert nested[clear] == pytest.approx(np.concatenate(expected)[clear], rel=1e-5)
     assert (matrix.dequantised()[3, 64:128] == 0).all()
 
 
@@ -242,9 +242,9 @@ def test_mxfp4_follows_the_microscaling_conversion():
     shares = blocks / scales[..., None]
     values = np.array(sorted({sign * value for value in mxfp4.MAGNITUDES for sign in (1, -1)}))
     assert np.array_equal(values, small_floats(2, 1, 6.0))
-    found = matrix.dequantised().double().numpy().reshape(6, 6, 32)
+    decoded = matrix.dequantised().double().numpy().reshape(6, 6, 32)
     clear = ~ties(shares, values)
-    assert np.array_equal(found[clear], (nearest(shares, values) * scales[..., None])[clear])
+    assert np.array_equal(decoded[clear], (nearest(shares, values) * scales[..., None])[clear])
     # Ties go to even codes, and what is above 6 saturates.
     assert (matrix.dequantised()[4, :8] * 64).tolist() == [6.0, 6.0, 4.0, 2.0, 4.0, 0.0, 1.0, -1.0]
     assert matrix.dequantised()[0].any().item() is False

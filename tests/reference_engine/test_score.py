@@ -112,9 +112,9 @@ def test_a_long_answer_is_scored_in_steps_as_in_one(make_model, save_checkpoint,
     prompt, output = [7, 8, 9] * 200, [11, 12, 13, 14] * 200
     score = scorer.score(Sample("long", prompt, output))
     logprobs = truth(model, prompt, output)
-    mine = logprobs[range(len(output)), output]
+    own = logprobs[range(len(output)), output]
     logprobs[:, STOP] = float("-inf")
-    regrets = logprobs.max(-1).values - mine
+    regrets = logprobs.max(-1).values - own
     assert score.mean_regret == pytest.approx(float(regrets.mean()), rel=1e-4)
     assert score.agreement == pytest.approx(float((regrets < 1e-6).float().mean()))
     assert score.tokens == len(output)
