@@ -104,9 +104,9 @@ def test_lines_are_pooled_into_one_json_object(
     assert printed["choices"]["accuracy"]["centre"] == 0.5
     assert printed["choices"]["accuracy_per_byte"]["centre"] == 1.0
     (arguments,) = calls
-    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    assert Path(given.pop("--text")).name == "prose.txt"
-    assert given == {
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert Path(options.pop("--text")).name == "prose.txt"
+    assert options == {
         "--model": str(folder), "--max-tokens": "25", "--choices": "q.jsonl", "--kv-cache-dtype": "int8",
         "--device": "auto",
     }  # fmt: skip

@@ -30,13 +30,13 @@ SETTINGS = {
 class Clock:
     """Moves a second at each look, and does something at one of them."""
 
-    def __init__(self, at=None, what=None):
-        self.now_s, self.at, self.what = 0.0, at, what
+    def __init__(self, at=None, action=None):
+        self.now_s, self.at, self.action = 0.0, at, action
 
     def __call__(self):
         self.now_s += 1
         if self.now_s == self.at:
-            self.what()
+            self.action()
         return self.now_s
 
 

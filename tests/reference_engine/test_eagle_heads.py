@@ -196,9 +196,9 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_head_is_one_line(tiny_config, checkpoint_dir, tmp_path, what):
-    settings, line = DAMAGED[what]
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_head_is_one_line(tiny_config, checkpoint_dir, tmp_path, case):
+    settings, line = DAMAGED[case]
     head = random_head(tmp_path / "head", checkpoint_dir, **settings)
     with pytest.raises((CheckpointError, ConfigError), match=line) as caught:
         load_engine(tiny_config(speculation=f"eagle:3:{head}"))

@@ -94,9 +94,9 @@ def test_fp8_products_scale_rows_and_outputs(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         moved = matrix.to(CPU, dtype)
         activations = fp8.quantised(rows.to(dtype), fp8.E4M3).to(CPU, torch.float32).dequantised().double()
-        for given in (bias, None):
-            expected = linear(activations, matrix.dequantised().double(), None if given is None else given.double())
-            product = moved.linear(None if given is None else given.to(dtype))(rows.to(dtype))
+        for added in (bias, None):
+            expected = linear(activations, matrix.dequantised().double(), None if added is None else added.double())
+            product = moved.linear(None if added is None else added.to(dtype))(rows.to(dtype))
             assert product.dtype == dtype
             tolerance = 1e-5 if dtype == torch.float32 else 1e-2
             assert (product.double() - expected).abs().max() <= tolerance * expected.abs().max()
@@ -274,8 +274,8 @@ def test_smoothing_moves_difficulty_and_keeps_the_product():
     largest_x, largest_w = (rows / scales).abs().amax(0), (torch.cat(weights) * scales).abs().amax(0)
     assert torch.allclose(largest_x[live], largest_w[live])  # alpha 0.5 makes both sides equally hard
 
-    def error(given, matrices):
-        return sum((W8A8Matrix.of(m).linear(None)(given) - linear(given, m)).abs().mean() for m in matrices)
+    def error(inputs, matrices):
+        return sum((W8A8Matrix.of(m).linear(None)(inputs) - linear(inputs, m)).abs().mean() for m in matrices)
 
     assert error(rows / scales, [weight * scales for weight in weights]) < error(rows, weights)
 
@@ -290,10 +290,10 @@ def test_smoothing_refuses_a_share_that_is_none(alpha):
 
 def test_cuda_products_get_the_rows_that_cublas_needs(monkeypatch):
     """`torch._int_mm` is on CPUs, too; without padding cuBLAS would refuse fewer than 17 rows."""
-    given = []
+    row_counts = []
 
     def int_mm(rows, weight):
-        given.append(rows.shape[0])
+        row_counts.append(rows.shape[0])
         return torch.ops.aten._int_mm(rows, weight)
 
     rows, weight = (torch.randint(-127, 128, shape, dtype=torch.int8) for shape in ((3, 64), (16, 64)))
@@ -301,4 +301,4 @@ def test_cuda_products_get_the_rows_that_cublas_needs(monkeypatch):
     monkeypatch.setattr(w8a8, "_int_mm", int_mm)
     assert torch.equal(integer_product(rows, weight).long(), rows.long() @ weight.long().T)
     assert integer_product(rows.repeat(20, 1), weight).shape == (60, 16)
-    assert given == [32, 60]
+    assert row_counts == [32, 60]
