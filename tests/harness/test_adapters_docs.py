@@ -1,4 +1,4 @@
-"""docs/adapters.md says what the code does: its example is installed, listed, started, measured and stopped."""
+"""docs/adapters.md matches the code: its example is installed, listed, started, measured and stopped."""
 
 import asyncio
 import os

@@ -18,7 +18,7 @@ SENTINEL = "sk-ant-sentinel-90210"
 
 
 def chats(tmp_path: Path) -> dict[str, object]:
-    """Chats that have what the system says in common."""
+    """Chats that share a system prompt."""
     trace = tmp_path / "trace.jsonl"
     system = {
         "role": "system",
@@ -55,7 +55,7 @@ def test_a_completion_is_asked_as_a_chat_whose_template_comes_on_top(tmp_path: P
 
 
 def test_chunks_of_several_tokens_are_not_taken_for_tokens(tmp_path: Path) -> None:
-    """Bias 5: what a chunk holds is not said, so the pace of tokens is apportioned, and a reader told so."""
+    """Bias 5: chunks do not state their token counts, so the pace of tokens is apportioned, and a note says so."""
     trial, requests = only(attached_run(tmp_path, FakeAnthropic(Script(ttft_s=0.02, gap_s=0.01, group=2)), "anthropic"))
     assert {(len(request.chunk_ns), request.total_chunk_tokens) for request in requests} == {(3, 5)}
     assert {request.token_source for request in requests} <= {TokenSource.TOKENIZER, TokenSource.APPORTIONED}
@@ -88,7 +88,7 @@ def test_without_its_end_mark_an_answer_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_thoughts_are_tokens_and_the_first_of_them_is_the_first_token(tmp_path: Path) -> None:
-    """Bias 2: they stand before the text; we never ask for them, and count them where they come all the same."""
+    """Bias 2: thoughts precede the text; the client never requests them, but counts them where they come."""
     script = Said(said=tuple(Token(100 + i, f" w{i}") for i in range(5)), thinking=2, gap_s=0.01)
     fake = FakeAnthropic(script)
     _, requests = only(attached_run(tmp_path, fake, "anthropic"))

@@ -39,7 +39,7 @@ PACE = Shape(gap_s=0.01, chunks=3, ttft_s=0.05, concurrency=2)
 def received(
     sent: float, chunks: list[float], *, planned: float | None = None, ended: float | None = None, words: int = 1
 ) -> RequestRecord:
-    """What the client says, in ms."""
+    """A request as the client recorded it; times in ms."""
     return request(
         planned_ns=round((sent if planned is None else planned) * MS),
         sent_ns=round(sent * MS),
@@ -51,7 +51,7 @@ def received(
 
 
 def done(start: float, chunks: list[float], words: int = 1) -> Answered:
-    """What the server did, in ms."""
+    """An answer as the server wrote it; times in ms."""
     written_ns = [round(t * MS) for t in chunks]
     return Answered(tokens=len(chunks), prompt_tokens=words, start_ns=round(start * MS), written_ns=written_ns)
 
@@ -65,7 +65,7 @@ def error_of(requests: list[RequestRecord], answers: list[Answered]) -> ClientEr
 
 
 def test_the_error_of_a_metric_is_the_difference_between_the_clients_and_the_servers():
-    """TTFT: 51 said, 50 true. Gaps: 10.4 and 9.7 said, 10 and 10 true. TPOT: 20.1 / 2 said, 10 true."""
+    """TTFT: 51 measured, 50 true. Gaps: 10.4 and 9.7 measured, 10 and 10 true. TPOT: 20.1 / 2 measured, 10 true."""
     error = error_of([received(1, [51, 61.4, 71.1], planned=0)], [done(1.2, [51.2, 61.2, 71.2])])
     expected_ms = {
         "ttft_p50_s": 51 - 50,
@@ -105,7 +105,7 @@ def test_a_late_read_moves_gaps_and_leaves_the_pace_alone():
 
 
 def test_the_error_is_not_nothing_by_luck():
-    """The third of five is seen as it was; other samples of the five have other medians."""
+    """The median of five is measured without error; resamples of the five have other medians."""
     true_s = [[0.1], [0.2], [0.3], [0.4], [0.5]]
     seen_s = [[0.11], [0.21], [0.3], [0.4], [0.5]]
     assert metric_error_s(seen_s, true_s)[0] == pytest.approx(0.01)

@@ -25,7 +25,7 @@ SOME = [
 
 
 class Work:
-    """Calls that take 5 ms each, of which a GPU is still busy when they return."""
+    """Calls that take a GPU 5 ms each and return before it has finished."""
 
     def __init__(self) -> None:
         self.now_s = self.busy_until_s = 0.0

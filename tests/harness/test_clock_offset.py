@@ -1,4 +1,4 @@
-"""Clock offsets: whatever delays and drifts do, the truth lies within what is claimed."""
+"""Clock offsets: for any delays and drifts, the true offset lies within the claimed bounds."""
 
 import asyncio
 from fractions import Fraction
@@ -16,7 +16,7 @@ delays_ns = st.tuples(st.integers(0, 50_000_000), st.integers(0, 50_000_000))
 
 
 class RemoteClock:
-    """A clock with a skew and a steady drift, read over a network whose two ways take what they like."""
+    """A clock with a skew and a steady drift, read over a network with arbitrary delays in both directions."""
 
     def __init__(self, skew_ns: int, drift_ppm: int) -> None:
         self.skew_ns = skew_ns
@@ -39,7 +39,7 @@ remote_clocks = st.builds(RemoteClock, st.integers(-DAY_NS, DAY_NS), st.integers
 
 
 def claims(clock: WorkerClock, true_ns: Fraction) -> bool:
-    """Whether the truth is within the claim; a clock shows whole nanoseconds, which costs one."""
+    """Whether the true offset is within the bounds; clocks show whole nanoseconds, which adds one."""
     return abs(clock.offset_ns - true_ns) <= clock.uncertainty_ns + 1
 
 

@@ -1,4 +1,4 @@
-"""The doctor of the machine, on machines that are made up: what it sees, what that does, and what helps."""
+"""The doctor on made-up machines: what it finds, why that disturbs, and the remedy."""
 
 import json
 import os
@@ -156,9 +156,9 @@ def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
 
 
 def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
-    """A core that is never idle while the doctor listens."""
+    """A core that is never idle while the doctor measures."""
     busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
-    busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # busy in the past
+    busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # was busy before the measurement only
     checks = checks_of(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, own_ticks=10 + TICKS_PER_S, idle_ticks=500))
     check = checks["load"]
     assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {NOBODY}")

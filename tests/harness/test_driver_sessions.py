@@ -63,7 +63,7 @@ def test_an_answer_that_is_under_way_at_the_end_is_waited_for_and_nothing_follow
 
 
 def test_a_slot_whose_user_thinks_beyond_the_end_stays_idle_until_then():
-    """It does not take the next session instead: the load would be another one."""
+    """Taking the next session instead would change the load."""
 
     async def load(driver: Driver) -> tuple[Issue, float]:
         sessions = wire(talks(50, turns=2, think_s=60.0))
@@ -107,7 +107,7 @@ def test_a_closed_loop_ends_when_its_first_slot_finds_nothing_more():
 
 
 def test_users_that_are_cut_short_leave_their_place_under_a_cap_at_once():
-    """And whoever takes it is sent on time, not before its time."""
+    """The request that takes the place is sent on time, not early."""
     late_talk = talks(1, turns=2, think_s=60.0, gap_s=1.0)
     waiting = [PlannedSession(session("next"), 0.0)]
     issue, records, transport, _ = drive(

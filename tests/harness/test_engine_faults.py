@@ -1,8 +1,8 @@
 """Two engines, of which the first fails: the failure is identified, and the other engine continues.
 
-Once with processes: both are Quill, the imaginary engine of docs/adapters.md. The same in large, with deadlines, is
-``benchmarks/engines/life_cycle.py``; what a launch can fail of is in ``tests/engines/test_engines_launcher.py``. What a
-run makes of an engine that fails is tested in virtual time.
+One test uses processes: both are Quill, the imaginary engine of docs/adapters.md. At full size, with deadlines, this is
+``benchmarks/engines/life_cycle.py``; failing launches are in ``tests/engines/test_engines_launcher.py``. How a run
+handles an engine that fails is tested in virtual time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def struck(tmp_path: Path, *strikes: Strike) -> RunFolder:
-    """A run of two real engines; the first one's trials are struck in turn, the last ones are left in peace."""
+    """A run of two real engines; the first engine's trials are disturbed in turn, except for the last."""
     data = {
         "name": "t",
         "repeats": 1,
@@ -113,7 +113,7 @@ def test_a_real_engine_that_is_stopped_goes_on_and_one_that_is_killed_is_started
 
 
 def played(tmp_path: Path, bad: VirtualEngine, **trial: Any) -> tuple[results.Run, dict[str, Verdict]]:
-    """A virtual run of two engines, and the verdict of each trial."""
+    """Run two virtual engines; returns the run and the verdict of each trial."""
     loads = [{"concurrency": 1}, {"concurrency": 2}]
     limits = {"ramp_s": 0.2, "duration_s": 1.5, "warm_up_s": 0.0, **trial}
     experiment = virtual_experiment(["bad", "good"], loads, repeats=1, trial=limits)

@@ -1,4 +1,4 @@
-"""``bakeoff engines``: what it prints, what it exits with, and what it leaves running, which is nothing."""
+"""``bakeoff engines``: its output, its exit codes, and that it leaves nothing running."""
 
 import json
 import os
@@ -188,7 +188,7 @@ class TestStart:
 
     @pytest.fixture
     def begin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        """Starts it with more words; its model is an empty checkpoint."""
+        """Start it with further arguments; its model is an empty checkpoint."""
         (tmp_path / "fake_engine.py").write_text(FAKE_ENGINE)
         (tmp_path / "small_engine.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{SMALL}")
         info = tmp_path / "small_engine-1.dist-info"
@@ -212,7 +212,7 @@ class TestStart:
         with begin("--json", "--port", str(port), "--spec", "max_num_seqs=8", "--", "slow") as started:
             message = json.loads(started.stdout.readline())
             assert message["url"] == f"http://127.0.0.1:{port}"
-            # told as a run would tell it, and then the words behind --
+            # the flags that a run would pass, then the words behind --
             assert message["argv"][-3:] == ["ignore-SIGINT", "8", "slow"]
             assert message["model"] == "checkpoint"
             assert urllib.request.urlopen(f"{message['url']}/health").status == 200

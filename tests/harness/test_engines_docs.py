@@ -1,4 +1,4 @@
-"""What docs/engines.md shows is what there is."""
+"""docs/engines.md lists what exists."""
 
 import re
 import tomllib

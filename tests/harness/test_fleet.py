@@ -60,7 +60,7 @@ def test_an_open_loop_has_one_start_for_all_and_records_in_the_order_of_the_plan
 
 
 def test_a_cancelled_load_leaves_every_record_and_a_fleet_for_the_next(tmp_path: Path):
-    # the second worker has nothing left to do when the blow falls: its own end must not be taken for the next load's
+    # the second worker has finished when the load is cancelled: its end must not be taken for that of the next load
     sessions = planned(8, tokens=(2000, 2))
 
     async def scene() -> list[StreamRecord]:

@@ -73,7 +73,7 @@ COMMANDS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the commands read."""
+    """Files that the commands read."""
     build_run(tmp_path / "runs", SHEET)
     (checkpoint(tmp_path / "tokenizer") / "config.json").write_text("{}")
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
@@ -92,7 +92,7 @@ def fresh(job: str, folder: Path, stdin: str = "") -> str:
 
 
 def names(app: cyclopts.App, prefix: str = "") -> Iterator[str]:
-    """Of all commands below this one."""
+    """Names of all commands below this one."""
     for name in app.resolved_commands():
         if name.startswith("-"):
             continue

@@ -32,7 +32,7 @@ class Interrupted(VirtualWorld):
     """A world in which the signal comes between two turns of the event loop.
 
     Args:
-        turn: of the loop, counted from the run's begin; None for no signal.
+        turn: of the loop, counted from the start of the run; None for no signal.
 
     Attributes:
         turns: until the run ended.

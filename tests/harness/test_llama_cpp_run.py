@@ -1,4 +1,4 @@
-"""llama.cpp's servers through the whole harness: an address, launched processes, and all that biases a benchmark."""
+"""llama.cpp's servers through the whole harness: at an address, as launched processes, and each bias of a benchmark."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def chats(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeLlamaServer, results.Run]:
-    """A fake that did nothing odd but send pings, and the run against it, long enough to be evidence."""
+    """A fake that does nothing unusual but send pings, and a run against it that is long enough to judge."""
     fake = FakeLlamaServer(PACE, ["pings"], flags=defaults(*SLOTS))
     return fake, attached_run(tmp_path_factory.mktemp("plain"), fake, "llama_cpp")
 
@@ -57,7 +57,7 @@ class TestLlamaServer:
     def test_all_that_it_is_asked_is_greedy_long_as_planned_and_a_stream(
         self, plain: tuple[FakeLlamaServer, results.Run]
     ) -> None:
-        """Its defaults are neither; and an answer that is no stream would keep its slot when nobody waits for it."""
+        """None of these is its default; without a stream, an answer would keep its slot after its client has left."""
         bodies = plain[0].bodies
         assert len(bodies) > 6
         for body in bodies:
@@ -103,7 +103,7 @@ class TestLlamaServer:
         assert not warned & {FindingCode.INPUT_LENGTH, FindingCode.OUTPUT_LENGTH}
 
     def test_a_prompt_that_it_counts_otherwise_is_told(self, tmp_path: Path) -> None:
-        """Such as by a token that it puts before every prompt."""
+        """For example, it may put a token before every prompt."""
         count = by_tokenizer(tokenizer(tmp_path))
         fake = FakeLlamaServer(PACE, count=lambda prompt: count(prompt) + 1, flags=defaults(*SLOTS))
         trial, _ = only(attached_run(tmp_path, fake, "llama_cpp"))
@@ -114,7 +114,7 @@ class TestLlamaServer:
 
 class TestLlamaServersBiases:
     def test_the_pieces_of_a_character_are_tokens_and_come_together(self, tmp_path: Path) -> None:
-        """The event has the id of the last one only."""
+        """The event carries the id of the last token only."""
         tokens = tuple(Token(100 + i, text) for i, text in enumerate((" a", "", "", "ü", " b")))
         fake = FakeLlamaServer(Said(said=tokens, ttft_s=0.01, gap_s=0.002), flags=defaults(*SLOTS))
         trial, requests = only(attached_run(tmp_path, fake, "llama_cpp"))
@@ -126,7 +126,7 @@ class TestLlamaServersBiases:
         assert FindingCode.OUTPUT_LENGTH not in {finding.code for finding in trial.record.warnings}
 
     def test_accepted_drafts_are_single_tokens_in_bursts(self, tmp_path: Path) -> None:
-        """The pace per token is what it was."""
+        """The pace per token stays the same."""
         fake = FakeLlamaServer(Script(ttft_s=0.02, gap_s=0.01, group=5), flags=defaults(*SLOTS))
         workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 20}}
         _, requests = only(attached_run(tmp_path, fake, "llama_cpp", workload=workload))
@@ -208,7 +208,7 @@ class TestLlamaServersBiases:
 
 
 def environment(folder: Path, package: str, version: str, words: int, fake: str) -> str:
-    """A venv whose interpreter drops its first words and runs a fake."""
+    """A venv whose interpreter drops its first arguments and runs a fake."""
     info = folder / f"lib/python3.11/site-packages/{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
@@ -240,7 +240,7 @@ def listening(port: int) -> bool:
 
 class TestLaunched:
     def test_it_is_started_waited_for_described_and_gone(self, tmp_path: Path) -> None:
-        """Its port opens before the model is loaded: until then it says 503."""
+        """Its port opens before the model is loaded; until then it answers 503."""
         port = pick_port()
         spec = {"max_model_len": 512, "max_num_seqs": 8, "dtype": "bfloat16", "enable_prefix_caching": False}
         run = launched_run(tmp_path, "llama_cpp", spec=spec, engine={"port": port}, env={"FAKE_FAULTS": "loading"})
@@ -273,7 +273,7 @@ class TestLlamaCppPython:
     def test_requests_wait_for_each_other_and_none_is_killed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It would listen on the port of the variable PORT, whatever its flag says."""
+        """The variable PORT would override its flag."""
         monkeypatch.setenv("PORT", str(pick_port()))
         run = launched_run(tmp_path, "llama_cpp_python", engine={"port": pick_port()})
         trial, requests = only(run)
@@ -285,7 +285,7 @@ class TestLlamaCppPython:
         assert any("one request at a time" in note for note in described.notes)
 
     def test_a_server_that_kills_old_requests_for_new_ones_fails_the_trial(self, tmp_path: Path) -> None:
-        """Its default, which ours is not."""
+        """This is the server's default; the adapter launches it otherwise."""
         flags = python_arguments().parse_args(["--model", "m"])
         trial, requests = only(attached_run(tmp_path, FakeLlamaCppPython(PACE, flags=flags), "llama_cpp_python"))
         assert trial.record.verdict is Verdict.INVALID
@@ -307,7 +307,7 @@ class TestLlamaCppPython:
         assert FindingCode.OUTPUT_LENGTH not in {finding.code for finding in trial.record.warnings}
 
     def test_a_prompt_that_is_too_long_is_an_answer_cut_off(self, tmp_path: Path) -> None:
-        """HTTP 200 and nothing."""
+        """The server answers HTTP 200 and no event."""
         flags = python_arguments().parse_args(["--model", "m", "--n_ctx", "8", "--interrupt_requests", "false"])
         trial, requests = only(attached_run(tmp_path, FakeLlamaCppPython(PACE, flags=flags), "llama_cpp_python"))
         assert trial.record.verdict is Verdict.INVALID

@@ -1,4 +1,4 @@
-"""What requests carried to be let in does not reach the raw log, wherever the network cut the answer."""
+"""Credentials of requests do not reach the raw log, wherever the network cut the answer."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ QUESTIONS = [Question(1, 0, [-4.0, -3.0], [8, 2]), Question(2, 1, [-2.0, -1.0], 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What looks like a checkpoint."""
+    """A folder that looks like a checkpoint."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     return tmp_path / "tiny"
@@ -311,7 +311,7 @@ def test_a_server_is_evaluated_beside_its_reference_and_the_table_says_why_there
 
 
 class Rooted(Scoring):
-    """A server that also says which checkpoint it has loaded, as vLLM does."""
+    """A server that also reports which checkpoint it has loaded, as vLLM does."""
 
     root = "/nowhere"
 
@@ -396,7 +396,7 @@ def test_what_the_reference_engine_complains_of_is_passed_on():
 
 
 def test_a_real_reference_and_a_server_with_the_same_weights_agree(tmp_path: Path):
-    """Tokens go from the process of the reference engine to the server, and nothing is lost on the way."""
+    """Tokens pass from the process of the reference engine to the server without loss."""
     checkpoint(tmp_path, bare=True, merges=800)
     torch.manual_seed(3)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 64}

@@ -1,4 +1,4 @@
-"""`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, with a built-in text if need be."""
+"""`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, by default with a built-in text."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ class Became(Exception):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What looks like a checkpoint."""
+    """A folder that looks like a checkpoint."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     return tmp_path / "tiny"

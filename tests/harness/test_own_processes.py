@@ -1,4 +1,4 @@
-"""Which processes are an engine's though the harness did not start them: in a container, and at an address."""
+"""Processes of engines that the harness did not start: in a container, and at an address."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ def test_an_engine_on_another_host_uses_nothing_of_this_one() -> None:
 
 
 def test_an_engine_at_an_address_here_is_who_listens_there(listening: socket.socket) -> None:
-    """And what was started together with it: its process group, of which the listener may be any member."""
+    """Its process group counts, too; the listener may be any member of it."""
     processes = at_address(url_of(listening, "localhost"))
     (root,) = processes.pids
     family = [process.pid for process in [psutil.Process(), *psutil.Process().parents()]]
@@ -63,7 +63,7 @@ def test_a_forwarder_is_not_the_engine(listening: socket.socket, monkeypatch: py
 
 
 def test_a_containers_first_process_is_in_its_control_group(tmp_path: Path) -> None:
-    """Where the runtime has another pid namespace, its pid is somebody else's here."""
+    """Where the runtime has another pid namespace, the pid it reports belongs to another process here."""
     (tmp_path / "77").mkdir()
     (tmp_path / "77/cgroup").write_text("0::/system.slice/docker-c0ffee.scope\n")
     assert in_container(saying("77 c0ffee"), tmp_path) == OwnProcesses((77,))

@@ -1,4 +1,4 @@
-"""Profiled trials: planned beside the plain ones, recorded, and counted by nothing."""
+"""Profiled trials: planned beside the plain ones, recorded, and left out of every result."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def experiment(**changes: Any):
 
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The engine writes a log of one step each time; returns its folder."""
+    """Make the engine write a log of one step per trial; returns its folder."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
 

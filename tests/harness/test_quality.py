@@ -1,4 +1,4 @@
-"""Answers beside the reference: what is found, and what is said when nothing can be."""
+"""Answers compared with the reference: the results, and the reasons where no comparison is possible."""
 
 import asyncio
 import shutil
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is scored, and not of the process that scores: its lines, without its seconds of imports."""
+    """Score in this process, for tests that do not need the scoring process and its seconds of imports."""
 
     async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
         assert limit_s > 0
@@ -65,7 +65,7 @@ def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scene:
-    """A finished trial of an engine that never was: its answers are the model's own, changed as a test likes."""
+    """A finished trial of an engine that never ran: its answers are the model's own, with the changes of a test."""
 
     def __init__(self, folder: Path, model: Path, **changes: Any) -> None:
         self.tokenizer = Tokenizer(model)
@@ -88,7 +88,7 @@ class Scene:
         return [generate(made, [prompt], [wanted])[0] for prompt in self.prompts()]
 
     def record_answers(self, answers: Answers, chunk: Callable[[int], bytes] | None = None, **usage: int) -> None:
-        """Leave the log that an engine with these answers leaves, two requests of the ramp before it."""
+        """Write the log that an engine with these answers would leave, after two requests of the ramp."""
         self.trial.create()
         streams = [
             self._stream(i, answer, len(prompt), chunk, usage)
@@ -347,7 +347,7 @@ def test_an_interrupted_check_leaves_no_process_and_no_record(tmp_path: Path, mo
 
 
 def references() -> list[psutil.Process]:
-    """Processes that score, of this one's."""
+    """Child processes that score."""
     return [child for child in psutil.Process().children() if "score" in child.cmdline()]
 
 

@@ -152,7 +152,7 @@ def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
     result, records, workers = play(scene())
     for client, worker in zip(result.clients, workers, strict=True):
         assert 0 < client.clock_uncertainty_ns < 1_000_000_000
-        assert abs(client.clock_offset_ns) <= client.clock_uncertainty_ns  # in truth it is 0
+        assert abs(client.clock_offset_ns) <= client.clock_uncertainty_ns  # the true offset is 0
         assert WorkerClock(client.clock_offset_ns, client.clock_uncertainty_ns) == worker.clock
         log = calls[worker]
         assert log[log.index("go") : log.index("done") + 1] == ["go", "reply", "done"]
@@ -339,7 +339,7 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
     monkeypatch.undo()
 
     def late(**options: object) -> None:
-        """Connects when nobody waits any more."""
+        """Connects after the caller has given up waiting."""
         connecting.wait()
         connected.append(True)
 

@@ -1,4 +1,4 @@
-"""The engine's own page in a whole run: the truth server answers the load, a page beside it tells what it wants."""
+"""The engine's own page in a whole run: the truth server answers the load, a page beside it shows made-up figures."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ TOKENS = 5
 
 
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], tuple[int, str]]) -> Trial:
-    """One trial whose engine tells its view on a page of its own."""
+    """One trial of an engine that shows its own counts on a page."""
 
     async def scene() -> None:
         async with truth() as url:

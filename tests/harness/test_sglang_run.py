@@ -118,7 +118,7 @@ def test_several_tokens_in_one_event_are_several_tokens(tmp_path: Path, model: P
 
 
 def test_the_first_request_after_a_start_is_no_measurement(tmp_path: Path, model: Path) -> None:
-    """What is slow once, the ramp takes."""
+    """The ramp absorbs what is slow only once."""
     fake = fake_of(model, PACE, "slow-first")
     run = attached(tmp_path, model, fake, api="openai")
     (trial,) = run.finished

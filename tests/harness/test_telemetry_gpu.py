@@ -1,4 +1,4 @@
-"""What is read of GPUs, from recorded answers of NVML."""
+"""Readings of GPUs from recorded answers of NVML."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,7 +164,7 @@ def test_a_driver_that_refuses_the_whole_call_has_the_older_counters(refusal: in
 
 
 def test_a_field_that_fails_at_the_first_tick_comes_back() -> None:
-    """As do the older counter, and all fields of a call that fails."""
+    """So do the older counter and all fields of a call that fails."""
     nvml = FakeNvml()
     del nvml.fields[RELIABILITY]
     nvml.policies = {pynvml.NVML_PERF_POLICY_RELIABILITY: 6 * S}

@@ -1,4 +1,4 @@
-"""The engine's own page: read beside the other probes, marked on order, and never at their cost."""
+"""The engine's own page: read beside the other probes without delaying them, and marked on request."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ FRAME = {"running": 3.0, "output_tokens_total": 100.0, "ttft_s_sum": 4.5, "ttft_
 
 
 def sampled(folder: TrialFolder, page: ServerPage | None, during: Callable[[Sampler], object]) -> list[TelemetryRecord]:
-    """What the sampler wrote of a page, and of everything else, while ``during`` ran."""
+    """All records that the sampler wrote while ``during`` ran, those of the page among them."""
 
     async def scene() -> None:
         async with sampler() as running, running.into(folder.telemetry_log, None, [], page):

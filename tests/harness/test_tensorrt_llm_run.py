@@ -38,7 +38,7 @@ def attached(
 
 
 def program(tmp_path: Path) -> str:
-    """A program in the place of ``trtllm-serve``."""
+    """A program that replaces ``trtllm-serve``."""
     place = tmp_path / "trtllm-serve"
     place.write_text(f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n{SERVE}\n", encoding="utf-8")
     place.chmod(0o755)
@@ -59,7 +59,7 @@ def printed(run: results.Run) -> list[str]:
 
 
 def frames(run: results.Run) -> list[dict[str, Any]]:
-    """What the server said of itself, as the sampler stored it."""
+    """The server's own figures, as the sampler stored them."""
     return [sample.values for trial in run.finished for sample in trial.telemetry if sample.source == "server"]
 
 
@@ -69,9 +69,9 @@ def ttfts_s(requests: list[RequestRecord]) -> list[float]:
 
 class TestAttached:
     def test_every_answer_is_whole_and_of_the_wanted_length(self, tmp_path: Path) -> None:
-        """Bias 7: what it does not know it refuses, and nothing was refused.
+        """Bias 7: it refuses options that it does not know, and refused none.
 
-        Bias 4: statistics that somebody else may be reading are left alone.
+        Bias 4: statistics that another client may be reading are left alone.
         """
         fake = fake_of(tmp_path, Script(ttft_s=0.02, gap_s=0.004, natural_length=2), enable_iter_perf_stats=True)
         run = attached(tmp_path, fake)
@@ -132,7 +132,7 @@ class TestBiases:
             assert "it looks once a second whether a client has hung up, and decodes on until then" in notes
 
     def test_its_iterations_are_read_by_the_sampler_alone_and_become_frames(self, tmp_path: Path) -> None:
-        """Bias 4: whatever else read them would take them away; every one of them arrived."""
+        """Bias 4: each can be read only once, so another reader would take them; all of them arrived."""
         fake = fake_of(tmp_path, Script(ttft_s=0.02, gap_s=0.004, group=2), enable_iter_perf_stats=True)
         run = attached(tmp_path, fake, {"enable_iter_perf_stats": True}, samples=True)
         iterations = frames(run)
@@ -160,8 +160,8 @@ class TestBiases:
 
 
 class TestLaunched:
-    def test_it_is_told_by_flags_and_by_a_file_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        """Biases 2 and 3: what differs from other engines is told, and what was told is stored."""
+    def test_it_is_configured_by_flags_and_a_file_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        """Biases 2 and 3: differences from other engines are noted, and the configuration is stored."""
         spec = {
             "max_num_seqs": 8,
             "max_model_len": 512,

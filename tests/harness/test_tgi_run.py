@@ -1,4 +1,4 @@
-"""TGI through the whole harness: an address, the OpenAI routes, a launched process, and all that biases a benchmark."""
+"""TGI through the whole harness: at an address, the OpenAI routes, a launched process, and each bias of a benchmark."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def flags(*words: str):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeTgi, results.Run]:
-    """A fake that did nothing odd, and the run against it, long enough to be evidence."""
+    """A fake that does nothing unusual, and a run against it that is long enough to judge."""
     fake = FakeTgi(PACE, ["comments"], flags=flags("--max-batch-total-tokens", "32000"))
     return fake, attached_run(tmp_path_factory.mktemp("plain"), fake, "tgi")
 
@@ -163,7 +163,7 @@ class TestBiases:
 
 
 def launcher(tmp_path: Path) -> Path:
-    """A program of the launcher's name that is the fake."""
+    """The fake, under the name of the launcher."""
     program = tmp_path / "text-generation-launcher"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"

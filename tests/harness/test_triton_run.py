@@ -20,7 +20,7 @@ TRITON = "from tests.engines.fakes.triton import main; main(sys.argv[1:])"
 
 
 class Spoken(Script, frozen=True, kw_only=True):
-    """Says words that are one token each, since only the tokenizer counts what Triton says."""
+    """Answers in words of one token each, since only the tokenizer counts Triton's tokens."""
 
     words: tuple[str, ...]
 

@@ -49,7 +49,7 @@ def test_lateness_is_against_the_write_in_which_a_chunk_goes():
 
 
 def decoded(record: StreamRecord) -> dict[str, Any]:
-    """What the house's own parsers make of it."""
+    """Decode a record with the harness's own parsers."""
     parser, dialect = SseParser(), ReferenceDialect()
     parts: dict[str, Any] = {"tokens_ns": [], "tokens": [], "finish": None, "usage": None}
     for t_ns, data in zip(record.read_ns, record.reads, strict=True):

@@ -19,7 +19,7 @@ def completion(tokens: int, *, chat: bool = False, **fields: Any) -> CompletionR
 
 
 def sent(schedule: Schedule, wanted: CompletionRequest) -> Reply:
-    """Everything that is written, as a client would get it."""
+    """All bytes that are written, as a client would receive them."""
     return Reply(b"".join(data for _, data in Script(schedule).steps(wanted)), "whole")
 
 

@@ -1,4 +1,4 @@
-"""docs/workloads.md says what the code does: its tables are made of the code, and its example runs."""
+"""docs/workloads.md matches the code: its tables follow from the code, and its example runs."""
 
 import json
 import re

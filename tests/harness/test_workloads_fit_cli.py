@@ -1,4 +1,4 @@
-"""``bakeoff workloads fit``: what it prints, what it writes, and what it says of what cannot be fitted."""
+"""``bakeoff workloads fit``: what it prints and writes, and its messages about traces that cannot be fitted."""
 
 import json
 from functools import partial
@@ -35,7 +35,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own to run in, and few draws."""
+    """Run in a folder of its own, with few draws."""
     monkeypatch.setattr(workloads.fitting, "fit", partial(workloads.fitting.fit, budget=20_000))
     folder = tmp_path / "here"
     folder.mkdir()

@@ -22,7 +22,7 @@ each_claim = pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry
 
 
 class Synthetic:
-    """A lab whose every quantity is one that a test chooses; nothing is missing unless it says so."""
+    """A lab that measures the values that a test chooses; nothing is missing unless the test says so."""
 
     def __init__(self, value_of: Callable[[Case], float], missing: str | None = None) -> None:
         self._value_of, self._missing = value_of, missing
@@ -36,7 +36,7 @@ class Synthetic:
         return 0.0
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
-        """By the procedure's own computation, of data that gives the value."""
+        """Run the procedure's own computation on data that yields the value."""
         del entry
         value = self._value_of(case)
         if case.arithmetic is not None:

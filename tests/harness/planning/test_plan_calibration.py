@@ -31,7 +31,7 @@ def fitter() -> Fitter:
 
 
 def planted(fitter: Fitter, *concurrency: int, memory_bytes: float | None = None) -> MeasuredEngine:
-    """An engine whose loads measure exactly what an efficiency makes of them."""
+    """An engine whose measured loads follow exactly from an efficiency."""
     engine = MeasuredEngine("planted", "a run", [], Limits(plans_ahead=True), 0.9, None)
     loads: list[Load] = []
     for slots in concurrency:
@@ -136,7 +136,7 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
 
 
 def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_least(tmp_path: Path):
-    """A later trial's ramp sends words that an earlier one left in the cache: its counter says too much."""
+    """A later trial's ramp repeats prompts that an earlier trial left in the cache, so its counter is too high."""
     trials = [trial("a", "VALID", 0.01) | {"server_prefix_hit_share": 0.1}]
     trials.append(trial("b", "VALID", 0.01) | {"load": "c=8", "server_prefix_hit_share": 0.5})
     write_run(tmp_path, trials)
@@ -148,7 +148,7 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
 
 
 def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
-    """A virtual engine; its model is none that can be planned for, so only what was sent and measured is looked at."""
+    """The virtual engine's model cannot be planned for, so this checks only what was sent and measured."""
     experiment = {
         "name": "t",
         "repeats": 1,

@@ -12,7 +12,7 @@ STEP_S = 0.01
 
 
 class Steps:
-    """Steps of equal duration, prompts of a time per token; records what it was asked."""
+    """Steps of equal duration, plus a time per prompt token; records its calls."""
 
     def __init__(self, step_s: float = STEP_S, token_s: float = 0.0) -> None:
         self._step_s, self._token_s = step_s, token_s
@@ -49,7 +49,7 @@ def test_a_step_on_an_idle_engine_takes_longer_and_one_behind_another_does_not()
 
 
 def test_the_front_end_hands_tokens_out_one_after_another():
-    """The newest last; so the second of two that start together has its first token a token's time after the first."""
+    """The newest request is last: of two that start together, the second gets its first token a token's time later."""
     served = simulate([Request(1, 5), Request(1, 5)], Steps(), Limits(), delays=Delays(token_s=0.001))
     assert served.ttft_s == pytest.approx([STEP_S + 0.001, STEP_S + 0.002])
     assert served.e2e_s == pytest.approx([5 * STEP_S + 0.001] * 2)
@@ -140,7 +140,7 @@ def test_a_request_waits_for_room_in_the_kv_cache():
 def test_an_engine_that_plans_ahead_lets_a_request_wait_for_a_step_more():
     requests = [Request(1, 100), Request(1, 2, 0.255)]
     waits = [simulate(requests, Steps(), Limits(plans_ahead=ahead)).ttft_s[-1] for ahead in (False, True)]
-    assert waits[0] == pytest.approx(0.015)  # rest of the step under way, and its own
+    assert waits[0] == pytest.approx(0.015)  # the rest of the current step, and its own
     assert waits[1] == pytest.approx(0.025)
 
 
