@@ -1,4 +1,4 @@
-"""What Transformers finds when it searches beams, and how ours is held to it."""
+"""Beam search by Transformers, and the comparison of the engine's hypotheses with its."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def agreement(actual: list[ScoredHypothesis], expected: list[ScoredHypothesis]) 
 
 
 def searched(llm, prompts: list[list[int]], params: SamplingParams) -> list[list[ScoredHypothesis]]:
-    """The same by the engine, all prompts at once; the page tables are audited."""
+    """The engine's hypotheses, all prompts at once; audits the page tables."""
     assert params.beams is not None
     answers = llm.generate(prompts, params, n=params.beams.width, ignore_eos=True)
     llm.engine.check_integrity()

@@ -149,7 +149,7 @@ class Life(RuleBasedStateMachine):
         assert report.outputs or report.computed_tokens or report.preemptions or not self.live
 
     def listen(self, request, output):
-        """A search tells what it would have told alone."""
+        """A search reports the tokens that it would have reported alone."""
         tokens = self.beam_tokens.setdefault(request.request_id, [])
         tokens.append(output.token.token_id)
         if output.finish_reason:
@@ -178,7 +178,7 @@ class Life(RuleBasedStateMachine):
             assert sum(request.width for request in self.bench.scheduler._queues.running) <= self.seqs
 
     def teardown(self):
-        """Left alone, every request ends, and every block is free."""
+        """Without further requests, every request ends, and every block is free."""
         if not hasattr(self, "bench"):
             return
         patience = 0

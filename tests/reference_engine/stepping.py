@@ -74,7 +74,7 @@ class Bench:
         return report
 
     def check_short_cut(self):
-        """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
+        """Where the planner predicts a step without deciding anything, deciding gives the same step."""
         scheduler = self.scheduler
         if isinstance(scheduler, StaticScheduler):
             return  # it decides on every step
@@ -218,7 +218,7 @@ def beginnings(token_ids):
 
 
 def next_token(numbers, vocabulary, name=""):
-    """Siblings, whose names hold a slash, go ways of their own."""
+    """Siblings, whose names contain a slash, diverge."""
     return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary
 
 

@@ -41,7 +41,7 @@ def spread_blocks(lengths):
 
 
 def outputs_of(spans, dtype=torch.float32, seed=0, visible=EVERYTHING):
-    """The same history and the same step through the fast backend and the naive twin."""
+    """Outputs of the fast backend and of the naive twin, for the same step after the same history."""
     torch.manual_seed(seed)
     fast_store, naive_store = storage(dtype=dtype, visible=visible), storage(dtype=dtype, visible=visible)
     for fast, naive in zip(parts_of(fast_store), parts_of(naive_store), strict=True):

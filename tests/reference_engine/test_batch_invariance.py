@@ -37,7 +37,7 @@ SIZE = 4  # tokens of a block
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    """Few tokens then fill several, and the interpreter has less to do."""
+    """Small tiles, so that few tokens fill several and the interpreter has less to do."""
     monkeypatch.setattr(paged_attention, "_MAX_KEYS", 16)
     monkeypatch.setattr(paged_attention, "_INVARIANT_ROWS", 16)
     monkeypatch.setattr(invariant_products, "_TILE_ROWS", 32)
@@ -88,7 +88,7 @@ def test_attention_to_the_same_tokens_has_the_same_bits(visible, kind):
     query, key, value = torch.randn(50, 5, 16).split([3, 1, 1], dim=1)
 
     def attended(*shape):
-        """Of the first span, whose tokens have rows of their own; the other sequence's rows are random."""
+        """The output of the first span, whose tokens have rows of their own; the other sequence's rows are random."""
         tables = [table, *[other] * (len(shape) - 1)]
         spans = [Span([blocks], *part) for blocks, part in zip(tables, shape, strict=True)]
         (start, length), more = shape[0], sum(length for _, length in shape[1:])
@@ -154,7 +154,7 @@ def compute(executor, *parts):
     ],
 )
 def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, kind, tmp_path, save_checkpoint):
-    """Alone and at once, and beside others, in pieces, with what another sequence computed."""
+    """Computed alone and at once, or beside others, in pieces, on blocks that another sequence computed."""
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name, **changes)))
     settings = {"dtype": dtype, "block_size": SIZE, "num_blocks": 100, "max_num_seqs": 2, "max_model_len": 96}
     config = engine_config(checkpoint.path, batch_invariant=True, kv_cache_dtype=kind, **settings)

@@ -45,7 +45,7 @@ def on_device(logits, requests):
 
 
 def tokens_nearby(scores, sequence):
-    """What the sampler on the host draws with uniform numbers just below and above the request's."""
+    """Tokens that the sampler on the host draws with uniform numbers just below and above the request's."""
     number = uniforms([sequence.sampling.seed], [sequence.num_sampled])[0]
     choose = draw_truncated if sequence.sampling.is_truncated else draw
     blocked = BlockedScores(scores[None])
@@ -149,7 +149,7 @@ def test_logits_of_half_precision_draw_as_in_float32():
 
 
 class OpsOnHost(TorchDispatchMode):
-    """Notes the operations that read a tensor on the CPU."""
+    """Records the operations that read a tensor on the CPU."""
 
     def __init__(self):
         super().__init__()

@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 class Clock:
-    """Moves a second at each look, and does something at one of them."""
+    """Advances one second at each reading, and calls ``action`` at the reading ``at``."""
 
     def __init__(self, at=None, action=None):
         self.now_s, self.at, self.action = 0.0, at, action

@@ -54,7 +54,7 @@ SAMPLING = [
 
 
 def vocabulary_of(kept_ids, size=VOCAB_SIZE):
-    """Of the tiny checkpoints."""
+    """A draft vocabulary of the tiny checkpoints."""
     return DraftVocabulary(size, vocabulary_sha256(Tokenizer(make_tokenizer(), {}, None)), list(kept_ids))
 
 

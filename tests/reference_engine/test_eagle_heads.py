@@ -1,4 +1,4 @@
-"""Drafts of EAGLE-3 heads change no token; a head drafts as it was trained, and files are what others read."""
+"""Drafts of EAGLE-3 heads change no token; a head drafts as it was trained, and other engines can read its files."""
 
 import json
 
@@ -33,7 +33,7 @@ def heads(tmp_path_factory, checkpoint_dir):
 
 @pytest.fixture
 def drafts_of(monkeypatch):
-    """Makes an engine note what is drafted for each request: `drafts_of(engine)`."""
+    """`drafts_of(engine)`: make an engine record its drafts by request; returns that record."""
 
     def note(engine):
         drafter = engine.core._runner._draft_model
@@ -136,7 +136,7 @@ def test_a_head_drafts_as_it_is_trained(tiny_engine, checkpoint_dir, hf_model, h
 
 
 def hf_states_behind_the_last_layer(model, ids):
-    """Transformers gives them normed only."""
+    """Transformers returns them only after the norm."""
     states = []
     handle = model.model.norm.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].clone()))
     model(input_ids=ids, use_cache=False)
@@ -259,7 +259,7 @@ def test_prompts_are_scored_and_weights_quantised_beside_a_head(checkpoint_dir, 
 
 
 def test_an_embedding_of_its_own_is_read(tiny_engine, checkpoint_dir, heads, tmp_path, drafts_of):
-    """The same one as the model's gives the same drafts, another one others."""
+    """The model's own embedding gives the same drafts, and another embedding gives different ones."""
     embedding = load_model(checkpoint_dir, torch.device("cpu")).get_input_embeddings().weight.detach()
     drafts = []
     for name, factor in (("shared", None), ("same", 1.0), ("other", -1.0)):

@@ -1,4 +1,4 @@
-"""From the tokens of a step to the bytes of each stream: what is short must give the same as what is plain."""
+"""From the tokens of a step to the bytes of each stream: the fast path must give the same as the plain one."""
 
 import asyncio
 import json
@@ -96,7 +96,7 @@ def open_stream(names):
 
 
 def encoder_of(names="a", route=TextFormat, options=StreamOptions(), *, ids=False, stream=None, **more):  # noqa: B008
-    """An encoder, and the ordinary way to the same bytes, over choices of its own."""
+    """An encoder, and a function that makes the same bytes the ordinary way, from choices of its own."""
     form, fields = route("id-1", "a model", return_token_ids=ids), fields_of(route, **more)
     encoder = ChunkEncoder(
         OpenChoices(choices_of(names, fields), stream or open_stream(names)), form, [[5, 6]], options

@@ -44,7 +44,7 @@ def gguf_name(name):
 
 
 def permute(weight, heads):
-    """What llama.cpp's converter does to q and k."""
+    """Permute the rows of q and k as llama.cpp's converter does."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
 

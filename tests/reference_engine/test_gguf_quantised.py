@@ -41,14 +41,14 @@ def stored_as(kind):
 
 
 def like_q4_k_m(name, values):
-    """As llama.cpp mixes: more bits for values and for what goes down; and one matrix of two that are merged plain."""
+    """As llama.cpp mixes types: more bits for v_proj and down_proj; and up_proj, merged with gate_proj, plain."""
     kinds = {"v_proj": "Q6_K", "down_proj": "Q6_K", "embed": "Q6_K", "up_proj": "F16"}
     return stored_as(next((kind for part, kind in kinds.items() if part in name), "Q4_K"))(name, values)
 
 
 @pytest.fixture(scope="module")
 def models(make_model):
-    """As wide as the blocks of K formats; with a head of its own, and without."""
+    """Models as wide as the blocks of K formats, with tied and untied embeddings."""
     shape = {"hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.1}
     return {tied: make_model(**shape, tie_word_embeddings=tied) for tied in (True, False)}
 

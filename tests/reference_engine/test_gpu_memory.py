@@ -21,7 +21,7 @@ BLOCK = 16 * 2 * 2 * 2 * 16 * 4  # tokens, layers, keys and values, heads, head_
 
 
 class FakeCuda:
-    """A GPU of 1,000 bytes of which others have 100; `use` allocates, `take` is what a library takes besides."""
+    """A GPU of 1,000 bytes of which other processes have 100; `use` allocates by torch, `take` by another library."""
 
     def __init__(self, other_processes=100):
         self.outside, self.allocated, self.peak = other_processes, 0, 0
@@ -102,7 +102,7 @@ def test_the_largest_batch_has_all_tokens_and_all_seats(seqs, tokens, length, le
 
 @pytest.fixture
 def measured(monkeypatch, tiny_config, checkpoint_dir):
-    """Builds an engine as on GPUs on which so many bytes remain beside the weights and the largest step."""
+    """Builds an engine as on GPUs with this many bytes left beside the weights and the largest step."""
 
     def build(*lefts, **changes):
         checkpoint, remaining, steps = open_checkpoint(checkpoint_dir), list(lefts), []

@@ -43,7 +43,7 @@ def train(checkpoint_dir, text):
 
 
 def share_accepted(model, head):
-    """Of the drafts of greedy answers to two of the prompts."""
+    """The share of accepted drafts in greedy answers to two of the prompts."""
     drafted, accepted = [], []
     settings = {"dtype": "float32", "device": "cpu", "threads": 1, "num_blocks": 64, "adaptive_speculation": False}
     with LLM(model, speculation=f"eagle:2:{head}", **settings) as llm:

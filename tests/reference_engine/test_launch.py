@@ -1,4 +1,4 @@
-"""What the process of each replica is given."""
+"""The GPUs that each replica's process may use."""
 
 import subprocess
 

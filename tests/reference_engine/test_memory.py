@@ -1,4 +1,4 @@
-"""What the C library holds: counted where it counts."""
+"""Memory that the C library holds, by the library's own counts."""
 
 import os
 import subprocess

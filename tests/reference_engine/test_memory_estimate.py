@@ -1,4 +1,4 @@
-"""Memory counted from config.json against what engines of every method and family really keep."""
+"""Memory estimated from config.json against what engines of every method and family really keep."""
 
 import json
 
@@ -43,7 +43,7 @@ def family(name):
 
 
 def loaded(raw, quantization, dtype=torch.float32, checkpoint_format=None):
-    """The bytes that a random model keeps, and those that are counted."""
+    """The bytes that a random model keeps, and those that are estimated."""
     config = config_from_hf(raw, "x")
     weights, length = DummyWeights(config, checkpoint_format), 16
     model = build_model(config, weights, max_positions=length, dtype=dtype, device=CPU, quantization=quantization)

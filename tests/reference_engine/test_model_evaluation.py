@@ -1,4 +1,4 @@
-"""`evaluate`: what it says of a model and of a perturbed one, beside torch's own arithmetic over the same tokens."""
+"""`evaluate` of a model and of a perturbed one, against torch's own arithmetic over the same tokens."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def questions(tmp_path):
 
 @pytest.fixture(scope="module")
 def perturbed(make_model):
-    """A model near the one of `hf_model`."""
+    """A slightly perturbed copy of `hf_model`."""
     model = make_model()
     torch.manual_seed(11)
     with torch.no_grad():

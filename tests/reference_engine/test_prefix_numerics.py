@@ -1,4 +1,4 @@
-"""A prompt whose beginning comes from the cache goes on as one that is computed: tiny model, real arithmetic."""
+"""A prompt whose beginning comes from the cache continues as a computed one does: tiny model, real arithmetic."""
 
 import random
 
@@ -39,7 +39,7 @@ def test_logits_behind_a_cached_beginning_are_those_without(tiny_engine, logits_
     output, expected = logits_of(tiny_engine(enable_prefix_caching=False, max_num_batched_tokens=budget), prompt)
     engine = tiny_engine(max_num_batched_tokens=budget)
     generate(engine, [beginning], [GREEDY])  # leaves the beginning behind
-    for _ in range(2):  # the second time the whole prompt is known too
+    for _ in range(2):  # the second time the whole prompt is cached
         cached_output, logits = logits_of(engine, prompt)
         assert cached_output == output
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)

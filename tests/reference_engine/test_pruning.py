@@ -1,4 +1,4 @@
-"""What is left of a pruned checkpoint computes what the whole one computes without the rest."""
+"""A pruned checkpoint computes what the whole one computes without the removed parts."""
 
 import json
 

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def weight_of(rows=6, columns=192):
-    """With a row of zeros, one of a single huge outlier, one of tiny numbers, and both signs of equal size."""
+    """A weight with a row of zeros, one with a huge outlier, one of tiny numbers, and both signs of equal size."""
     weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(3)) * 0.05
     weight[0] = 0
     weight[1, 70] = 1e4

@@ -1,4 +1,4 @@
-"""Whole checkpoints in public formats: what is read of them, and the models that they make."""
+"""Whole checkpoints in public formats: how they are read, and the models that they make."""
 
 import json
 import types

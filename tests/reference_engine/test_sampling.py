@@ -1,4 +1,4 @@
-"""Sampling against a plain twin that does one row at a time, in float64, with nothing clever."""
+"""Sampling against a plain twin that handles one row at a time, in float64."""
 
 import itertools
 import math
@@ -30,7 +30,7 @@ def request(name=None, prompt=(1,), output=(), **params):
 
 
 def draw(logits, count=400, **params):
-    """Tokens of as many requests, alike but for their seeds."""
+    """Tokens of this many requests that differ only in their seeds."""
     drawn = sample(logits.repeat(count, 1), [request(**(params | {"seed": seed})) for seed in range(count)])
     return [token.token_id for token in drawn]
 

@@ -11,7 +11,7 @@ from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slo
 
 
 def scripted(tokens):
-    """A loader whose model says these tokens, whoever asks."""
+    """A loader of a model that answers every request with these tokens."""
 
     def load(config):
         engine, facts = core_loop.load(config)

@@ -26,7 +26,7 @@ def test_n_is_the_width_and_the_best_hypothesis_is_the_first_choice(serve):
         for chosen, best in zip(
             *map(answer["choices"][0]["logprobs"].get, ("token_logprobs", "top_logprobs")), strict=True
         ):
-            assert max(best.values()) >= chosen  # of tokens with the same text the likeliest is told
+            assert max(best.values()) >= chosen  # of tokens with the same text, the likeliest is reported
         greedy = await s.post(TEXT, {"prompt": "hello", "max_tokens": 12, "temperature": 0, "logprobs": 0})
         assert sum(greedy["choices"][0]["logprobs"]["token_logprobs"]) <= sum(
             answer["choices"][0]["logprobs"]["token_logprobs"]
@@ -41,7 +41,7 @@ def test_best_of_is_the_width_where_fewer_are_wanted(serve, path, body):
         body_of_all = body | SEARCH | {"ignore_eos": True, "length_penalty": -1.5, "stop_token_ids": [*range(3, 40)]}
         every = await s.post(path, body_of_all | {"n": 5})
         lengths = [len(tokens) for tokens in token_ids_of(every)]
-        assert len(set(lengths)) > 1  # so that the mean says something else than the score
+        assert len(set(lengths)) > 1  # so that the mean and the score rank differently
         two = await s.post(path, body_of_all | {"n": 2, "best_of": 5, "logprobs": 0 if path == TEXT else True})
         assert token_ids_of(two) == token_ids_of(every)[:2]
         assert await is_idle(s)

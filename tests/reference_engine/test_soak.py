@@ -1,4 +1,4 @@
-"""In some seconds what `benchmarks/engine/soak.py` does for half an hour: every kind of user, on a tiny model."""
+"""`benchmarks/engine/soak.py` in seconds instead of half an hour: every kind of user, on a tiny model."""
 
 import asyncio
 import random

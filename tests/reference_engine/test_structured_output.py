@@ -45,7 +45,7 @@ def grammars(tokenizer):
 
 
 def texts(engine, tokenizer, grammar, count=8, tokens=230):
-    """What the model says at a high temperature, of as many requests as ended by themselves, and how many did not."""
+    """Texts of requests that ended by themselves, drawn at a high temperature, and the number of those that did not."""
     params = [
         SamplingParams(max_tokens=tokens, temperature=1.5, seed=seed, grammar=grammar, stop_token_ids=frozenset(EOS))
         for seed in range(count)

@@ -1,4 +1,4 @@
-"""Ranks as threads where it is about numbers, as processes where it is about their life and death."""
+"""Ranks are threads in tests of numbers, and processes in tests of how they start, fail and end."""
 
 import array
 import asyncio

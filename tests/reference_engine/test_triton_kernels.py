@@ -38,7 +38,7 @@ def assert_close(actual, exact):
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch):
-    """Each takes milliseconds here."""
+    """Each program takes milliseconds here."""
     monkeypatch.setattr(paged_attention, "_PROGRAMS", 6)
 
 

@@ -1,4 +1,4 @@
-"""Green lists, what sampling makes of them, and their detection."""
+"""Green lists, their use in sampling, and their detection."""
 
 import dataclasses
 import io
@@ -54,7 +54,7 @@ def test_a_list_is_what_philox_says(watermark, previous):
 
 
 def test_lists_never_change():
-    """Texts that were marked by an earlier version must still be found."""
+    """Texts that an earlier version marked must still be detected."""
     assert green_list(Watermark(), 17, 64).tobytes().hex() == "00009005018040b4"
 
 

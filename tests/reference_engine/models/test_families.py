@@ -1,4 +1,4 @@
-"""Every family says what Transformers says: all logits of a long prompt, then greedy tokens through the engine."""
+"""Every family agrees with Transformers: all logits of a long prompt, then greedy tokens through the engine."""
 
 import random
 
@@ -43,7 +43,7 @@ class Subject:
 
     @property
     def has_windows_only(self):
-        """Then blocks that have left the window come free again, and fewer are enough."""
+        """Whether all layers have windows: blocks that have left them come free again, and fewer are enough."""
         windows = SafetensorsDirectory(self.directory).config.windows
         return bool(windows) and None not in windows
 

@@ -54,7 +54,7 @@ def read(model_type, **changes):
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_old_and_short_configs_mean_what_transformers_takes_them_for(model_type):
-    # Transformers changes what it is given.
+    # Transformers modifies its argument.
     reference = WRITTEN[model_type][0](
         **{name: value for name, value in raw(model_type).items() if name != "model_type"}
     )

@@ -1,4 +1,4 @@
-"""Rotations that depend on the length of the sequence, beside those of Transformers at one length."""
+"""Rotations that depend on the length of the sequence, against those of Transformers at one length."""
 
 import pytest
 import torch

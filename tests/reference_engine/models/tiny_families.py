@@ -104,7 +104,7 @@ def make_family(name, **more):
 
 
 class Replayed(torch.nn.Module):
-    """Says what a projection of an earlier layer said in the same step."""
+    """Returns what a projection of an earlier layer returned in the same step."""
 
     def __init__(self, projection):
         super().__init__()
