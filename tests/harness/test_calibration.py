@@ -111,7 +111,7 @@ def test_the_error_is_not_nothing_by_luck():
     assert metric_error_s(seen_s, true_s)[0] == pytest.approx(0.01)
 
 
-def test_a_perfect_client_errs_by_nothing_and_reaches_what_was_asked():
+def test_a_perfect_client_has_no_error_and_reaches_the_requested_rate():
     error = error_of([received(0, [50, 60, 70])], [done(0, [50, 60, 70])])
     assert set(error.by_metric.values()) == {0}
     assert error.send_lag_s == 0

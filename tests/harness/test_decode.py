@@ -97,7 +97,7 @@ def test_an_error_event_under_status_200_is_a_stream_error():
     assert record.chunk_ns == [10]  # the chunk that arrived stays
 
 
-def test_an_http_error_tells_what_the_engine_said():
+def test_an_http_error_contains_the_engines_message():
     record = decode_stream(stream([(10, b'{"error":{"message":"too long"}}')], status=400), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 400: too long")
 

@@ -56,7 +56,7 @@ def engines(*arguments: str) -> int:
 
 
 class TestList:
-    def test_says_what_each_engine_can_be_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lists_the_options_of_each_engine(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "--json") == 0
         by_name = {engine["name"]: engine for engine in json.loads(capsys.readouterr().out)["engines"]}
         assert set(by_name) == set(adapter_names())
@@ -65,9 +65,7 @@ class TestList:
         assert "seed" not in by_name["reference"]["spec"]  # it says why it cannot
         assert by_name["openai"]["spec"] == []
 
-    def test_says_which_environments_there_are(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_lists_the_environments(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
         assert engines("list", "--json") == 0
         environments = {
@@ -207,7 +205,7 @@ class TestStart:
         return begin
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_says_where_it_is_and_stops_it_when_told(self, begin, number: signal.Signals, tmp_path: Path) -> None:
+    def test_prints_the_address_and_stops_on_a_signal(self, begin, number: signal.Signals, tmp_path: Path) -> None:
         port = pick_port()
         with begin("--json", "--port", str(port), "--spec", "max_num_seqs=8", "--", "slow") as started:
             message = json.loads(started.stdout.readline())
@@ -225,7 +223,7 @@ class TestStart:
         assert "loading" in Path(message["log"]).read_text()
         assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
 
-    def test_says_so_when_it_dies(self, begin) -> None:
+    def test_reports_that_the_engine_died(self, begin) -> None:
         with begin() as started:
             head = started.stdout.readline()
             assert head.startswith("small (no version) at http://127.0.0.1:")
@@ -246,7 +244,7 @@ class TestStart:
             assert started.wait(20) == 130
         assert (tmp_path / "signals").read_text() == "SIGINT\n"
 
-    def test_says_why_it_did_not_start(self, begin) -> None:
+    def test_reports_why_the_engine_did_not_start(self, begin) -> None:
         with begin("--", "exit=2") as started:
             _, complaints = started.communicate(timeout=20)
         assert started.returncode == 2

@@ -54,7 +54,7 @@ class TestLlamaServer:
         assert {(request.prompt_tokens, request.output_tokens) for request in requests} == {(8, 5)}
         assert {request.finish_reason for request in requests} == {"length"}
 
-    def test_all_that_it_is_asked_is_greedy_long_as_planned_and_a_stream(
+    def test_every_request_is_greedy_streamed_and_of_the_planned_length(
         self, plain: tuple[FakeLlamaServer, results.Run]
     ) -> None:
         """None of these is its default; without a stream, an answer would keep its slot after its client has left."""
@@ -102,7 +102,7 @@ class TestLlamaServer:
         warned = {finding.code for finding in trial.record.warnings}
         assert not warned & {FindingCode.INPUT_LENGTH, FindingCode.OUTPUT_LENGTH}
 
-    def test_a_prompt_that_it_counts_otherwise_is_told(self, tmp_path: Path) -> None:
+    def test_a_prompt_that_it_counts_differently_is_a_warning(self, tmp_path: Path) -> None:
         """For example, it may put a token before every prompt."""
         count = by_tokenizer(tokenizer(tmp_path))
         fake = FakeLlamaServer(PACE, count=lambda prompt: count(prompt) + 1, flags=defaults(*SLOTS))
@@ -155,7 +155,7 @@ class TestLlamaServersBiases:
             (200, Outcome.STREAM_ERROR, "the slot's context is full, so the answer was cut off; raise max_model_len")
         }
 
-    def test_on_the_openai_routes_it_shows_by_the_length_only_and_is_told(self, tmp_path: Path) -> None:
+    def test_on_the_openai_routes_only_the_length_shows_it_and_is_a_warning(self, tmp_path: Path) -> None:
         small = defaults("-c", "40", "-np", "4")
         trial, requests = only(attached_run(tmp_path, FakeLlamaServer(PACE, flags=small), "llama_cpp", engine=OPENAI))
         assert {(request.outcome, request.output_tokens) for request in requests} == {(Outcome.OK, 2)}

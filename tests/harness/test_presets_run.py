@@ -132,7 +132,7 @@ def test_sessions_of_every_preset_have_the_lengths_that_they_say(real: dict[str,
 
 
 @pytest.mark.model
-def test_primed_and_warm_trials_hit_what_they_say(real: dict[str, Trial]) -> None:
+def test_primed_and_warm_trials_hit_what_they_declare(real: dict[str, Trial]) -> None:
     shared = 80 - 16  # a fifth of the preset's system prompt, in whole blocks
     cold, primed = sent(real["cold"])[0], next(r for r in sent(real["primed"]) if r.phase is Phase.MEASURED)
     assert (cold.cached_tokens or 0) <= HEAD_TOKENS
@@ -207,7 +207,7 @@ def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tmp_path: Path) -> No
     assert FindingCode.CACHE_NOT_COLD in codes(second.invalidating)
 
 
-def test_a_cache_that_is_switched_off_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_is_switched_off_is_a_warning(tmp_path: Path) -> None:
     world = VirtualWorld({"a": VirtualEngine()})
     (trial,) = virtual(tmp_path, world, "chat", trial=TRIAL | {"cache": "warm"}).finished
     assert codes(trial.record.warnings) & CACHE == {FindingCode.CACHE_UNKNOWN}

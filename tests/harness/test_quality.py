@@ -169,7 +169,7 @@ def finished(plan: TrialPlan, traffic: Any) -> TrialRecord:
 
 
 @pytest.mark.usefixtures("_scored_here")
-def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
+def test_an_engine_with_the_models_own_answers_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.record_answers(scene.greedy())
     record = scene.checked()

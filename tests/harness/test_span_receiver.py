@@ -167,7 +167,7 @@ def test_requests_of_the_profiled_trial_ask_for_their_spans(tmp_path: Path, monk
     assert run.attributions[0].missing == "no span of the engine belongs to a request of the window"
 
 
-def test_why_there_are_no_spans_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_reason_for_missing_spans_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def missing(receiver: SpanReceiver | None, name: str, **engine: Any) -> str:
         (trial,) = measured(tmp_path / name, receiver, **engine).profiled
         return trial.record.step_log_missing or ""

@@ -105,7 +105,7 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
 
 
 @pytest.mark.parametrize("full", ["/dev/full", "/dev"])
-def test_samples_that_cannot_be_written_are_told_at_the_end_at_the_latest(tmp_path: Path, full: str):
+def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tmp_path: Path, full: str):
     """A log on a full disk, and one that cannot be opened; the sampler itself goes on."""
     (tmp_path / "full.jsonl").symlink_to(full)
 

@@ -84,7 +84,7 @@ class TestAttached:
 
 
 class TestBiases:
-    def test_answers_that_end_early_are_told_and_timed_per_token(self, tmp_path: Path) -> None:
+    def test_answers_that_end_early_are_a_warning_and_timed_per_token(self, tmp_path: Path) -> None:
         """Bias 1 and 5: no length can be forced, and the end of sequence is a token that is counted and timed."""
         fake = FakeTgi(Script(ttft_s=0.02, gap_s=0.01, natural_length=3))
         trial, requests = only(attached_run(tmp_path, fake, "tgi"))
@@ -130,7 +130,7 @@ class TestBiases:
         finding = trial.record.findings[0]
         assert (finding.code, finding.parameters["outcome"]) == (FindingCode.FAILED_REQUESTS, "stream_error")
 
-    def test_a_prompt_that_it_counts_otherwise_is_told(self, tmp_path: Path) -> None:
+    def test_a_prompt_that_it_counts_differently_is_a_warning(self, tmp_path: Path) -> None:
         """Bias 6: prompts are text, so its count is held against the tokenizer's."""
         count = by_tokenizer(tokenizer(tmp_path))
         trial, _ = only(attached_run(tmp_path, FakeTgi(PACE, count=lambda prompt: count(prompt) + 1), "tgi"))
@@ -153,7 +153,7 @@ class TestBiases:
         assert {request.error for request in requests} == {"Request failed during generation: Server error: CUDA error"}
         assert trial.record.verdict is Verdict.INVALID
 
-    def test_a_refused_body_is_told_in_its_own_words(self, tmp_path: Path) -> None:
+    def test_a_refused_body_is_reported_in_the_servers_words(self, tmp_path: Path) -> None:
         """A prompt that is too long: HTTP 200, and the reason in the stream."""
         limit = flags("--max-input-tokens", "4", "--max-total-tokens", "64")
         _, requests = only(attached_run(tmp_path, FakeTgi(PACE, flags=limit), "tgi"))

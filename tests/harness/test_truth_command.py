@@ -54,7 +54,7 @@ def test_it_serves_until_interrupted_and_says_what_it_did(tmp_path: Path, number
     assert all(reply.ids == [0, 1, 2, 3, 4] and b"[DONE]" not in reply.body for reply in streams)
 
 
-def test_without_a_request_it_says_so():
+def test_without_a_request_it_reports_no_answers():
     process, _ = started("--stall", "20:5", "--stall", "40:5", "--restart", "30:2")
     with process:
         process.send_signal(signal.SIGINT)

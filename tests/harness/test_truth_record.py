@@ -160,7 +160,7 @@ def test_an_answer_that_was_sent_in_parts_keeps_their_times():
     assert sum(decoded(record)["tokens"]) == 4_000
 
 
-def test_what_is_under_way_is_told_as_far_as_it_went():
+def test_an_unfinished_answer_is_recorded_as_far_as_it_went():
     schedule = Schedule(0.001, 0.001)
     with serving(schedule) as server, connect(server.port) as connection:
         connection.sendall(request(1_000_000))

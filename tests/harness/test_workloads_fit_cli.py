@@ -82,7 +82,7 @@ def test_the_same_as_json(trace: Path, here: Path, capsys: pytest.CaptureFixture
     assert str(trace.parent) not in out.read_text(encoding="utf-8")
 
 
-def test_a_poor_fit_is_no_failure_but_is_said(tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_poor_fit_is_reported_and_is_no_failure(tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]):
     """Answers of one token: a preset draws none shorter than two."""
     file = tmp_path / "labels.csv"
     rows = [f"{number * 0.7 + number % 3 * 0.2:.3f},{100 + number % 90},1" for number in range(200)]

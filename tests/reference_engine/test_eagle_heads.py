@@ -71,7 +71,7 @@ def test_answers_are_those_without_drafts(tiny_engine, heads, case, head):
     assert not engine.core._runner._draft_model._followed
 
 
-def test_siblings_and_prompts_found_in_the_cache_say_the_same(tiny_engine, heads):
+def test_siblings_and_cached_prompts_get_the_same_answers(tiny_engine, heads):
     settings = {"num_blocks": 60, "block_size": 4, "max_num_seqs": 64}
     expected, _ = answers(tiny_engine(**settings), **FEW, n=3)
     engine = tiny_engine(**settings, speculation=f"eagle:4:{heads['all']}", adaptive_speculation=False)
@@ -79,7 +79,7 @@ def test_siblings_and_prompts_found_in_the_cache_say_the_same(tiny_engine, heads
         assert answers(engine, **FEW, n=3)[0] == expected
 
 
-def test_steps_in_flight_and_adaptive_lengths_say_the_same(tiny_engine, heads):
+def test_steps_in_flight_and_adaptive_lengths_give_the_same_answers(tiny_engine, heads):
     """States are held while nothing is drafted, and entered in between."""
     expected, _ = answers(tiny_engine(), **FEW)
     engine = tiny_engine(speculation=f"eagle:4:{heads['all']}")

@@ -50,7 +50,7 @@ def test_and_under_preemption(tiny_engine, hf_model, greedy):
 
 
 @pytest.mark.parametrize("num_blocks", [64, 10])
-def test_overlapping_steps_say_the_same(tiny_engine, monkeypatch, num_blocks):
+def test_overlapping_steps_give_the_same_answers(tiny_engine, monkeypatch, num_blocks):
     prompt_ids, wanted = prompts(8), [dataclasses.replace(GREEDY, stop_token_ids=frozenset(range(100, 140)))] * 8
     settings = {"num_blocks": num_blocks, "max_num_batched_tokens": 16}
     expected = generate(tiny_engine(**settings), prompt_ids, wanted)
@@ -64,7 +64,7 @@ def test_overlapping_steps_say_the_same(tiny_engine, monkeypatch, num_blocks):
     engine.check_integrity()
 
 
-def test_static_batches_say_the_same(tiny_engine, hf_model, greedy):
+def test_static_batches_give_the_same_answers(tiny_engine, hf_model, greedy):
     engine, prompt_ids = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
     assert_same_as_transformers(generate(engine, prompt_ids, [GREEDY] * 7), prompt_ids, hf_model, greedy)
 

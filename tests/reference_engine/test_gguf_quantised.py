@@ -107,7 +107,7 @@ def test_greedy_tokens_are_those_of_the_dequantised_model(written, kind, tied):
     ("quantization", "has_kernel", "stays"),
     [("auto", True, True), ("auto", False, False), ("stored", False, True), ("none", True, False)],
 )
-def test_the_setting_says_what_stays_in_blocks(written, monkeypatch, quantization, has_kernel, stays):
+def test_the_setting_decides_what_stays_in_blocks(written, monkeypatch, quantization, has_kernel, stays):
     monkeypatch.setattr(quantised, "has_kernel", lambda device, dtype: has_kernel)
     file = GgufFile(written(stored_as("Q8_0")))
     weights = Weights(file, torch.bfloat16, CPU, quantization=quantization)

@@ -170,7 +170,7 @@ def _as_on_a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_an_engine_that_repeats_its_decode_steps_says_what_transformers_says(checkpoint_dir, hf_model, greedy):
+def test_an_engine_that_repeats_its_decode_steps_agrees_with_transformers(checkpoint_dir, hf_model, greedy):
     engine = load_engine(engine_config(checkpoint_dir, max_num_seqs=2))
     assert type(engine.core._runner._executor) is GraphExecutor
     prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]

@@ -181,7 +181,7 @@ def engine_outputs(tiny_engine, **changes):
     return generate(engine, PROMPTS, [GREEDY] * len(PROMPTS)), engine
 
 
-def test_an_engine_with_a_budget_for_everything_says_what_it_says_without(tiny_engine):
+def test_an_engine_with_a_budget_for_everything_answers_as_without_one(tiny_engine):
     everything, _ = engine_outputs(tiny_engine)
     assert engine_outputs(tiny_engine, kv_budget=256, kv_heavy=100)[0] == everything
     assert engine_outputs(tiny_engine, kv_budget=16, kv_heavy=8)[0] != everything

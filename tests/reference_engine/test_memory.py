@@ -37,7 +37,7 @@ libc.fclose(file)
 
 
 @pytest.mark.parametrize(("how", "is_shared"), [("one", True), ("own", False)])
-def test_threads_share_an_arena_where_they_are_told(tmp_path, how: str, is_shared: bool) -> None:
+def test_threads_share_an_arena_where_that_is_configured(tmp_path, how: str, is_shared: bool) -> None:
     info = tmp_path / "info.xml"
     subprocess.run([sys.executable, "-c", COUNT, how, str(info)], check=True, timeout=60)
     assert (info.read_text().count("<heap nr=") == 1) is is_shared

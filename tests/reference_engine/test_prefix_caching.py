@@ -225,7 +225,7 @@ def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench
         b.engine.step()
 
 
-def test_under_a_small_pool_cached_and_computed_requests_say_the_same():
+def test_under_a_small_pool_cached_and_computed_requests_get_the_same_answers():
     rng = random.Random(4)
     prompts = [[1] * rng.randrange(12) + [rng.randrange(3) for _ in range(rng.randint(1, 8))] for _ in range(60)]
 

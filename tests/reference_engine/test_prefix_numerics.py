@@ -55,7 +55,7 @@ def test_the_next_turn_of_a_conversation_continues_as_if_all_were_computed(tiny_
         prompt = prompt + output + tokens(5, turn + 10)
 
 
-def test_batches_under_eviction_and_preemption_say_what_they_say_without_a_cache(tiny_engine):
+def test_batches_under_eviction_and_preemption_answer_as_without_a_cache(tiny_engine):
     families = [tokens(40, seed) for seed in range(3)]
     prompts = [families[number % 3][: 10 + number * 3] + tokens(number % 5 + 1, 50 + number) for number in range(18)]
     settings = {"num_blocks": 24, "block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 4}

@@ -172,7 +172,7 @@ def test_copies_and_swaps_keep_codes_and_scales(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_siblings_and_swapping_say_what_each_request_says_alone(tiny_engine, kind):
+def test_siblings_and_swapped_requests_answer_as_each_alone(tiny_engine, kind):
     """Rounding is the same wherever a token is computed, so nothing may differ by more than the order of sums."""
     prompts = [[5 + i, 9, 17, 200 - i, 31] * 3 for i in range(5)]
     alone = [generate(tiny_engine(kv_cache_dtype=kind), [prompt], [GREEDY])[0] for prompt in prompts]
@@ -211,7 +211,7 @@ def test_a_window_over_all_layers_leaves_smaller_ones_alone():
     assert visible == [Visible(16, 2), Visible(4), Visible(16, 2)]
 
 
-def test_a_window_with_sinks_says_what_a_masked_model_says_and_gives_blocks_back(tiny_engine, hf_model):
+def test_a_window_with_sinks_answers_as_a_masked_model_and_frees_blocks(tiny_engine, hf_model):
     prompt, window, sinks = [5, 9, 17, 200, 31, 8] * 8, 20, 4
     engine = tiny_engine(attention_window=window, attention_sinks=sinks, block_size=4, max_num_batched_tokens=8)
     engine.add(Request("a", prompt, GREEDY))

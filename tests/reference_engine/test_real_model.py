@@ -51,7 +51,7 @@ def truths(model_folder, prompt_ids, greedy):
     ],
     ids=["alone", "mixed with chunks", "under preemption"],
 )
-def test_greedy_says_what_transformers_says(model_folder, prompt_ids, truths, settings, together):
+def test_greedy_tokens_are_those_of_transformers(model_folder, prompt_ids, truths, settings, together):
     config = EngineConfig(model=str(model_folder), dtype="float32", **({"num_blocks": 256} | settings))
     engine = load_engine(config)
     params = SamplingParams(max_tokens=LENGTH, temperature=0.0)
@@ -116,7 +116,7 @@ async def lags_during(work):
     return lags
 
 
-def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_path, prompt_ids):
+def test_a_file_kept_in_blocks_answers_as_its_dequantised_twin(model_folder, tmp_path, prompt_ids):
     path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", "Q4_1", "Q8_0")
     config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)
     scorer = Scorer(open_checkpoint(path), "float32", "cpu")

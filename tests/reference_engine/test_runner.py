@@ -61,7 +61,7 @@ def alone(make_bench, requests):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_seeded_requests_say_the_same_alone_in_company_and_in_flight(make_bench, overlap):
+def test_seeded_requests_get_the_same_tokens_alone_in_company_and_in_flight(make_bench, overlap):
     bench, together = make_bench(overlap), make_requests()
     bench.finish(*together)
     assert outputs(together) == alone(make_bench, make_requests())

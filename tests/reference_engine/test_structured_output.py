@@ -57,7 +57,7 @@ def texts(engine, tokenizer, grammar, count=8, tokens=230):
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: next(iter(schema)))
-def test_what_a_random_model_says_matches_the_schema(tiny_engine, tokenizer, grammars, schema):
+def test_texts_of_a_random_model_match_the_schema(tiny_engine, tokenizer, grammars, schema):
     outputs, endless = texts(tiny_engine(), tokenizer, grammars.of_json_schema(schema))
     for text in outputs:
         jsonschema.validate(json.loads(text), schema)
@@ -71,7 +71,7 @@ def test_any_json_object_is_an_object(tiny_engine, tokenizer, grammars):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_a_random_model_says_matches_the_pattern_from_end_to_end(tiny_engine, tokenizer, grammars, pattern):
+def test_texts_of_a_random_model_match_the_pattern_from_end_to_end(tiny_engine, tokenizer, grammars, pattern):
     outputs, endless = texts(tiny_engine(), tokenizer, grammars.of_regex(pattern), count=20)
     assert not endless
     assert all(re.fullmatch(pattern, text) for text in outputs)

@@ -118,7 +118,7 @@ spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_si
 
 
 @given(shape=spans_shape, tokens=st.integers(1, 5))
-def test_arrays_say_what_the_spans_say(shape, tokens):
+def test_arrays_hold_what_the_spans_describe(shape, tokens):
     spans = [
         Span([[9 * i + j for j in range(14)], block_list(range(i, 20))], *start_and_length)
         for i, start_and_length in enumerate(shape)

@@ -70,7 +70,7 @@ def test_memory_beside_the_model_is_fitted_too(calibration: Calibration):
     assert [prediction.error for prediction in memory] == pytest.approx([0.0] * 3)
 
 
-def test_two_loads_are_fitted_and_said_not_to_be_predicted(fitter: Fitter):
+def test_two_loads_are_fitted_and_reported_as_not_predicted(fitter: Fitter):
     calibration = calibrate(fitter, planted(fitter, 1, 8))
     assert not calibration.is_prediction
     assert calibration.fixed_bytes is None

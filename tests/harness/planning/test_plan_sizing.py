@@ -42,7 +42,7 @@ def test_a_tighter_slo_has_a_lower_capacity():
     assert capacity("itl_p90<5.5ms") < capacity("itl_p90<20ms") < capacity("itl_p90<60ms")
 
 
-def test_why_a_gpu_fails_is_said():
+def test_the_reason_why_a_gpu_fails_is_given():
     failed = {
         (candidate.gpu, candidate.ranks): candidate for candidate in sized(model="llama-3.1-70b", gpu=["a10g", "h200"])
     }
