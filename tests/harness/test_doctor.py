@@ -14,7 +14,7 @@ from harness.host.doctor import Check, State, examine_machine
 
 CPUS = "sys/devices/system/cpu"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-NOBODY = 4_000_000
+FOREIGN_PID = 4_000_000
 
 
 class Nvml:
@@ -157,17 +157,19 @@ def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
 
 def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
     """A core that is never idle while the doctor measures."""
-    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
-    busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # was busy before the measurement only
-    checks = checks_of(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, own_ticks=10 + TICKS_PER_S, idle_ticks=500))
+    busy(tmp_path, FOREIGN_PID, own_ticks=10, idle_ticks=500)
+    busy(tmp_path, FOREIGN_PID + 1, own_ticks=900, idle_ticks=500)  # was busy before the measurement only
+    checks = checks_of(
+        tmp_path, meanwhile=lambda: busy(tmp_path, FOREIGN_PID, own_ticks=10 + TICKS_PER_S, idle_ticks=500)
+    )
     check = checks["load"]
-    assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {NOBODY}")
-    assert check.seen == f"100 % of all cores, busiest is burner (pid {NOBODY})"
+    assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {FOREIGN_PID}")
+    assert check.seen == f"100 % of all cores, busiest is burner (pid {FOREIGN_PID})"
 
 
 def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:
-    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
-    assert checks_of(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, 10, 10**9))["load"].state is State.FINE
+    busy(tmp_path, FOREIGN_PID, own_ticks=10, idle_ticks=500)
+    assert checks_of(tmp_path, meanwhile=lambda: busy(tmp_path, FOREIGN_PID, 10, 10**9))["load"].state is State.FINE
 
 
 @pytest.mark.parametrize(

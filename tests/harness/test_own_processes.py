@@ -46,7 +46,7 @@ def test_an_engine_at_an_address_here_is_who_listens_there(listening: socket.soc
     assert {os.getpgid(pid) for pid in family[: family.index(root) + 1]} == {os.getpgid(0)}
 
 
-def test_a_port_on_which_nobody_listens_that_can_be_seen() -> None:
+def test_a_port_without_a_visible_listener() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

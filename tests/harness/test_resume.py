@@ -73,8 +73,8 @@ def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path
             experiment=experiment, model=model, engines={config.name: engine(config.adapter, model, config.options)},
             planner=planner, machine=MACHINE, world=RealWorld(),
         )  # fmt: skip
-        nobody: Any = None
-        conductor = Conductor(prepared, RunFolder(tmp_path), nobody, nobody, runner=nobody, warm_up=nobody, reusable={})
+        unused: Any = None
+        conductor = Conductor(prepared, RunFolder(tmp_path), unused, unused, runner=unused, warm_up=unused, reusable={})
         return conductor.fingerprint(experiment.plan()[0])
 
     assert fingerprint_of_build("1") == fingerprint_of_build("1")

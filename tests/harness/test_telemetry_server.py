@@ -155,7 +155,7 @@ def test_a_page_that_hangs_delays_neither_the_other_probes_nor_the_end(tmp_path:
     assert len(hosts) >= 5
 
 
-def test_a_mark_waits_for_its_reading_and_an_answer_that_nobody_waited_for_confuses_no_one(tmp_path: Path):
+def test_a_mark_waits_for_its_reading_even_after_a_cancelled_mark(tmp_path: Path):
     folder = TrialFolder(tmp_path)
     answer = threading.Event()
 
