@@ -1,4 +1,4 @@
-"""What tests of several packages need."""
+"""Settings and fixtures that tests of several packages share."""
 
 import os
 import shutil
@@ -13,13 +13,13 @@ from engines import secrets
 _MEMORY = Path("/dev/shm")
 _MEMORY_NEEDED_BYTES = 8 << 30
 
-# What the suite asks for must not depend on whether there is a GPU: what needs one is measured in benchmarks/gpu.
+# The suite must need the same with and without a GPU; benchmarks/gpu measures what runs on one.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, which transformers does
-# Read when NumPy is first imported. The suite's matrices are small: further threads of OpenBLAS only wait, and busily.
+# Read when NumPy is first imported. The suite's matrices are small: further threads of OpenBLAS would only spin.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.pop("PYTEST_ADDOPTS", None)  # said of this session, not of those that tests of the plugin start
-# A sync to a disk costs milliseconds, one to memory nothing, and a run syncs often. What is durable is tested by
+os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this session, not for those that tests of the plugin start
+# Runs sync often; a sync takes milliseconds on a disk and no time in memory. Durability is tested by
 # benchmarks/crash.
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_NEEDED_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
@@ -31,13 +31,13 @@ settings.load_profile("ci")  # instead of it: pytest --hypothesis-profile=nightl
 
 @pytest.fixture(autouse=True)
 def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a process has once been told stays masked in it; tests share a process."""
+    """A process masks every secret it has ever read, and tests share a process."""
     monkeypatch.setattr(secrets, "_known", set())
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _children_ignore_no_signals() -> None:
-    """Under nohup or as a background job, handle what this process was told to ignore.
+    """Under nohup or as a background job, handle the signals that this process inherited as ignored.
 
     Children inherit ignored signals, but start with the default action of handled ones.
     """

@@ -1,4 +1,4 @@
-"""Commands and imports in processes in which none of our modules are loaded, without the price of a new interpreter.
+"""Run commands and imports in processes without our modules loaded, without starting an interpreter for each.
 
 ``python -m tests.fresh imports`` imports each module of the five packages alone and prints a line for each.
 ``python -m tests.fresh commands`` reads command lines, a JSON list of lists of words, from stdin, runs each in a fork,
@@ -46,11 +46,11 @@ def warm_up(packages: Iterable[str]) -> None:
             continue  # a command that needs it will say so
     restore({})
     gc.collect()
-    gc.freeze()  # the pages of what is loaded stay shared
+    gc.freeze()  # forks keep sharing the pages of loaded modules
 
 
 def import_alone(name: str) -> None:
-    """Import a module where only its parents are loaded, with which any import of it begins; then each module below."""
+    """Import a module with only its parents loaded, as any import of it does; then do so for each module below."""
     before = {other: set(vars(module)) for other, module in sys.modules.items() if is_ours(other)}
     try:
         module = importlib.import_module(name)
@@ -67,7 +67,7 @@ def import_alone(name: str) -> None:
 
 
 def restore(before: dict[str, set[str]]) -> None:
-    """Forget our modules but these, and what these have got since."""
+    """Forget all our modules except these, and the attributes that these have gained since."""
     for name, module in [(name, module) for name, module in sys.modules.items() if is_ours(name)]:
         if name not in before:
             del sys.modules[name]
@@ -77,7 +77,7 @@ def restore(before: dict[str, set[str]]) -> None:
 
 
 def run_command(words: list[str], output: int) -> NoReturn:
-    """Be the process of this command line; ``output`` is the file that gets its stdout and stderr."""
+    """Run this command line in this process; ``output`` is the file that receives its stdout and stderr."""
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     sys.argv = ["bakeoff", *words]
@@ -108,7 +108,7 @@ def output_of(words: list[str]) -> tuple[int, str]:
 
 
 class OurFinder(MetaPathFinder):
-    """Finds our modules, thousands of times, without a look at each folder on the path."""
+    """Finds our modules without searching each folder on the path, since it is called thousands of times."""
 
     @staticmethod
     @functools.cache
@@ -138,7 +138,7 @@ def compile_once() -> None:
 
 
 def main(job: str) -> None:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork should have no threads to lose
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork loses all threads but one
     compile_once()
     if job == "imports":
         sys.meta_path.insert(0, OurFinder())

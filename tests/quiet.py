@@ -1,4 +1,4 @@
-"""Real runs of tests beside other tests: what the machine's load says of them is left out of their verdicts."""
+"""Leave findings about the machine's load out of the verdicts of real runs, since tests run beside each other."""
 
 import functools
 
@@ -18,10 +18,10 @@ def judge_without_load(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
 
 
 def ignore_load() -> None:
-    """Tests of the rules themselves call ``harness.verdict.judge.judge``, which stays as it is."""
+    """Replace the judge of trials; ``harness.verdict.judge.judge`` stays, for the tests of the rules themselves."""
     harness.conduct.trial.judge = judge_without_load
 
 
 def pytest_configure() -> None:
-    """As a plugin of the sessions that tests start."""
+    """Pytest calls this where a test starts a session with this module as a plugin."""
     ignore_load()

@@ -37,7 +37,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found: list[set[str]] = []
+    components: list[set[str]] = []
 
     def visit(module: str) -> None:
         order[module] = lowest[module] = len(order)
@@ -51,13 +51,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
         if lowest[module] == order[module]:
             start = stack.index(module)
             if len(stack) - start > 1:
-                found.append(set(stack[start:]))
+                components.append(set(stack[start:]))
             del stack[start:]
 
     for module in graph:
         if module not in order:
             visit(module)
-    return found
+    return components
 
 
 @pytest.mark.parametrize("package", ["harness", "engines", "workloads", "reference_engine", "results"])

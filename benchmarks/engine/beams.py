@@ -27,7 +27,7 @@ from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.parity import read_prompts
 from reference_engine.engine.request import BeamParams, Request, SamplingParams
 from reference_engine.offline import LLM
-from tests.reference_engine.beam_truth import Found, agreement, searched, transformers_beams
+from tests.reference_engine.beam_truth import ScoredHypothesis, agreement, searched, transformers_beams
 
 STOP_TEXTS = (".", "\n")  # the last token of each is a stop token
 SEARCHES = {
@@ -49,7 +49,11 @@ def settings_of(longest: int) -> dict[str, dict[str, int]]:
 
 
 def compare(
-    llm: LLM, prompts: list[list[int]], params: SamplingParams, truths: list[list[Found]], counts: Counter[str]
+    llm: LLM,
+    prompts: list[list[int]],
+    params: SamplingParams,
+    truths: list[list[ScoredHypothesis]],
+    counts: Counter[str],
 ) -> str:
     """Add the outcomes of one search to `counts`; returns the figures of its table line."""
     began, preemptions_before = time.perf_counter(), llm.engine.preemptions

@@ -1,4 +1,4 @@
-"""An NVML that answers as recorded from GPUs of 700 W; each test says what its GPU lacks."""
+"""A fake NVML that answers as recorded from GPUs of 700 W; each test states what its GPU lacks."""
 
 from collections import Counter
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""LoadRunner for fleets of any kind, against the truth server, and what must be the same whoever sent them."""
+"""Loads for fleets of any kind against the truth server, and the part of them that no fleet may change."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -38,7 +38,7 @@ async def truth(schedule: Schedule = SCHEDULE) -> AsyncGenerator[tuple[str, Trut
 def planned(
     count: int, *, gap_s: float | None = None, turns: int = 1, tokens: Sequence[int] = (3, 4, 5)
 ) -> list[PlannedSession]:
-    """Sessions of ``turns`` turns whose lengths go round ``tokens``; ``gap_s`` apart, or for a closed loop."""
+    """Sessions of ``turns`` turns whose lengths cycle through ``tokens``; ``gap_s`` apart, or for a closed loop."""
     return [
         PlannedSession(
             Session(f"s{i}", tuple(Turn(2, tokens[i % len(tokens)], prompt=f"p{i}") for _ in range(turns))),
@@ -55,7 +55,7 @@ def wire(sessions: Sequence[PlannedSession]) -> Iterator[WireSession]:
 async def put_on(
     fleet: Fleet, url: str, share: Closed | Open, sessions: Sequence[PlannedSession], folder: Path
 ) -> tuple[LoadResult, list[StreamRecord]]:
-    """One load; returns what the fleet says of it and its records in the order of the plan."""
+    """Run one load; returns the fleet's result and the records in the order of the plan."""
     trial = TrialFolder(folder)
     trial.create()
     result = await fleet.load(LoadOrder(url, share, timeout_s=20), wire(sessions), trial)
@@ -63,6 +63,6 @@ async def put_on(
 
 
 async def under_way(server: Truth, count: int) -> None:
-    """Return when the server has been sent ``count`` requests."""
+    """Return when the server has received ``count`` requests."""
     while len(await server.answered()) < count:  # noqa: ASYNC110  (another process counts)
-        await asyncio.sleep(0.005)  # each question costs both processes a millisecond
+        await asyncio.sleep(0.005)  # each query costs both processes a millisecond

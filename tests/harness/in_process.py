@@ -1,4 +1,4 @@
-"""This machine without the processes that measure: for tests of what an adapter or a wire format makes of a run."""
+"""This machine without measuring processes, for tests of adapters and wire formats in whole runs."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ class _Sockets:
 
 
 class InProcess(RealWorld):
-    """Engines are real; the client is on this loop, and nothing is sampled unless the sampler is asked for."""
+    """Engines are real; the client runs on this loop, and nothing is sampled unless a test requests the sampler."""
 
     def __init__(self, *, samples: bool = False) -> None:
         self._samples = samples

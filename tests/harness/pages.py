@@ -1,4 +1,4 @@
-"""A server with one page of metrics, in a thread: what it says, when and to whom is the test's to decide."""
+"""A server with one page of metrics, in a thread; the test decides what it answers, when and to whom."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ PAGE = 'running 3\ntokens_total 100\nttft_bucket{le="0.5"} 8\nttft_bucket{le="+I
 
 
 class PageServer(ThreadingHTTPServer):
-    """Answers with what ``say`` gives: a status and a body. Counts requests and connections."""
+    """Answers with the status and body that ``say`` returns. Records requests and counts connections."""
 
     daemon_threads = True
 
@@ -24,7 +24,7 @@ class PageServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.say = say
         self.hang_up = False
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.connections = 0
 
     @property
@@ -44,13 +44,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        self.server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         status, body = self.server.say(self.path)
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body.encode())
-        if self.server.hang_up:  # without a word of it in the headers: what an idle timeout looks like
+        if self.server.hang_up:  # without announcing it in the headers, as after an idle timeout
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

@@ -1,4 +1,4 @@
-"""docs/adapters.md says what the code does: its example is installed, listed, started, measured and stopped."""
+"""docs/adapters.md matches the code: its example is installed, listed, started, measured and stopped."""
 
 import asyncio
 import os
@@ -49,15 +49,15 @@ def test_the_example_is_one_adapter_among_the_others(capsys: pytest.CaptureFixtu
 
 @pytest.mark.usefixtures("quill")
 def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
-    found = run(tmp_path, spec={"max_num_seqs": 32}, options={"ink": "blue"})
-    assert found.status is RunStatus.COMPLETE
-    (trial,) = found.finished
+    result = run(tmp_path, spec={"max_num_seqs": 32}, options={"ink": "blue"})
+    assert result.status is RunStatus.COMPLETE
+    (trial,) = result.finished
     assert trial.record.verdict is Verdict.VALID, trial.record.findings
-    told = trial.record.engine_description
-    assert isinstance(told, EngineDescription)
-    assert (told.adapter, told.version) == ("quill", VERSION)
-    assert {name: told.details[name] for name in ("ink", "slots")} == {"ink": "blue", "slots": 32}
-    assert told.argv[-4:] == ["--ink", "blue", "--slots", "32"]
+    description = trial.record.engine_description
+    assert isinstance(description, EngineDescription)
+    assert (description.adapter, description.version) == ("quill", VERSION)
+    assert {name: description.details[name] for name in ("ink", "slots")} == {"ink": "blue", "slots": 32}
+    assert description.argv[-4:] == ["--ink", "blue", "--slots", "32"]
     assert {(request.output_tokens, request.token_source) for request in trial.requests} == {(5, TokenSource.IDS)}
 
 

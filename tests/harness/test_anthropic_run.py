@@ -18,7 +18,7 @@ SENTINEL = "sk-ant-sentinel-90210"
 
 
 def chats(tmp_path: Path) -> dict[str, object]:
-    """Chats that have what the system says in common."""
+    """Chats that share a system prompt."""
     trace = tmp_path / "trace.jsonl"
     system = {
         "role": "system",
@@ -55,7 +55,7 @@ def test_a_completion_is_asked_as_a_chat_whose_template_comes_on_top(tmp_path: P
 
 
 def test_chunks_of_several_tokens_are_not_taken_for_tokens(tmp_path: Path) -> None:
-    """Bias 5: what a chunk holds is not said, so the pace of tokens is apportioned, and a reader told so."""
+    """Bias 5: chunks do not state their token counts, so the pace of tokens is apportioned, and a note says so."""
     trial, requests = only(attached_run(tmp_path, FakeAnthropic(Script(ttft_s=0.02, gap_s=0.01, group=2)), "anthropic"))
     assert {(len(request.chunk_ns), request.total_chunk_tokens) for request in requests} == {(3, 5)}
     assert {request.token_source for request in requests} <= {TokenSource.TOKENIZER, TokenSource.APPORTIONED}
@@ -75,8 +75,8 @@ def test_a_refused_request_is_a_failure_and_never_tried_again(tmp_path: Path, ad
 
 
 def test_an_overload_in_the_stream_is_a_failure(tmp_path: Path) -> None:
-    said = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2)
-    _, requests = only(attached_run(tmp_path, FakeAnthropic(said), "anthropic"))
+    script = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2)
+    _, requests = only(attached_run(tmp_path, FakeAnthropic(script), "anthropic"))
     assert {(r.outcome, r.status, r.error) for r in requests} == {
         (Outcome.STREAM_ERROR, 200, "overloaded_error: Overloaded")
     }
@@ -88,9 +88,9 @@ def test_without_its_end_mark_an_answer_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_thoughts_are_tokens_and_the_first_of_them_is_the_first_token(tmp_path: Path) -> None:
-    """Bias 2: they stand before the text; we never ask for them, and count them where they come all the same."""
-    said = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), thinking=2, gap_s=0.01)
-    fake = FakeAnthropic(said)
+    """Bias 2: thoughts precede the text; the client never requests them, but counts them where they come."""
+    script = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), thinking=2, gap_s=0.01)
+    fake = FakeAnthropic(script)
     _, requests = only(attached_run(tmp_path, fake, "anthropic"))
     assert not any("thinking" in body for body in fake.bodies)
     assert {(len(r.chunk_ns), r.total_chunk_tokens, r.text) for r in requests} == {(5, 5, " w0 w1 w2 w3 w4")}
@@ -116,10 +116,10 @@ class TestCache:
 def test_the_key_goes_to_the_server_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAKEOFF_TEST_KEY", SENTINEL)
     fake = FakeAnthropic(PACE, key=SENTINEL)
-    found = attached_run(tmp_path, fake, "anthropic", engine={"api_key_env": "BAKEOFF_TEST_KEY"})
-    assert {request.outcome for request in only(found)[1]} == {Outcome.OK}
+    run = attached_run(tmp_path, fake, "anthropic", engine={"api_key_env": "BAKEOFF_TEST_KEY"})
+    assert {request.outcome for request in only(run)[1]} == {Outcome.OK}
     assert {headers["anthropic-version"] for headers in fake.headers} == {"2023-06-01"}
-    files = [file for file in found.path.rglob("*") if file.is_file()]
+    files = [file for file in run.path.rglob("*") if file.is_file()]
     assert files
     assert [file for file in files if SENTINEL.encode() in file.read_bytes()] == []
 
@@ -137,8 +137,10 @@ class TestResponses:
         assert {"stream_options" in body for body in fake.bodies} == {official}
 
     def test_hidden_thoughts_are_waited_for_and_not_counted_as_pace(self, tmp_path: Path) -> None:
-        said = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), hidden=50, ttft_s=0.02)
-        _, requests = only(attached_run(tmp_path, FakeOpenAi(said), "openai", engine={"options": {"api": "responses"}}))
+        script = ScriptedAnswer(answer=tuple(Token(100 + i, f" w{i}") for i in range(5)), hidden=50, ttft_s=0.02)
+        _, requests = only(
+            attached_run(tmp_path, FakeOpenAi(script), "openai", engine={"options": {"api": "responses"}})
+        )
         assert {(r.outcome, r.total_chunk_tokens, r.token_source) for r in requests} == {
             (Outcome.OK, 5, TokenSource.CHUNKS)
         }

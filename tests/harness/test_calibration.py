@@ -36,10 +36,10 @@ MS = 1_000_000
 PACE = Shape(gap_s=0.01, chunks=3, ttft_s=0.05, concurrency=2)
 
 
-def seen(
+def received(
     sent: float, chunks: list[float], *, planned: float | None = None, ended: float | None = None, words: int = 1
 ) -> RequestRecord:
-    """What the client says, in ms."""
+    """A request as the client recorded it; times in ms."""
     return request(
         planned_ns=round((sent if planned is None else planned) * MS),
         sent_ns=round(sent * MS),
@@ -51,7 +51,7 @@ def seen(
 
 
 def done(start: float, chunks: list[float], words: int = 1) -> Answered:
-    """What the server did, in ms."""
+    """An answer as the server wrote it; times in ms."""
     written_ns = [round(t * MS) for t in chunks]
     return Answered(tokens=len(chunks), prompt_tokens=words, start_ns=round(start * MS), written_ns=written_ns)
 
@@ -65,8 +65,8 @@ def error_of(requests: list[RequestRecord], answers: list[Answered]) -> ClientEr
 
 
 def test_the_error_of_a_metric_is_the_difference_between_the_clients_and_the_servers():
-    """TTFT: 51 said, 50 true. Gaps: 10.4 and 9.7 said, 10 and 10 true. TPOT: 20.1 / 2 said, 10 true."""
-    found = error_of([seen(1, [51, 61.4, 71.1], planned=0)], [done(1.2, [51.2, 61.2, 71.2])])
+    """TTFT: 51 measured, 50 true. Gaps: 10.4 and 9.7 measured, 10 and 10 true. TPOT: 20.1 / 2 measured, 10 true."""
+    error = error_of([received(1, [51, 61.4, 71.1], planned=0)], [done(1.2, [51.2, 61.2, 71.2])])
     expected_ms = {
         "ttft_p50_s": 51 - 50,
         "ttft_from_send_p50_s": 50 - 50,
@@ -76,18 +76,18 @@ def test_the_error_of_a_metric_is_the_difference_between_the_clients_and_the_ser
         "e2e_p90_s": 71.1 - 70,
         "normalized_latency_p95_s": (71.1 - 70) / 3,
     }
-    assert {name: found.by_metric[name] for name in expected_ms} == pytest.approx(
+    assert {name: error.by_metric[name] for name in expected_ms} == pytest.approx(
         {name: ms / 1e3 for name, ms in expected_ms.items()}, abs=1e-9
     )
-    assert found.send_lag_s == pytest.approx(0.001)
-    assert found.cpu_s == 0.75
-    assert found.requests == 1
+    assert error.send_lag_s == pytest.approx(0.001)
+    assert error.cpu_s == 0.75
+    assert error.requests == 1
 
 
 def test_every_latency_with_a_truth_has_an_error():
-    found = error_of([seen(0, [50, 60, 70])], [done(0, [50, 60, 70])])
+    error = error_of([received(0, [50, 60, 70])], [done(0, [50, 60, 70])])
     latencies = {name for name, metric in CATALOGUE.items() if metric.unit is Unit.SECONDS}
-    assert latencies - set(found.by_metric) == {f"send_lag_{label}_s" for label in ("p50", "p90", "p95", "p99")}
+    assert latencies - set(error.by_metric) == {f"send_lag_{label}_s" for label in ("p50", "p90", "p95", "p99")}
 
 
 def test_a_late_read_moves_gaps_and_leaves_the_pace_alone():
@@ -95,58 +95,58 @@ def test_a_late_read_moves_gaps_and_leaves_the_pace_alone():
     late = random.Random(5)
     answers = [done(i * 1000.0, [i * 1000 + 50 + 10 * t for t in range(128)]) for i in range(40)]
     requests = [
-        seen(answer.start_ns / MS, [t_ns / MS + late.expovariate(1 / 0.15) for t_ns in answer.written_ns])
+        received(answer.start_ns / MS, [t_ns / MS + late.expovariate(1 / 0.15) for t_ns in answer.written_ns])
         for answer in answers
     ]
-    found = error_of(requests, answers).by_metric
-    assert 0.0005 < found["chunk_gap_p99_s"] < 0.001
-    assert found["tpot_p99_s"] < found["chunk_gap_p99_s"] / 50
-    assert 0 < found["tpot_p50_s"] < 0.000_005
+    error = error_of(requests, answers).by_metric
+    assert 0.0005 < error["chunk_gap_p99_s"] < 0.001
+    assert error["tpot_p99_s"] < error["chunk_gap_p99_s"] / 50
+    assert 0 < error["tpot_p50_s"] < 0.000_005
 
 
 def test_the_error_is_not_nothing_by_luck():
-    """The third of five is seen as it was; other samples of the five have other medians."""
+    """The median of five is measured without error; resamples of the five have other medians."""
     true_s = [[0.1], [0.2], [0.3], [0.4], [0.5]]
     seen_s = [[0.11], [0.21], [0.3], [0.4], [0.5]]
     assert metric_error_s(seen_s, true_s)[0] == pytest.approx(0.01)
 
 
-def test_a_perfect_client_errs_by_nothing_and_reaches_what_was_asked():
-    found = error_of([seen(0, [50, 60, 70])], [done(0, [50, 60, 70])])
-    assert set(found.by_metric.values()) == {0}
-    assert found.send_lag_s == 0
-    assert found.chunks_per_s == pytest.approx(2 * 3 / 0.07)
+def test_a_perfect_client_has_no_error_and_reaches_the_requested_rate():
+    error = error_of([received(0, [50, 60, 70])], [done(0, [50, 60, 70])])
+    assert set(error.by_metric.values()) == {0}
+    assert error.send_lag_s == 0
+    assert error.chunks_per_s == pytest.approx(2 * 3 / 0.07)
 
 
 def test_answers_that_take_twice_as_long_are_half_the_rate():
-    found = error_of([seen(0, [50, 60, 70], ended=140)], [done(0, [50, 60, 70])])
-    assert found.chunks_per_s == pytest.approx(3 / 0.07)
+    error = error_of([received(0, [50, 60, 70], ended=140)], [done(0, [50, 60, 70])])
+    assert error.chunks_per_s == pytest.approx(3 / 0.07)
 
 
 def test_requests_find_their_answers_whatever_the_order_in_which_they_ended():
-    late, early = seen(100, [150, 160, 170]), seen(0, [50, 70, 90])
-    found = error_of([late, early], [done(0, [50, 70, 90]), done(100, [150, 160, 170])])
-    assert set(found.by_metric.values()) == {0}
+    late, early = received(100, [150, 160, 170]), received(0, [50, 70, 90])
+    error = error_of([late, early], [done(0, [50, 70, 90]), done(100, [150, 160, 170])])
+    assert set(error.by_metric.values()) == {0}
 
 
 def test_a_burst_that_was_read_in_another_order_is_told_apart_by_its_prompts():
-    first, second = seen(0, [50, 60, 70], words=1), seen(0.1, [53, 63, 73], words=2)
-    found = error_of([first, second], [done(0.4, [50.4, 60.4, 70.4]), done(0.3, [53.2, 63.2, 73.2], words=2)])
-    assert found.by_metric["ttft_from_send_p99_s"] == pytest.approx(0, abs=1e-9)
+    first, second = received(0, [50, 60, 70], words=1), received(0.1, [53, 63, 73], words=2)
+    error = error_of([first, second], [done(0.4, [50.4, 60.4, 70.4]), done(0.3, [53.2, 63.2, 73.2], words=2)])
+    assert error.by_metric["ttft_from_send_p99_s"] == pytest.approx(0, abs=1e-9)
 
 
 def test_one_chunk_has_no_gap_to_be_wrong_about():
-    known = error_of([seen(0, [50])], [done(0, [50])]).by_metric
-    assert not any(name.startswith(("itl", "chunk_gap", "tpot")) for name in known)
-    assert known["ttft_p50_s"] == 0
+    errors = error_of([received(0, [50])], [done(0, [50])]).by_metric
+    assert not any(name.startswith(("itl", "chunk_gap", "tpot")) for name in errors)
+    assert errors["ttft_p50_s"] == 0
 
 
 @pytest.mark.parametrize(
     ("requests", "answers", "words"),
     [
-        ([seen(0, [50])], [], "0 answers to 1 requests"),
+        ([received(0, [50])], [], "0 answers to 1 requests"),
         ([], [], "0 answers to 0 requests"),
-        ([seen(0, [50])], [done(0, [50, 60])], "the server wrote 2 chunks of an answer, the client read 1"),
+        ([received(0, [50])], [done(0, [50, 60])], "the server wrote 2 chunks of an answer, the client read 1"),
         ([request(outcome=Outcome.REFUSED, error="nobody")], [done(0, [1, 2], 3)], "ended as refused: nobody"),
     ],
 )
@@ -160,8 +160,8 @@ def test_what_does_not_belong_together_is_no_calibration(
 def test_the_median_of_three_leaves_a_hiccup_out():
     pairs = ((1.0, 9.0), (2.0, 0.1), (70.0, 0.2))
     errors = [ClientError(4, 100, 0.1, 1, {"ttft_p50_s": ttft, "itl_p99_s": gap}) for ttft, gap in pairs]
-    found = median_of(errors)
-    assert (found.by_metric, found.requests) == ({"ttft_p50_s": 2.0, "itl_p99_s": 0.2}, 12)
+    median = median_of(errors)
+    assert (median.by_metric, median.requests) == ({"ttft_p50_s": 2.0, "itl_p99_s": 0.2}, 12)
 
 
 def test_long_answers_are_cut_and_an_open_loop_sends_as_many_more():
@@ -194,12 +194,12 @@ def test_sixteen_sizes_stand_for_all():
     assert spread_of([]) == ()
     assert spread_of([7]) == (7,)
     assert spread_of([3, 1, 2]) == (1, 2, 3)
-    found = spread_of(range(1001))
-    assert (len(found), found[0], found[-1]) == (16, 0, 1000)
+    spread = spread_of(range(1001))
+    assert (len(spread), spread[0], spread[-1]) == (16, 0, 1000)
 
 
 def test_a_trial_lends_its_pace():
-    answers = [seen(i * 100, [i * 100 + t for t in (20, 20, 50)]) for i in range(3)]  # one read of two, one of one
+    answers = [received(i * 100, [i * 100 + t for t in (20, 20, 50)]) for i in range(3)]  # one read of two, one of one
     warm = request(phase=Phase.WARMUP)
     assert shape_of(Load(concurrency=3), [warm, *answers]) == Shape(0.03, 2, 0.02, concurrency=3, tokens_per_chunk=2)
     large = [replace(answer, sent_bytes=1000 + i, chunk_tokens=[4] * 3) for i, answer in enumerate(answers)]
@@ -231,13 +231,13 @@ def measured(shape: Shape, workers: int = 1, transport: str = "http") -> ClientE
     ids=["closed", "two workers, aiohttp", "open", "large bodies, several tokens a chunk"],
 )
 def test_a_client_is_calibrated(shape: Shape, workers: int, transport: str, requests: range):
-    found = measured(shape, workers, transport)
-    assert found.requests in requests
-    assert len(found.by_metric) == 7 * 4
-    assert all(0 < error_s < 1 for error_s in found.by_metric.values())
-    assert 0 <= found.send_lag_s < 1
-    assert 0 < found.cpu_s < 10
-    assert 0.1 * shape.fitted().chunks_per_s < found.chunks_per_s <= shape.fitted().chunks_per_s
+    error = measured(shape, workers, transport)
+    assert error.requests in requests
+    assert len(error.by_metric) == 7 * 4
+    assert all(0 < error_s < 1 for error_s in error.by_metric.values())
+    assert 0 <= error.send_lag_s < 1
+    assert 0 < error.cpu_s < 10
+    assert 0.1 * shape.fitted().chunks_per_s < error.chunks_per_s <= shape.fitted().chunks_per_s
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,9 @@ def test_judging_an_invalid_trial(codes: list[FindingCode], met: bool | None):
 
 
 def test_judging_a_valid_trial():
-    kept = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
-    assert kept.met is True
-    assert kept.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
+    attempt = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
+    assert attempt.met is True
+    assert attempt.margin == pytest.approx(np.log(1.5)), "of the objective that is kept least"
     missed = judged([], Value(0.55))
     assert missed.met is False
     assert missed.margin == pytest.approx(np.log(500 / 550))
@@ -286,7 +286,7 @@ def test_requests_needed_by_percentiles():
 
 def test_failed_requests_are_seen_by_their_count(tmp_path: Path):
     requests, _ = of_latency(20.0)
-    failed = [msgspec.structs.replace(one, outcome=Outcome.TIMEOUT) for one in requests[:1]]
+    failed = [msgspec.structs.replace(request, outcome=Outcome.TIMEOUT) for request in requests[:1]]
     scene = Scene(tmp_path, "failures<=0")
     search = scene.search(lambda rate: ([*failed, *requests[1:]], []) if rate > 5 else (requests, []))
     assert (search.low or 0) <= 5.0 <= (search.high or 0) * 1.01

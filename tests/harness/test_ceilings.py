@@ -25,7 +25,7 @@ SOME = [
 
 
 class Work:
-    """Calls that take 5 ms each, of which a GPU is still busy when they return."""
+    """Calls that take a GPU 5 ms each and return before it has finished."""
 
     def __init__(self) -> None:
         self.now_s = self.busy_until_s = 0.0
@@ -44,10 +44,10 @@ class Work:
 
 def test_rates_count_what_is_done_and_not_what_is_begun():
     work = Work()
-    found = rates(work.call, work.wait, 0.1, work.clock)
-    assert found == pytest.approx([200.0] * len(found))
+    per_s = rates(work.call, work.wait, 0.1, work.clock)
+    assert per_s == pytest.approx([200.0] * len(per_s))
     assert work.now_s == pytest.approx(0.11)
-    assert len(found) < work.calls / 3, "later rounds are of several calls"
+    assert len(per_s) < work.calls / 3, "later rounds are of several calls"
 
 
 def test_the_first_call_counts_for_nothing_and_one_round_is_always_measured():

@@ -1,4 +1,4 @@
-"""Child processes that are spoken to in lines: orders, answers, and their end, whoever wants it."""
+"""Child processes with a protocol of lines: orders, answers, and their end, whichever side causes it."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ signal.pause()
 
 
 class Pipes:
-    """A process of which only the pipes are real: those of this test."""
+    """A fake process; only its pipes are real, and this test holds their other ends."""
 
     def __init__(self, *, closing: bool = False, broken: bool = False) -> None:
         self.stdin = self
@@ -52,7 +52,7 @@ class Pipes:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Make a module of some code that ``python -m`` finds; returns its name."""
+    """Write code as a module that ``python -m`` finds; returns its name."""
 
     def made(code: str) -> str:
         (tmp_path / "spoken_to.py").write_text(code, encoding="utf-8")

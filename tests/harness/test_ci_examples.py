@@ -18,8 +18,8 @@ WORKFLOWS = sorted(CI.glob("*.yml"))
 
 def commands(workflow: Path) -> list[list[str]]:
     """The words after ``bakeoff`` of each line that runs it."""
-    found = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
-    return [shlex.split(line.partition(" | ")[0]) for line in found]
+    command_lines = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line.partition(" | ")[0]) for line in command_lines]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -47,7 +47,7 @@ def test_the_gate_names_engines_of_its_experiment() -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_no_run_folder_becomes_an_artifact(workflow: Path) -> None:
-    """Those of a public repository are anybody's, and a run holds whole answers and the engines' logs."""
+    """Anyone can download artifacts of a public repository, and a run holds whole answers and the engines' logs."""
     uploads = workflow.read_text(encoding="utf-8").split("upload-artifact")[1:]
     paths = [line.strip() for upload in uploads for line in upload.splitlines() if line.strip().startswith("head/")]
     assert not [path for path in paths if not path.endswith((".md", ".xml"))]
@@ -56,7 +56,7 @@ def test_no_run_folder_becomes_an_artifact(workflow: Path) -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_no_expression_stands_in_a_script(workflow: Path) -> None:
-    """What GitHub puts into a script before the shell reads it may be anybody's text."""
+    """GitHub expands expressions before the shell reads the script, so that a stranger's text would run."""
     steps = re.findall(r"run: (\|\n(?: {10}.*\n)+|.*)", workflow.read_text(encoding="utf-8"))
     assert steps
     assert not [step for step in steps if "${{" in step]

@@ -24,10 +24,10 @@ def test_virtual_time_interleaves_tasks_as_real_time_would():
         await asyncio.sleep(delay_s)
         order.append(word)
 
-    async def both() -> None:
+    async def say_all() -> None:
         await asyncio.gather(say(2, "late"), say(1, "early"), say(1.5, "middle"))
 
-    run_virtual(both())
+    run_virtual(say_all())
     assert order == ["early", "middle", "late"]
 
 

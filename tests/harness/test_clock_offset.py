@@ -1,4 +1,4 @@
-"""Clock offsets: whatever delays and drifts do, the truth lies within what is claimed."""
+"""Clock offsets: for any delays and drifts, the true offset lies within the claimed bounds."""
 
 import asyncio
 from fractions import Fraction
@@ -16,7 +16,7 @@ delays_ns = st.tuples(st.integers(0, 50_000_000), st.integers(0, 50_000_000))
 
 
 class RemoteClock:
-    """A clock with a skew and a steady drift, read over a network whose two ways take what they like."""
+    """A clock with a skew and a steady drift, read over a network with arbitrary delays in both directions."""
 
     def __init__(self, skew_ns: int, drift_ppm: int) -> None:
         self.skew_ns = skew_ns
@@ -39,20 +39,20 @@ remote_clocks = st.builds(RemoteClock, st.integers(-DAY_NS, DAY_NS), st.integers
 
 
 def claims(clock: WorkerClock, true_ns: Fraction) -> bool:
-    """Whether the truth is within the claim; a clock shows whole nanoseconds, which costs one."""
+    """Whether the true offset is within the bounds; clocks show whole nanoseconds, which adds one."""
     return abs(clock.offset_ns - true_ns) <= clock.uncertainty_ns + 1
 
 
 @given(remote_clocks, st.lists(delays_ns, min_size=1, max_size=40))
 def test_the_true_offset_is_within_half_the_shortest_round_trip(remote: RemoteClock, delays: list[tuple[int, int]]):
     trips = remote.trips(0, delays)
-    found = estimate(trips)
+    offset = estimate(trips)
     best = min(trips, key=lambda trip: trip.received - trip.sent)
-    assert found.uncertainty_ns == (best.received - best.sent + 1) // 2
+    assert offset.uncertainty_ns == (best.received - best.sent + 1) // 2
     read_at_ns = next(
         now for now in (best.sent + there for there, _ in delays) if int(now + remote.offset_ns(now)) == best.remote
     )
-    assert claims(found, remote.offset_ns(read_at_ns))
+    assert claims(offset, remote.offset_ns(read_at_ns))
 
 
 @given(
@@ -94,17 +94,17 @@ def test_a_drift_shows_as_uncertainty():
 
 
 def test_a_clock_is_asked_one_question_after_the_other():
-    asked: list[int] = []
+    questions: list[int] = []
 
     async def ask() -> int:
-        asked.append(len(asked))
+        questions.append(len(questions))
         await asyncio.sleep(0)
         return 10**18
 
-    found = asyncio.run(measured(ask, queries=5))
-    assert asked == [0, 1, 2, 3, 4]
-    assert found.offset_ns > 9 * 10**17
-    assert 0 < found.uncertainty_ns < 10**9
+    offset = asyncio.run(measured(ask, queries=5))
+    assert questions == [0, 1, 2, 3, 4]
+    assert offset.offset_ns > 9 * 10**17
+    assert 0 < offset.uncertainty_ns < 10**9
 
 
 @pytest.mark.parametrize(

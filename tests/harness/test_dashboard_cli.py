@@ -31,7 +31,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines; add --network if that is wanted"),
         (["--token-env", "NO_SUCH_VARIABLE"], "the environment variable NO_SUCH_VARIABLE is not set"),
@@ -39,7 +39,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         (["--host", "203.0.113.7", "--network", "--port", "PORT"], "cannot listen on 203.0.113.7:"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_2(tmp_path: Path, capsys, more: list[str], said: str) -> None:
+def test_what_is_wrong_is_one_line_and_exit_2(tmp_path: Path, capsys, more: list[str], message: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_one_line_and_exit_2(tmp_path: Path, capsys, more: list
         assert bakeoff("dashboard", str(tmp_path), *(port if word == "PORT" else word for word in more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("bakeoff: ")
-    assert said in line
+    assert message in line
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys) -> None:

@@ -46,7 +46,7 @@ def test_a_role_chunk_is_not_a_token():
     finish = event('{"choices":[{"delta":{},"index":0,"finish_reason":"length"}],"usage":{"completion_tokens":1}}')
     record = decode_stream(stream([(1, role), (50, word), (51, finish)]), TRANSFORMERS, None)
     assert (record.chunk_ns, record.outcome) == ([50], Outcome.OK)
-    assert record.empty_chunk_ns == [1, 51]  # what other clients may take for tokens is kept apart
+    assert record.empty_chunk_ns == [1, 51]  # chunks that other clients may count as tokens are recorded separately
 
 
 def test_the_times_of_the_end_are_kept():
@@ -70,7 +70,7 @@ def test_a_stream_without_a_finish_reason_is_truncated_even_with_done():
 
 
 class ClosingDialect(ReferenceDialect):
-    """Of a format without a finish reason."""
+    """A dialect of a format without a finish reason."""
 
     ends_by_closing = True
 
@@ -94,10 +94,10 @@ def test_an_answer_that_ended_well_without_a_token_is_empty():
 def test_an_error_event_under_status_200_is_a_stream_error():
     record = decode_stream(stream([(10, TOKEN), (11, event('{"error": "out of memory"}'))]), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "out of memory")
-    assert record.chunk_ns == [10]  # what was felt stays
+    assert record.chunk_ns == [10]  # the chunk that arrived stays
 
 
-def test_an_http_error_tells_what_the_engine_said():
+def test_an_http_error_contains_the_engines_message():
     record = decode_stream(stream([(10, b'{"error":{"message":"too long"}}')], status=400), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 400: too long")
 
@@ -127,7 +127,7 @@ def test_grouped_tokens_are_counted_by_the_tokenizer():
 
 
 def test_silent_tokens_go_to_the_longest_gap():
-    """Usage says 5, three chunks were seen: the gap of 40 gets two more, so its pace is that of the others."""
+    """Usage counts 5 tokens in three chunks: the gap of 40 gets two more, so its pace equals that of the others."""
     deltas = [(100, TokenDelta("a")), (110, TokenDelta("b")), (150, TokenDelta("c"))]
     assert token_counts(deltas, 5, Words()) == ([1, 1, 3], TokenSource.APPORTIONED)
 

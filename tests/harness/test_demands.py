@@ -30,7 +30,7 @@ from workloads import Message, Turn
 SCHEMA = '{"type":"object"}'
 CHAT = Turn(9, 3, messages=(Message("user", "Hi"),), json_schema=SCHEMA)
 COMPLETION = Turn(3, 5, prompt="one two three", json_schema=SCHEMA)
-BOTH, CHATS, NEITHER = {CHAT, COMPLETION}, {CHAT}, set[Turn]()
+ALL, CHATS, NONE = {CHAT, COMPLETION}, {CHAT}, set[Turn]()
 
 
 def at(adapter: str, **options: Any) -> Any:
@@ -40,11 +40,11 @@ def at(adapter: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("dialect", "held"),
     [
-        (OpenAiDialect(), BOTH), (ResponsesDialect(), BOTH), (VllmDialect(), BOTH), (ReferenceDialect(), BOTH),
-        (SglangDialect(), BOTH), (SglangNativeDialect(), BOTH), (TensorRtLlmDialect(), BOTH),
-        (LlamaCppDialect(), BOTH), (LlamaCppNativeDialect(), BOTH), (LlamaCppPythonDialect(), CHATS),
-        (TgiDialect(), CHATS), (TgiNativeDialect(), BOTH),
-        (TransformersDialect(), NEITHER), (AnthropicDialect(), NEITHER),
+        (OpenAiDialect(), ALL), (ResponsesDialect(), ALL), (VllmDialect(), ALL), (ReferenceDialect(), ALL),
+        (SglangDialect(), ALL), (SglangNativeDialect(), ALL), (TensorRtLlmDialect(), ALL),
+        (LlamaCppDialect(), ALL), (LlamaCppNativeDialect(), ALL), (LlamaCppPythonDialect(), CHATS),
+        (TgiDialect(), CHATS), (TgiNativeDialect(), ALL),
+        (TransformersDialect(), NONE), (AnthropicDialect(), NONE),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The doctor of the machine, on machines that are made up: what it sees, what that does, and what helps."""
+"""The doctor on made-up machines: what it finds, why that disturbs, and the remedy."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from harness.host.doctor import Check, State, examine_machine
 
 CPUS = "sys/devices/system/cpu"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-NOBODY = 4_000_000
+FOREIGN_PID = 4_000_000
 
 
 class Nvml:
@@ -53,7 +53,7 @@ class Nvml:
 NO_GPU = Nvml(broken="nvmlInit")
 
 
-def seen(root: Path, nvml: Nvml = NO_GPU, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Check]:
+def checks_of(root: Path, nvml: Nvml = NO_GPU, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Check]:
     return {check.subject: check for check in examine_machine(root, nvml, lambda _: meanwhile())}
 
 
@@ -68,7 +68,7 @@ def put(root: Path, **files: str) -> Path:
 
 def test_a_machine_that_shows_nothing_is_unknown_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    states = {subject: check.state for subject, check in seen(tmp_path).items()}
+    states = {subject: check.state for subject, check in checks_of(tmp_path).items()}
     unknown = dict.fromkeys(("governor", "turbo", "SMT", "CPU limit", "swap", "load"), State.UNKNOWN)
     assert states == {**unknown, "GPUs": State.FINE}
 
@@ -86,7 +86,7 @@ def test_a_processor_that_disturbs_comes_with_a_command(
     tmp_path: Path, files: dict[str, str], subject: str, remedy: str
 ) -> None:
     (tmp_path / "proc").mkdir()
-    check = seen(put(tmp_path, **files))[subject]
+    check = checks_of(put(tmp_path, **files))[subject]
     assert (check.state, check.remedy) == (State.DISTURBS, remedy)
     assert check.effect
 
@@ -103,13 +103,13 @@ def test_a_processor_that_disturbs_comes_with_a_command(
 )
 def test_a_processor_that_is_set_up_is_fine(tmp_path: Path, files: dict[str, str], subject: str, words: str) -> None:
     (tmp_path / "proc").mkdir()
-    assert seen(put(tmp_path, **files))[subject] == Check(subject, State.FINE, words)
+    assert checks_of(put(tmp_path, **files))[subject] == Check(subject, State.FINE, words)
 
 
 def test_governors_that_differ_are_all_named(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     put(tmp_path, cpu0__cpufreq__scaling_governor="performance", cpu11__cpufreq__scaling_governor="powersave")
-    assert seen(tmp_path)["governor"].seen == "performance, powersave"
+    assert checks_of(tmp_path)["governor"].seen == "performance, powersave"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_limit_of_the_control_group(tmp_path: Path, files: dict[str, str], sta
     for name, text in files.items():
         (tmp_path / "sys/fs/cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sys/fs/cgroup" / name).write_text(text)
-    check = seen(tmp_path)["CPU limit"]
+    check = checks_of(tmp_path)["CPU limit"]
     assert (check.state, check.seen) == (state, words)
 
 
@@ -140,9 +140,9 @@ def test_swap_that_is_in_use(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     swaps = tmp_path / "proc/swaps"
     swaps.write_text("Filename Type Size Used Priority\n")
-    assert seen(tmp_path)["swap"] == Check("swap", State.FINE, "none")
+    assert checks_of(tmp_path)["swap"] == Check("swap", State.FINE, "none")
     swaps.write_text("Filename Type Size Used Priority\n/dev/a partition 2097152 1048576 -2\n/b file 2097152 0 -3\n")
-    check = seen(tmp_path)["swap"]
+    check = checks_of(tmp_path)["swap"]
     assert (check.state, check.seen, check.remedy) == (State.DISTURBS, "1.0 GiB of 4.0 GiB in use", "sudo swapoff -a")
 
 
@@ -156,17 +156,20 @@ def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
 
 
 def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
-    """A core that is never idle while the doctor listens."""
-    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
-    busy(tmp_path, NOBODY + 1, own_ticks=900, idle_ticks=500)  # busy in the past
-    check = seen(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, own_ticks=10 + TICKS_PER_S, idle_ticks=500))["load"]
-    assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {NOBODY}")
-    assert check.seen == f"100 % of all cores, busiest is burner (pid {NOBODY})"
+    """A core that is never idle while the doctor measures."""
+    busy(tmp_path, FOREIGN_PID, own_ticks=10, idle_ticks=500)
+    busy(tmp_path, FOREIGN_PID + 1, own_ticks=900, idle_ticks=500)  # was busy before the measurement only
+    checks = checks_of(
+        tmp_path, meanwhile=lambda: busy(tmp_path, FOREIGN_PID, own_ticks=10 + TICKS_PER_S, idle_ticks=500)
+    )
+    check = checks["load"]
+    assert (check.state, check.remedy) == (State.DISTURBS, f"ps -fp {FOREIGN_PID}")
+    assert check.seen == f"100 % of all cores, busiest is burner (pid {FOREIGN_PID})"
 
 
 def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:
-    busy(tmp_path, NOBODY, own_ticks=10, idle_ticks=500)
-    assert seen(tmp_path, meanwhile=lambda: busy(tmp_path, NOBODY, 10, 10**9))["load"].state is State.FINE
+    busy(tmp_path, FOREIGN_PID, own_ticks=10, idle_ticks=500)
+    assert checks_of(tmp_path, meanwhile=lambda: busy(tmp_path, FOREIGN_PID, 10, 10**9))["load"].state is State.FINE
 
 
 @pytest.mark.parametrize(
@@ -180,15 +183,15 @@ def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_gpu_that_is_held_back_or_shared(tmp_path: Path, nvml: Nvml, subject: str, words: str, remedy: str) -> None:
     (tmp_path / "proc").mkdir()
-    check = seen(tmp_path, nvml)[subject]
+    check = checks_of(tmp_path, nvml)[subject]
     assert (check.state, check.seen, check.remedy) == (State.DISTURBS, words, remedy)
 
 
 def test_a_gpu_of_ones_own_is_fine_and_what_it_does_not_tell_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    own = [check for subject, check in seen(tmp_path, Nvml()).items() if subject.startswith("GPU")]
+    own = [check for subject, check in checks_of(tmp_path, Nvml()).items() if subject.startswith("GPU")]
     assert [check.state for check in own] == [State.FINE] * 3
-    assert seen(tmp_path, Nvml(broken="processes"))["GPU 0 processes"].state is State.UNKNOWN
+    assert checks_of(tmp_path, Nvml(broken="processes"))["GPU 0 processes"].state is State.UNKNOWN
 
 
 def test_the_command_prints_one_line_for_each(
@@ -206,4 +209,4 @@ def test_the_command_prints_one_line_for_each(
         "disturbs  turbo: on; clocks vary → echo 1", "fine      swap: none", "unknown   SMT: not shown",
     ]  # fmt: skip
     assert app(["doctor", "--json"], result_action="return_value") == 0
-    assert [one["subject"] for one in json.loads(capsys.readouterr().out)] == ["turbo", "swap", "SMT"]
+    assert [check["subject"] for check in json.loads(capsys.readouterr().out)] == ["turbo", "swap", "SMT"]

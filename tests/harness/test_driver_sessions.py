@@ -26,7 +26,7 @@ def talks(count: int, turns: int, think_s: float, gap_s: float | None = None) ->
     ]
 
 
-def seen(records: Sequence[StreamRecord]) -> list[tuple[str, int, float]]:
+def turns_of(records: Sequence[StreamRecord]) -> list[tuple[str, int, float]]:
     return [(record.session, record.turn, record.planned_ns / S) for record in records]
 
 
@@ -35,7 +35,7 @@ def test_turns_after_the_end_of_an_open_loop_are_not_planned():
         lambda: ScriptedTransport(ANSWER),
         lambda d: d.open_loop(wire(talks(2, turns=5, think_s=2.0, gap_s=1.0)), duration_s=6.0),
     )
-    assert seen(records) == [
+    assert turns_of(records) == [
         ("s0", 0, 0.0), ("s1", 0, 1.0), ("s0", 1, 2.2), ("s1", 1, 3.2), ("s0", 2, 4.4), ("s1", 2, 5.4),
     ]  # fmt: skip
     assert issue == Issue(0, 6 * S)
@@ -47,7 +47,7 @@ def test_a_turn_that_would_come_at_the_very_end_is_too_late():
         lambda: ScriptedTransport(ANSWER),
         lambda d: d.open_loop(wire(talks(1, turns=9, think_s=0.8, gap_s=1.0)), duration_s=3.0),
     )
-    assert [planned_s for _, _, planned_s in seen(records)] == [0.0, 1.0, 2.0]
+    assert [planned_s for _, _, planned_s in turns_of(records)] == [0.0, 1.0, 2.0]
 
 
 def test_an_answer_that_is_under_way_at_the_end_is_waited_for_and_nothing_follows_it():
@@ -63,7 +63,7 @@ def test_an_answer_that_is_under_way_at_the_end_is_waited_for_and_nothing_follow
 
 
 def test_a_slot_whose_user_thinks_beyond_the_end_stays_idle_until_then():
-    """It does not take the next session instead: the load would be another one."""
+    """Taking the next session instead would change the load."""
 
     async def load(driver: Driver) -> tuple[Issue, float]:
         sessions = wire(talks(50, turns=2, think_s=60.0))
@@ -71,7 +71,7 @@ def test_a_slot_whose_user_thinks_beyond_the_end_stays_idle_until_then():
         return issue, asyncio.get_running_loop().time()
 
     (issue, ended_s), records, _, _ = drive(lambda: ScriptedTransport(ANSWER), load)
-    assert seen(records) == [("s0", 0, 0.0), ("s1", 0, 0.0)]
+    assert turns_of(records) == [("s0", 0, 0.0), ("s1", 0, 0.0)]
     assert issue == Issue(0, 10 * S)
     assert ended_s == 10.0, "what watches the load must see all of it"
 
@@ -81,7 +81,7 @@ def test_a_slot_is_free_for_the_next_session_when_the_last_turn_has_been_answere
         lambda: ScriptedTransport(ANSWER),
         lambda d: d.closed_loop(wire(talks(50, turns=2, think_s=1.0)), 1, duration_s=3.0),
     )
-    assert seen(records) == [("s0", 0, 0.0), ("s0", 1, 1.2), ("s1", 0, 1.4), ("s1", 1, 2.6), ("s2", 0, 2.8)]
+    assert turns_of(records) == [("s0", 0, 0.0), ("s0", 1, 1.2), ("s1", 0, 1.4), ("s1", 1, 2.6), ("s2", 0, 2.8)]
     assert issue.end_ns == 3 * S, "s2 has been answered, and its user would think beyond the end"
 
 
@@ -91,7 +91,7 @@ def test_a_minimum_keeps_users_talking_beyond_the_end():
         lambda: ScriptedTransport(ANSWER),
         lambda d: d.closed_loop(wire(talks(50, turns=3, think_s=1.0)), 1, duration_s=0.5, minimum=4),
     )
-    assert seen(records) == [("s0", 0, 0.0), ("s0", 1, 1.2), ("s0", 2, 2.4), ("s1", 0, 2.6)]
+    assert turns_of(records) == [("s0", 0, 0.0), ("s0", 1, 1.2), ("s0", 2, 2.4), ("s1", 0, 2.6)]
     assert driver.planned == 4
     assert issue.end_ns == round(2.8 * S)
 
@@ -107,7 +107,7 @@ def test_a_closed_loop_ends_when_its_first_slot_finds_nothing_more():
 
 
 def test_users_that_are_cut_short_leave_their_place_under_a_cap_at_once():
-    """And whoever takes it is sent on time, not before its time."""
+    """The request that takes the place is sent on time, not early."""
     late_talk = talks(1, turns=2, think_s=60.0, gap_s=1.0)
     waiting = [PlannedSession(session("next"), 0.0)]
     issue, records, transport, _ = drive(
@@ -145,15 +145,15 @@ def test_no_turn_is_planned_before_its_answer_and_pause_or_after_the_end(
         planned.session.id: [record for record in records if record.session == planned.session.id] for planned in plan
     }
     for planned in plan:
-        found = by_session[planned.session.id]
-        assert [record.turn for record in found] == list(range(len(found)))
+        own_records = by_session[planned.session.id]
+        assert [record.turn for record in own_records] == list(range(len(own_records)))
         due_ns = round((planned.offset_s or 0.0) * S)
-        for turn, record in zip(planned.session.turns, found, strict=False):
+        for turn, record in zip(planned.session.turns, own_records, strict=False):
             due_ns += round(turn.think_s * S)
             assert record.planned_ns == record.sent_ns == due_ns
             assert due_ns < issue.end_ns
             due_ns = record.ended_ns
-        left = planned.session.turns[len(found) :]
+        left = planned.session.turns[len(own_records) :]
         assert not left or due_ns + round(left[0].think_s * S) >= issue.end_ns
 
 

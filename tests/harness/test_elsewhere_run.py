@@ -42,16 +42,16 @@ def test_it_is_started_measured_and_stopped_elsewhere(
     table = {**table, "command": [str(tmp_path / "site/programs/quill-server")]}
     side = {"adapter": "quill", place: table, "env": env}
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
-    found = asyncio.run(measured_run(tmp_path, side, model=smol, samples=True))
-    assert found.status is RunStatus.COMPLETE, found.manifest.failure
-    (trial,) = found.finished
+    run = asyncio.run(measured_run(tmp_path, side, model=smol, samples=True))
+    assert run.status is RunStatus.COMPLETE, run.manifest.failure
+    (trial,) = run.finished
     assert trial.record.verdict is Verdict.VALID, trial.record.findings
-    told = trial.record.engine_description
-    assert isinstance(told, EngineDescription)
-    assert told.argv[0] == client
+    description = trial.record.engine_description
+    assert isinstance(description, EngineDescription)
+    assert description.argv[0] == client
     assert "engine" not in {record.source for record in trial.telemetry}, "only its client runs here"
     hidden = "the engine's processes: those of its container cannot be seen from here"
     assert trial.metrics["foreign_cpu_share"].reason == (hidden if place == "container" else None)
     assert other_side.engines[0].poll() is not None
-    files = (path for path in found.path.rglob("*") if path.is_file())
+    files = (path for path in run.path.rglob("*") if path.is_file())
     assert [path for path in files if SENTINEL.encode() in path.read_bytes()] == []

@@ -1,8 +1,8 @@
 """Two engines, of which the first fails: the failure is identified, and the other engine continues.
 
-Once with processes: both are Quill, the imaginary engine of docs/adapters.md. The same in large, with deadlines, is
-``benchmarks/engines/life_cycle.py``; what a launch can fail of is in ``tests/engines/test_engines_launcher.py``. What a
-run makes of an engine that fails is tested in virtual time.
+One test uses processes: both are Quill, the imaginary engine of docs/adapters.md. At full size, with deadlines, this is
+``benchmarks/engines/life_cycle.py``; failing launches are in ``tests/engines/test_engines_launcher.py``. How a run
+handles an engine that fails is tested in virtual time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def quill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def struck(tmp_path: Path, *strikes: Strike) -> RunFolder:
-    """A run of two real engines; the first one's trials are struck in turn, the last ones are left in peace."""
+    """A run of two real engines; the first engine's trials are disturbed in turn, except for the last."""
     data = {
         "name": "t",
         "repeats": 1,
@@ -83,8 +83,8 @@ def measured(trial: Path) -> int:
 
 
 def bad_engine() -> psutil.Process:
-    found = (child for child in psutil.Process().children(recursive=True) if SERVER in child.cmdline())
-    return next(child for child in found if BAD in child.cmdline() and "guard.py" not in " ".join(child.cmdline()))
+    servers = (child for child in psutil.Process().children(recursive=True) if SERVER in child.cmdline())
+    return next(child for child in servers if BAD in child.cmdline() and "guard.py" not in " ".join(child.cmdline()))
 
 
 async def stop_for_a_second() -> None:
@@ -101,19 +101,19 @@ async def kill() -> None:
 @pytest.mark.usefixtures("quill")
 def test_a_real_engine_that_is_stopped_goes_on_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
     run = results.load(asyncio.run(struck(tmp_path, stop_for_a_second, kill)).path)
-    ours = {FindingCode.ENGINE_STOPPED, FindingCode.ENGINE_DIED, FindingCode.FAILED_REQUESTS}
-    found = {t.record.id: [f.code for f in t.record.invalidating if f.code in ours] for t in run.finished}
-    others = {"r1-bad-3", "r1-good-1", "r1-good-2", "r1-good-3"}
-    assert found.pop("r1-bad-1")[0] is FindingCode.ENGINE_STOPPED
-    assert found.pop("r1-bad-2")[0] is FindingCode.ENGINE_DIED
-    assert found == {trial: [] for trial in others}, "whatever else this machine is doing"
+    expected_codes = {FindingCode.ENGINE_STOPPED, FindingCode.ENGINE_DIED, FindingCode.FAILED_REQUESTS}
+    codes = {t.record.id: [f.code for f in t.record.invalidating if f.code in expected_codes] for t in run.finished}
+    undisturbed = {"r1-bad-3", "r1-good-1", "r1-good-2", "r1-good-3"}
+    assert codes.pop("r1-bad-1")[0] is FindingCode.ENGINE_STOPPED
+    assert codes.pop("r1-bad-2")[0] is FindingCode.ENGINE_DIED
+    assert codes == {trial: [] for trial in undisturbed}, "whatever else this machine is doing"
     death = "the engine's process ended by itself (signal 9)"
     assert run.status is RunStatus.FAILED
     assert (run.manifest.failure or "").startswith(f"bad, repeat 1: {death}")
 
 
 def played(tmp_path: Path, bad: VirtualEngine, **trial: Any) -> tuple[results.Run, dict[str, Verdict]]:
-    """A virtual run of two engines, and the verdict of each trial."""
+    """Run two virtual engines; returns the run and the verdict of each trial."""
     loads = [{"concurrency": 1}, {"concurrency": 2}]
     limits = {"ramp_s": 0.2, "duration_s": 1.5, "warm_up_s": 0.0, **trial}
     experiment = virtual_experiment(["bad", "good"], loads, repeats=1, trial=limits)

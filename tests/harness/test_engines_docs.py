@@ -1,4 +1,4 @@
-"""What docs/engines.md shows is what there is."""
+"""docs/engines.md lists what exists."""
 
 import re
 import tomllib
@@ -28,6 +28,6 @@ def test_every_environment_stands_in_the_table_with_its_adapter_and_its_pin(name
     row = next(line for line in table.splitlines() if line.startswith(f"| `{name}` |"))
     recipe = RECIPES[name]
     assert (f"`{recipe.adapter}`" if recipe.adapter else "–") in row
-    pin = next(one for one in recipe.requirements[-1] if one.startswith(recipe.distribution))
+    pin = next(requirement for requirement in recipe.requirements[-1] if requirement.startswith(recipe.distribution))
     assert f"{recipe.distribution} {pin.partition('==')[2]}" in row
     assert ("NVIDIA GPU" in row) == recipe.needs_gpu

@@ -1,4 +1,4 @@
-"""What a run says of the code under test."""
+"""What a run records about the code under test."""
 
 import subprocess
 from pathlib import Path

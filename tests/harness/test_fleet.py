@@ -33,12 +33,12 @@ def test_two_workers_send_what_one_sends(tmp_path: Path, is_open: bool):
         async with truth() as (url, _), local_fleet(workers) as fleet:
             return await put_on(fleet, url, share, sessions, tmp_path / str(workers))
 
-    (one, ones), (two, twos) = play(scene(1)), play(scene(2))
-    assert len(ones) == one.planned == two.planned == 62
-    assert essence(one, ones, is_open=is_open) == essence(two, twos, is_open=is_open)
-    assert [client.planned_requests for client in two.clients] == [32, 30]
-    assert all(client.cpu_s > 0 and client.rss_bytes > 1 << 20 for client in two.clients)
-    assert two.loop_lag is not None
+    (result_1, records_1), (result_2, records_2) = play(scene(1)), play(scene(2))
+    assert len(records_1) == result_1.planned == result_2.planned == 62
+    assert essence(result_1, records_1, is_open=is_open) == essence(result_2, records_2, is_open=is_open)
+    assert [client.planned_requests for client in result_2.clients] == [32, 30]
+    assert all(client.cpu_s > 0 and client.rss_bytes > 1 << 20 for client in result_2.clients)
+    assert result_2.loop_lag is not None
 
 
 def test_an_open_loop_has_one_start_for_all_and_records_in_the_order_of_the_plan(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_an_open_loop_has_one_start_for_all_and_records_in_the_order_of_the_plan
 
 
 def test_a_cancelled_load_leaves_every_record_and_a_fleet_for_the_next(tmp_path: Path):
-    # the second worker has nothing left to do when the blow falls: its own end must not be taken for the next load's
+    # the second worker has finished when the load is cancelled: its end must not be taken for that of the next load
     sessions = planned(8, tokens=(2000, 2))
 
     async def scene() -> list[StreamRecord]:

@@ -73,7 +73,7 @@ COMMANDS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the commands read."""
+    """Files that the commands read."""
     build_run(tmp_path / "runs", SHEET)
     (checkpoint(tmp_path / "tokenizer") / "config.json").write_text("{}")
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
@@ -84,15 +84,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fresh(job: str, folder: Path, given: str = "") -> str:
+def fresh(job: str, folder: Path, stdin: str = "") -> str:
     """Output of :mod:`tests.fresh` in a folder that is also the user's home."""
     argv = [sys.executable, "-m", "tests.fresh", job]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), "XDG_DATA_HOME": str(folder)}
-    return subprocess.run(argv, cwd=folder, env=env, input=given, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(argv, cwd=folder, env=env, input=stdin, capture_output=True, text=True, check=True).stdout
 
 
 def names(app: cyclopts.App, prefix: str = "") -> Iterator[str]:
-    """Of all commands below this one."""
+    """Names of all commands below this one."""
     for name in app.resolved_commands():
         if name.startswith("-"):
             continue
@@ -104,15 +104,15 @@ def test_every_module_imports_alone(tmp_path: Path):
     lines = [line.split(maxsplit=2) for line in fresh("imports", tmp_path).splitlines()]
     assert [line for line in lines if line[0] == "failed"] == []
     without = {line[1] for line in lines if line[0] == "lacks"}
-    seen = {line[1] for line in lines}
+    imported = {line[1] for line in lines}
     expected = {name for package in PACKAGES for name in modules(package)}
-    assert {name for name in expected - seen if not name.startswith(tuple(without))} == set()
+    assert {name for name in expected - imported if not name.startswith(tuple(without))} == set()
 
 
 def test_every_command_runs(folder: Path):
     assert set(names(make_app())) == set(COMMANDS)
-    given = [[*name.split(), *words.split()] for name, (words, _, _) in COMMANDS.items()]
-    outputs = json.loads(fresh("commands", folder, json.dumps(given)))
-    for (name, (_, status, text)), (found, output) in zip(COMMANDS.items(), outputs, strict=True):
+    commands = [[*name.split(), *words.split()] for name, (words, _, _) in COMMANDS.items()]
+    outputs = json.loads(fresh("commands", folder, json.dumps(commands)))
+    for (name, (_, status, text)), (exit_status, output) in zip(COMMANDS.items(), outputs, strict=True):
         assert "Traceback" not in output, f"{name}: {output}"
-        assert (found, text in output) == (status, True), f"{name}: {output}"
+        assert (exit_status, text in output) == (status, True), f"{name}: {output}"

@@ -138,8 +138,8 @@ def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None
     assert note.endswith(
         f" {100 * evidence.smallest_effect:.1f} % in output; 3 % needs about {evidence.runs_needed} runs per engine"
     )
-    others = build_run(tmp_path / "2", SAME)
-    assert InterimAnalyses(RunFolder.open(others), "main", "branch", 6, ComparisonConfig()).analyse(6).notes == []
+    folder = build_run(tmp_path / "2", SAME)
+    assert InterimAnalyses(RunFolder.open(folder), "main", "branch", 6, ComparisonConfig()).analyse(6).notes == []
     noisy = msgspec.structs.replace(evidence, runs_needed=None)
     assert "3 % needs more than 100 runs" in noise(msgspec.structs.replace(verdict.compared.primary, evidence=noisy))[0]
     assert noise(msgspec.structs.replace(verdict.compared.primary, evidence=None)) == []

@@ -1,4 +1,4 @@
-"""``bakeoff history``: what the newest runs say is its exit code."""
+"""``bakeoff history``: its exit code follows from the newest runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -32,7 +32,7 @@ class Interrupted(VirtualWorld):
     """A world in which the signal comes between two turns of the event loop.
 
     Args:
-        turn: of the loop, counted from the run's begin; None for no signal.
+        turn: of the loop, counted from the start of the run; None for no signal.
 
     Attributes:
         turns: until the run ended.
@@ -80,7 +80,7 @@ def test_ctrl_c_at_fifty_instants(tmp_path: Path):
     """The run ends within 2 s; finished trials are complete, and a cut-off trial has all its requests."""
     whole, turns = whole_run(tmp_path / "whole")
     records = {trial.record.id: trial.record for trial in whole.finished}
-    seen: Counter[tuple[int, bool]] = Counter()
+    cuts: Counter[tuple[int, bool]] = Counter()
     for turn in sorted(random.Random(1).sample(range(turns), 50)):
         world = Interrupted(turn)
         run = interrupted_run(world, tmp_path / str(turn))
@@ -91,12 +91,12 @@ def test_ctrl_c_at_fifty_instants(tmp_path: Path):
         assert {request.ending for request in sent} <= {Ending.COMPLETE, Ending.DROPPED}, (
             "no request was left to the engine"
         )
-        kept = [*itertools.chain(*(requests for _, requests in run.salvaged), *(t.requests for t in run.finished))]
-        assert len(kept) == len(sent)
-        assert {request.outcome for request in kept} <= {Outcome.OK, Outcome.CANCELLED}
-        seen[len(run.finished), bool(run.salvaged)] += 1
-    assert {finished for finished, _ in seen} >= {0, 1}
-    assert {is_cut_off for _, is_cut_off in seen} == {True, False}
+        stored = [*itertools.chain(*(requests for _, requests in run.salvaged), *(t.requests for t in run.finished))]
+        assert len(stored) == len(sent)
+        assert {request.outcome for request in stored} <= {Outcome.OK, Outcome.CANCELLED}
+        cuts[len(run.finished), bool(run.salvaged)] += 1
+    assert {finished for finished, _ in cuts} >= {0, 1}
+    assert {is_cut_off for _, is_cut_off in cuts} == {True, False}
 
 
 def test_an_interrupted_run_can_be_resumed(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The heartbeat that tells how late a worker's loop is, on a clock that the test moves."""
+"""The heartbeat that measures how late a worker's loop is, on a clock that the test moves."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ class HandClock:
         self._alarm = (deadline_ns, callback)
 
     def pass_ns(self, length_ns: int) -> None:
-        """The loop is blocked for so long, then rings what is due."""
+        """Block the loop for this long, then ring what is due."""
         self._now_ns += length_ns
         if self._alarm is not None and self._alarm[0] <= self._now_ns:
             callback, self._alarm = self._alarm[1], None

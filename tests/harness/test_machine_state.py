@@ -12,7 +12,7 @@ WINDOW = Window(0, 10 * S)
 
 
 def load(foreign_share: float, cores: int = 2) -> list[TelemetryRecord]:
-    """CPU telemetry in which only foreign processes use the cores, by this share."""
+    """CPU telemetry in which only foreign processes use the cores, at this share."""
     return [
         TelemetryRecord(t_s * S, "cpu", {"cores": cores, "unused_s": (1 - foreign_share) * cores * t_s, "own_s": 0.0})
         for t_s in (0, 5, 10)

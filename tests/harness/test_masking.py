@@ -1,4 +1,4 @@
-"""What requests carried to be let in does not reach the raw log, wherever the network cut the answer."""
+"""Credentials of requests do not reach the raw log, wherever the network cut the answer."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def recorded(access: Access, *reads: bytes) -> list[bytes]:
     recorder = redacting_recorder(log, access)
     recorder.append(record)
     recorder.flush()
-    (kept,) = log.records
-    return kept.reads
+    (redacted,) = log.records
+    return redacted.reads
 
 
 @pytest.mark.parametrize("cut", range(len(KEY) + 20))

@@ -19,11 +19,11 @@ from results.text.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.floors import with_floor
 
-ONE = Sheet(engines={"main": FAST}, loads=LOADS[1:3], repeats=5, requests=16, invalid=(3,), regret=None)
-PAIR = replace(ONE, engines={"main": FAST, "branch": FAST}, invalid=())
+SINGLE = Sheet(engines={"main": FAST}, loads=LOADS[1:3], repeats=5, requests=16, invalid=(3,), regret=None)
+PAIR = replace(SINGLE, engines={"main": FAST, "branch": FAST}, invalid=())
 
 
-def run(root: Path, sheet: Sheet = ONE, baseline: str | None = None, **changes: object) -> Measured:
+def run(root: Path, sheet: Sheet = SINGLE, baseline: str | None = None, **changes: object) -> Measured:
     """A run in a folder with a noise floor."""
     path = with_floor(build_run(root, replace(sheet, **changes)))  # type: ignore[arg-type]
     return Measured("test_chat", load(path), baseline)
@@ -94,7 +94,7 @@ def test_one_stored_run_cannot_show_the_noise_between_runs(tmp_path: Path) -> No
     """Without a noise floor, 20 % may be drift between days; three baseline runs show how much days differ."""
     measured = run(tmp_path, run_id="b", **slower(1.2))
     (tmp_path / FLOOR_FILE).unlink()
-    days = [build_run(tmp_path, replace(ONE, run_id=f"a{day}", seed=day, invalid=())) for day in range(3)]
+    days = [build_run(tmp_path, replace(SINGLE, run_id=f"a{day}", seed=day, invalid=())) for day in range(3)]
     with pytest.raises(AssertionError, match=r"cannot tell: .*; add 2 more runs of the baseline, or run bakeoff floor"):
         measured.assert_no_regression(days[0])
     with pytest.raises(AssertionError, match=r"regression: ITL p50 at c=8: main \(b\) .* main \(a2 and 2 before it\)"):

@@ -48,7 +48,7 @@ QUESTIONS = [Question(1, 0, [-4.0, -3.0], [8, 2]), Question(2, 1, [-2.0, -1.0], 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What looks like a checkpoint."""
+    """A folder that looks like a checkpoint."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     return tmp_path / "tiny"
@@ -85,28 +85,28 @@ def test_lines_are_pooled_into_one_json_object(
 ):
     calls = saying(HEADER, *PIECES, *QUESTIONS)
     assert bakeoff(folder, "--choices", "q.jsonl", "--max-tokens", 25, "--kv-cache-dtype", "int8", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["model"], found["reference"], found["dtype"]) == (str(folder), str(folder), "bfloat16")
-    assert (found["tokens"], found["pieces"], found["text"], found["text_sha256"]) == (25, 3, None, "1a2b")
-    assert found["tokens_sha256"] == "3c4d"
-    assert found["piece_sums"][2] == {"tokens": 5, "nats": 10.0}
-    assert found["top1_match"]["centre"] == 8 / 25
-    assert found["nats_per_token"]["centre"] == near(60 / 25)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["model"], printed["reference"], printed["dtype"]) == (str(folder), str(folder), "bfloat16")
+    assert (printed["tokens"], printed["pieces"], printed["text"], printed["text_sha256"]) == (25, 3, None, "1a2b")
+    assert printed["tokens_sha256"] == "3c4d"
+    assert printed["piece_sums"][2] == {"tokens": 5, "nats": 10.0}
+    assert printed["top1_match"]["centre"] == 8 / 25
+    assert printed["nats_per_token"]["centre"] == near(60 / 25)
     # residuals of 2.4 nats per token: −4, 6, −2; t of two degrees of freedom: 4.3027
     half = 4.302653 * math.sqrt(3 / 2 * (16 + 36 + 4)) / 25
-    assert found["nats_per_token"]["high"] == near(2.4 + half)
-    assert found["perplexity"]["low"] == near(math.exp(2.4 - half))
-    assert found["reference_perplexity"]["centre"] == near(math.exp(2.4))
-    assert found["perplexity_ratio"]["centre"] == near(1.0)
-    assert found["kl_nats_per_token"]["centre"] == near(0.9 / 25)
-    assert found["token_match"]["centre"] == 22 / 25
-    assert found["near_ties"] == 2
-    assert found["choices"]["accuracy"]["centre"] == 0.5
-    assert found["choices"]["accuracy_per_byte"]["centre"] == 1.0
+    assert printed["nats_per_token"]["high"] == near(2.4 + half)
+    assert printed["perplexity"]["low"] == near(math.exp(2.4 - half))
+    assert printed["reference_perplexity"]["centre"] == near(math.exp(2.4))
+    assert printed["perplexity_ratio"]["centre"] == near(1.0)
+    assert printed["kl_nats_per_token"]["centre"] == near(0.9 / 25)
+    assert printed["token_match"]["centre"] == 22 / 25
+    assert printed["near_ties"] == 2
+    assert printed["choices"]["accuracy"]["centre"] == 0.5
+    assert printed["choices"]["accuracy_per_byte"]["centre"] == 1.0
     (arguments,) = calls
-    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    assert Path(given.pop("--text")).name == "prose.txt"
-    assert given == {
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert Path(options.pop("--text")).name == "prose.txt"
+    assert options == {
         "--model": str(folder), "--max-tokens": "25", "--choices": "q.jsonl", "--kv-cache-dtype": "int8",
         "--device": "auto",
     }  # fmt: skip
@@ -142,8 +142,8 @@ def test_bounds_keep_to_what_is_possible(saying: Callable[..., list[Sequence[str
     assert two.perplexity.high == math.inf
     assert two.kl_nats_per_token is not None
     assert two.kl_nats_per_token.low == 0.0
-    one = asyncio.run(figures(PIECES[0]))
-    assert (one.perplexity.centre, one.perplexity.low, one.choices) == (math.exp(2), None, None)
+    result = asyncio.run(figures(PIECES[0]))
+    assert (result.perplexity.centre, result.perplexity.low, result.choices) == (math.exp(2), None, None)
 
 
 def test_the_built_in_text_is_the_same_everywhere_and_long_enough():
@@ -270,20 +270,20 @@ def test_lines_with_tokens_are_scored_by_the_server(saying: Callable[..., list[S
             settings = EvaluationSettings(model="ref", server=server, max_tokens=100)
             return await evaluate(settings, lambda done, expected: None)
 
-    found = asyncio.run(scene())
+    result = asyncio.run(scene())
     assert calls[0][-1] == "--for-server"
-    assert (found.model, found.reference, found.dtype) == ("tiny", "ref", None)
-    assert found.tokens == 3
-    assert found.nats_per_token.centre == near((2 + 1 + 2) / 3)  # tokens 3 after 1, 0 after 3, and 2 after 0
-    assert found.token_match is not None
-    assert found.token_match.centre == near(1 / 3)
-    assert found.near_ties == 1
-    assert found.top1_match.centre == near(1 / 3)
-    assert found.kl_nats_per_token is None
-    assert found.kl_absent is not None
-    assert found.choices is not None
+    assert (result.model, result.reference, result.dtype) == ("tiny", "ref", None)
+    assert result.tokens == 3
+    assert result.nats_per_token.centre == near((2 + 1 + 2) / 3)  # tokens 3 after 1, 0 after 3, and 2 after 0
+    assert result.token_match is not None
+    assert result.token_match.centre == near(1 / 3)
+    assert result.near_ties == 1
+    assert result.top1_match.centre == near(1 / 3)
+    assert result.kl_nats_per_token is None
+    assert result.kl_absent is not None
+    assert result.choices is not None
     # log-probabilities −1 and −2 − 3, then −1 and −2: the first answer is right, per byte neither is
-    assert (found.choices.accuracy.centre, found.choices.accuracy_per_byte.centre) == (0.5, 0.0)
+    assert (result.choices.accuracy.centre, result.choices.accuracy_per_byte.centre) == (0.5, 0.0)
 
 
 def test_a_server_is_evaluated_beside_its_reference_and_the_table_says_why_there_is_no_divergence(
@@ -311,7 +311,7 @@ def test_a_server_is_evaluated_beside_its_reference_and_the_table_says_why_there
 
 
 class Rooted(Scoring):
-    """A server that also says which checkpoint it has loaded, as vLLM does."""
+    """A server that also reports which checkpoint it has loaded, as vLLM does."""
 
     root = "/nowhere"
 
@@ -333,15 +333,15 @@ def test_a_server_alone_has_its_text_cut_by_the_tokenizer_of_its_checkpoint(
             settings = EvaluationSettings(model=None, server=Deployment(url=url), max_tokens=100)
             return await evaluate(settings, lambda done, expected: None)
 
-    found = asyncio.run(scene(tmp_path))
+    result = asyncio.run(scene(tmp_path))
     (arguments,) = calls
     assert arguments[:2] == ["--model", str(tmp_path)]
     assert arguments[-1] == "--tokens-only"
-    assert (found.model, found.reference, found.tokens) == ("tiny", None, 3)
-    assert found.nats_per_token.centre == near((1 + 2 + 2) / 3)
-    assert found.top1_match.centre == near(1 / 3)
-    assert (found.reference_perplexity, found.perplexity_ratio, found.token_match, found.near_ties) == (None,) * 4
-    cli_evaluating._print(found, standard_output())
+    assert (result.model, result.reference, result.tokens) == ("tiny", None, 3)
+    assert result.nats_per_token.centre == near((1 + 2 + 2) / 3)
+    assert result.top1_match.centre == near(1 / 3)
+    assert (result.reference_perplexity, result.perplexity_ratio, result.token_match, result.near_ties) == (None,) * 4
+    cli_evaluating._print(result, standard_output())
     printed = " ".join(capsys.readouterr().out.split())
     assert "reference: none text: built-in" in printed
     assert "KL divergence" not in printed
@@ -396,7 +396,7 @@ def test_what_the_reference_engine_complains_of_is_passed_on():
 
 
 def test_a_real_reference_and_a_server_with_the_same_weights_agree(tmp_path: Path):
-    """Tokens go from the process of the reference engine to the server, and nothing is lost on the way."""
+    """Tokens pass from the process of the reference engine to the server without loss."""
     checkpoint(tmp_path, bare=True, merges=800)
     torch.manual_seed(3)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": 64}
@@ -419,16 +419,16 @@ def test_a_real_reference_and_a_server_with_the_same_weights_agree(tmp_path: Pat
                 choices=tmp_path / "questions", device="cpu",
             )  # fmt: skip
             progress: list[tuple[int, int]] = []
-            found = await evaluate(settings, lambda *done: progress.append(done))
+            result = await evaluate(settings, lambda *done: progress.append(done))
             assert progress[-1] == (len(progress) - 1, len(progress) - 1)
-            return found
+            return result
 
-    found = asyncio.run(scene())
-    assert found.tokens > 100
-    assert found.pieces > 2
-    assert found.token_match is not None
-    assert found.reference_perplexity is not None
-    assert found.token_match.centre == 1.0
-    assert found.perplexity.centre == near(found.reference_perplexity.centre, rel=1e-4)
-    assert found.choices is not None
-    assert found.choices.accuracy.n == 1
+    result = asyncio.run(scene())
+    assert result.tokens > 100
+    assert result.pieces > 2
+    assert result.token_match is not None
+    assert result.reference_perplexity is not None
+    assert result.token_match.centre == 1.0
+    assert result.perplexity.centre == near(result.reference_perplexity.centre, rel=1e-4)
+    assert result.choices is not None
+    assert result.choices.accuracy.n == 1

@@ -1,4 +1,4 @@
-"""`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, with a built-in text if need be."""
+"""`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, by default with a built-in text."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ class Became(Exception):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What looks like a checkpoint."""
+    """A folder that looks like a checkpoint."""
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/config.json").write_text("{}")
     return tmp_path / "tiny"
@@ -58,9 +58,9 @@ def test_defaults_are_those_of_the_reference_engine(become, folder, tmp_path, co
     words += [] if command == "trim" else ["--out", tmp_path / "out"]
     argv, text = become(command, *words)
     assert argv[:3] == ["-m", "reference_engine", command]
-    given = vars(build_parser().parse_args(argv[2:]))
+    parsed = vars(build_parser().parse_args(argv[2:]))
     plain = vars(build_parser().parse_args([command, *map(str, words)]))
-    assert given == plain
+    assert parsed == plain
     assert text == built_in_prompts().encode()
 
 
@@ -103,8 +103,8 @@ def test_options_of_distil_reach_the_engine(become, folder, tmp_path):
     }  # fmt: skip
     words = [word for pair in options.items() for word in pair]
     argv, _ = become("distil", folder, folder, "--out", tmp_path / "out", *words)
-    given = vars(build_parser().parse_args(argv[2:]))
-    assert {f"--{name.replace('_', '-')}": value for name, value in given.items()} == {
+    parsed = vars(build_parser().parse_args(argv[2:]))
+    assert {f"--{name.replace('_', '-')}": value for name, value in parsed.items()} == {
         "--command": "distil", "--teacher": folder, "--student": folder, "--target": tmp_path / "out", **options,
     }  # fmt: skip
 
@@ -124,8 +124,8 @@ def test_options_of_eagle_reach_the_engine(become, folder, tmp_path):
         "--save-steps": 2, "--dtype": "bfloat16", "--device": "cpu",
     }  # fmt: skip
     argv, _ = become("eagle", folder, "--out", tmp_path / "out", *(word for pair in options.items() for word in pair))
-    given = vars(build_parser().parse_args(argv[2:]))
-    assert {f"--{name.replace('_', '-')}": value for name, value in given.items()} == {
+    parsed = vars(build_parser().parse_args(argv[2:]))
+    assert {f"--{name.replace('_', '-')}": value for name, value in parsed.items()} == {
         "--command": "eagle", "--model": folder, "--target": tmp_path / "out", **options,
     }  # fmt: skip
 

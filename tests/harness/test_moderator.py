@@ -9,7 +9,7 @@ MS = 1_000_000
 
 
 class Rounds:
-    """A loop that counts what is put off to its next round."""
+    """A loop that counts the callbacks deferred to its next round."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -35,7 +35,7 @@ class Fed:
         self._now_ns = 0
 
     def feed(self, per_ms: int, duration_ms: int) -> int:
-        """Rests while so many chunks came in each millisecond, at even distances."""
+        """The number of rests while this many chunks arrive in each millisecond, evenly spaced."""
         before = self.rounds.rests
         end_ns = self._now_ns + duration_ms * MS
         while self._now_ns < end_ns:

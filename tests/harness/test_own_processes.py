@@ -1,4 +1,4 @@
-"""Which processes are an engine's though the harness did not start them: in a container, and at an address."""
+"""Processes of engines that the harness did not start: in a container, and at an address."""
 
 import asyncio
 import os
@@ -38,20 +38,20 @@ def test_an_engine_on_another_host_uses_nothing_of_this_one() -> None:
 
 
 def test_an_engine_at_an_address_here_is_who_listens_there(listening: socket.socket) -> None:
-    """And what was started together with it: its process group, of which the listener may be any member."""
-    found = at_address(url_of(listening, "localhost"))
-    (root,) = found.pids
+    """Its process group counts, too; the listener may be any member of it."""
+    processes = at_address(url_of(listening, "localhost"))
+    (root,) = processes.pids
     family = [process.pid for process in [psutil.Process(), *psutil.Process().parents()]]
     assert root in family
     assert {os.getpgid(pid) for pid in family[: family.index(root) + 1]} == {os.getpgid(0)}
 
 
-def test_a_port_on_which_nobody_listens_that_can_be_seen() -> None:
+def test_a_port_without_a_visible_listener() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        found = at_address(url_of(bound))
-    assert found == OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
+        processes = at_address(url_of(bound))
+    assert processes == OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
 
 
 @pytest.mark.parametrize("name", ["docker-proxy", "nginx"])
@@ -63,12 +63,12 @@ def test_a_forwarder_is_not_the_engine(listening: socket.socket, monkeypatch: py
 
 
 def test_a_containers_first_process_is_in_its_control_group(tmp_path: Path) -> None:
-    """Where the runtime has another pid namespace, its pid is somebody else's here."""
+    """Where the runtime has another pid namespace, the pid it reports belongs to another process here."""
     (tmp_path / "77").mkdir()
     (tmp_path / "77/cgroup").write_text("0::/system.slice/docker-c0ffee.scope\n")
     assert in_container(saying("77 c0ffee"), tmp_path) == OwnProcesses((77,))
-    for said in ("77 decaf", "78 c0ffee", "no such object", ""):
-        hidden = in_container(saying(said), tmp_path)
+    for output in ("77 decaf", "78 c0ffee", "no such object", ""):
+        hidden = in_container(saying(output), tmp_path)
         assert hidden == OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
 
 

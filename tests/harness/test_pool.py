@@ -64,11 +64,11 @@ class Server:
 def story(scene: Callable[[Server], Coroutine[Any, Any, None]], server: Server | None = None) -> Server:
     server = server or Server()
 
-    async def told() -> None:
+    async def run() -> None:
         await scene(server)
         server.pool.close()
 
-    run_virtual(told())
+    run_virtual(run())
     return server
 
 

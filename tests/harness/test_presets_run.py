@@ -48,12 +48,12 @@ def data_of(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def sent(trial: Trial) -> list[RequestRecord]:
-    """Under the load, ramp and tail included, in the order in which they were sent."""
+    """Requests under the load, ramp and tail included, in the order sent."""
     return sorted(under_load(trial.requests), key=lambda request: request.sent_ns or 0)
 
 
 def ends_early(request: RequestRecord) -> bool:
-    """A schema ends an answer."""
+    """Whether a schema may end the answer before its planned length."""
     return request.session.startswith("structured-output")
 
 
@@ -80,7 +80,7 @@ def lengths_are_right(trial: Trial) -> None:
 
 
 def sessions_of_every_preset(file: Path, tokenizer: Tokenizer) -> int:
-    """Writes down three of each, 20 ms apart, their users' thinking left out; returns how many that are."""
+    """Write three sessions of each preset, 20 ms apart and without think times; returns their number."""
     lines: list[bytes] = []
     for name in preset_names():
         for planned in plan_closed(workload(name, {"scale": SCALE}), tokenizer, Seed.of("7"), 3):
@@ -98,9 +98,9 @@ def real(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[s
     folder = tmp_path_factory.mktemp("real")
     tiny = tiny_model(folder / "tiny", model_folder)
     count = sessions_of_every_preset(folder / "sessions.jsonl", Tokenizer(tiny))
-    asked = {"name": "rag", "options": {"scale": 0.2}}
+    workload = {"name": "rag", "options": {"scale": 0.2}}
     changes: dict[str, dict[str, Any]] = {
-        cache: {"workload": asked, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
+        cache: {"workload": workload, "trial": TRIAL | {"duration_s": 0.3, "cache": cache}}
         for cache in ("cold", "primed", "warm")
     }
     changes["sessions"] = {
@@ -132,7 +132,7 @@ def test_sessions_of_every_preset_have_the_lengths_that_they_say(real: dict[str,
 
 
 @pytest.mark.model
-def test_primed_and_warm_trials_hit_what_they_say(real: dict[str, Trial]) -> None:
+def test_primed_and_warm_trials_hit_what_they_declare(real: dict[str, Trial]) -> None:
     shared = 80 - 16  # a fifth of the preset's system prompt, in whole blocks
     cold, primed = sent(real["cold"])[0], next(r for r in sent(real["primed"]) if r.phase is Phase.MEASURED)
     assert (cold.cached_tokens or 0) <= HEAD_TOKENS
@@ -157,7 +157,7 @@ def virtual(tmp_path: Path, world: VirtualWorld, name: str, **changes: Any) -> r
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_runs_in_a_closed_loop_and_as_its_own_arrivals_have_it(tmp_path: Path, name: str) -> None:
-    """The second sped up, think times too where they are long."""
+    """Its own arrivals are sped up, and so are think times where they are long."""
     natural, talks = built_in(name).arrival, name in CONVERSATIONS
     warp = 400.0 if talks else 1.0 if natural.process == "at-once" else PER_S / natural.rate_per_s
     sessions = 12 if talks else 60
@@ -178,7 +178,7 @@ def test_every_preset_runs_in_a_closed_loop_and_as_its_own_arrivals_have_it(tmp_
 
 @pytest.mark.parametrize("name", ["chat", "multi-turn"])
 def test_cold_trials_find_nothing_of_earlier_ones_in_the_cache(tmp_path: Path, name: str) -> None:
-    """Through an adapter that cannot empty it, and with two engines at one address: the words alone do it."""
+    """Through an adapter that cannot empty it, and with two engines at one address: different words are enough."""
     sides = [{"adapter": "openai", "label": label, "url": URL} for label in "ab"]
     loads = [{"concurrency": 2}, {"concurrency": 3}]
     world = VirtualWorld({"a": CACHING, "b": CACHING})
@@ -197,7 +197,7 @@ def test_cold_trials_find_nothing_of_earlier_ones_in_the_cache(tmp_path: Path, n
 
 
 def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tmp_path: Path) -> None:
-    """The same experiment twice at an engine that keeps its cache: the second has the words of the first."""
+    """The same experiment twice at an engine that keeps its cache: the second run repeats the words of the first."""
     world, sides = VirtualWorld({"a": CACHING}), [{"adapter": "openai", "label": "a", "url": URL}]
     longer = {"name": "chat", "options": {"scale": 0.2}}
     runs = [virtual(tmp_path, world, "chat", engines=sides, workload=longer) for _ in range(2)]
@@ -207,7 +207,7 @@ def test_a_trial_that_should_be_cold_and_is_not_is_invalid(tmp_path: Path) -> No
     assert FindingCode.CACHE_NOT_COLD in codes(second.invalidating)
 
 
-def test_a_cache_that_is_switched_off_is_told(tmp_path: Path) -> None:
+def test_a_cache_that_is_switched_off_is_a_warning(tmp_path: Path) -> None:
     world = VirtualWorld({"a": VirtualEngine()})
     (trial,) = virtual(tmp_path, world, "chat", trial=TRIAL | {"cache": "warm"}).finished
     assert codes(trial.record.warnings) & CACHE == {FindingCode.CACHE_UNKNOWN}
@@ -217,10 +217,10 @@ def test_a_cache_that_is_switched_off_is_told(tmp_path: Path) -> None:
 def test_a_cache_that_was_filled_is_hit(tmp_path: Path, cache: str) -> None:
     world, talks = VirtualWorld({"a": CACHING}), {"name": "multi-turn", "options": {"scale": 0.1}}
     trial = TRIAL | {"duration_s": 60.0, "cache": cache}
-    (found,) = virtual(tmp_path, world, "multi-turn", workload=talks, trial=trial).finished
-    assert not codes(found.record.findings) & CACHE
+    (finished,) = virtual(tmp_path, world, "multi-turn", workload=talks, trial=trial).finished
+    assert not codes(finished.record.findings) & CACHE
     shared = 100 - 16  # a tenth of the preset's system prompt, in whole blocks
-    of_window = [request for request in sent(found) if request.phase is Phase.MEASURED]
+    of_window = [request for request in sent(finished) if request.phase is Phase.MEASURED]
     assert min(request.cached_tokens or 0 for request in of_window) >= shared
     missed = [(request.prompt_tokens or 0) - (request.cached_tokens or 0) for request in of_window]
     assert (max(missed) < 16) == (cache == "warm")

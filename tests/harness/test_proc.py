@@ -16,7 +16,7 @@ LINE = b"42 (a ) R (b) S 7 42 42 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 5 0 987
 
 @pytest.fixture
 def tree() -> Iterator[ProcessTree]:
-    """Of this process."""
+    """The tree of this process."""
     tree = ProcessTree([os.getpid()])
     yield tree
     tree.close()
@@ -40,7 +40,7 @@ def test_a_new_child_is_found_with_the_next_search(tree: ProcessTree):
 
 
 def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
-    """As servers do that put themselves into the background."""
+    """Servers that put themselves into the background do this."""
     with started(
         "import os, subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-S', '-E', '-c', 'import sys; sys.stdin.read()'])\n"
@@ -55,9 +55,9 @@ def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
         parent.stdin.write(b"\n")
         parent.stdin.flush()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        found = tree.read(S)
-        assert orphan in found
-        assert found[parent.pid].state == "Z"
+        processes = tree.read(S)
+        assert orphan in processes
+        assert processes[parent.pid].state == "Z"
     assert parent.pid not in tree.read(S + 1), "it was reaped"
 
 

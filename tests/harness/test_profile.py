@@ -1,4 +1,4 @@
-"""Profiled trials: planned beside the plain ones, recorded, and counted by nothing."""
+"""Profiled trials: planned beside the plain ones, recorded, and left out of every result."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def experiment(**changes: Any):
 
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The engine writes a log of one step each time; returns its folder."""
+    """Make the engine write a log of one step per trial; returns its folder."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
 
@@ -77,8 +77,8 @@ def test_engines_that_record_nothing_are_named():
     other = virtual_experiment(["a"], [{"concurrency": 1}], engines=[{"adapter": "transformers"}])
     with pytest.raises(BadExperiment, match=r"no engine can be profiled \(transformers\)"):
         profiling(other)
-    both = msgspec.structs.replace(other, engines=[*other.engines, *experiment().engines])
-    assert [p.id for p in profiling(both).plan() if p.profiled] == ["r1-a-1-profiled", "r1-b-1-profiled"]
+    mixed = msgspec.structs.replace(other, engines=[*other.engines, *experiment().engines])
+    assert [p.id for p in profiling(mixed).plan() if p.profiled] == ["r1-a-1-profiled", "r1-b-1-profiled"]
 
 
 def test_no_metric_counts_a_profiled_trial(tmp_path: Path, recording: Path):
@@ -105,15 +105,15 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
         assert trial.record.profiled
         assert trial.record.step_log_missing is None
     assert not any(run.folder.trial(trial.record.id).read_steps() for trial in run.finished)
-    found = run.attributions[0]
-    assert len(found.steps[0].records) == 1
-    assert found.means[Latency.E2E][Part.CLIENT] == 0.0  # the record has none of these requests
-    assert found.shares(Latency.E2E)[Part.UNATTRIBUTED] == 1.0
+    attribution = run.attributions[0]
+    assert len(attribution.steps[0].records) == 1
+    assert attribution.means[Latency.E2E][Part.CLIENT] == 0.0  # the record has none of these requests
+    assert attribution.shares(Latency.E2E)[Part.UNATTRIBUTED] == 1.0
     frame = run.attribution
     sums = frame[frame.latency == "e2e"].groupby(["trial", "request"]).seconds.sum()
     assert sums.min() > 0
     assert table(run, Table.ATTRIBUTION, Format.CSV).startswith(b'"trial","engine","load","request","latency","part"')
-    assert "does not say which model" in str(found.roofline)  # a virtual engine has no settings
+    assert "does not say which model" in str(attribution.roofline)  # a virtual engine has no settings
     assert "Where the latency comes from" in render_html(run)
     assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
 
@@ -234,8 +234,8 @@ def test_profile_prints_the_parts_and_writes_a_trace(
     with inside(VirtualWorld({"reference": VirtualEngine()})):
         assert guarded(make_app(), ["profile", str(file), "--out", str(tmp_path / "runs"), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    (found,) = summary["attribution"]
-    assert found["trial"] == "r1-reference-1-profiled"
+    (attribution,) = summary["attribution"]
+    assert attribution["trial"] == "r1-reference-1-profiled"
     assert Path(summary["traces"][0]).name == "trace.perfetto-trace"
     assert guarded(make_app(), ["report", summary["run"]]) == 0
     text = capsys.readouterr().out

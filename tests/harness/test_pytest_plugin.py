@@ -27,16 +27,16 @@ PLUGIN = "harness.pytest_plugin"
 
 
 def session(
-    folder: Path, text: str, *words: str, path: str = "", others: bool = False
+    folder: Path, text: str, *words: str, path: str = "", other_plugins: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """A user's test session, in which every warning is an error; ``others``: all other installed plugins, or none."""
+    """Run a user's tests with warnings as errors; ``other_plugins`` loads all other installed plugins, too."""
     (folder / "test_chat.py").write_text(dedent(text), encoding="utf-8")
     quiet = ["-p", "tests.quiet"] if "bakeoff." in text else []
     argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, *quiet, "-p", "no:cacheprovider", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(HERE)])), "COLUMNS": "250"}
     env.pop("PYTEST_XDIST_WORKER", None)
-    if not others:
-        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer to import than a small session takes
+    if not other_plugins:
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing them takes longer than a small session
     return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
@@ -104,7 +104,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (folder / "gone.toml").write_text(dedent(GONE), encoding="utf-8")
     with ExitStack() as stack:
         fast, slow = (stack.enter_context(truth(*pace)) for pace in ((0.02, 0.005), (0.04, 0.01)))
-        done = session(folder, TESTS.format(fast=fast, slow=slow), "--bakeoff-json", "all.json", "-rA", others=True)
+        done = session(
+            folder, TESTS.format(fast=fast, slow=slow), "--bakeoff-json", "all.json", "-rA", other_plugins=True
+        )
     return SimpleNamespace(folder=folder, done=done, out=done.stdout)
 
 

@@ -1,4 +1,4 @@
-"""Answers beside the reference: what is found, and what is said when nothing can be."""
+"""Answers compared with the reference: the results, and the reasons where no comparison is possible."""
 
 import asyncio
 import shutil
@@ -53,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is scored, and not of the process that scores: its lines, without its seconds of imports."""
+    """Score in this process, for tests that do not need the scoring process and its seconds of imports."""
 
     async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
         assert limit_s > 0
@@ -65,7 +65,7 @@ def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scene:
-    """A finished trial of an engine that never was: its answers are the model's own, changed as a test likes."""
+    """A finished trial of an engine that never ran: its answers are the model's own, with the changes of a test."""
 
     def __init__(self, folder: Path, model: Path, **changes: Any) -> None:
         self.tokenizer = Tokenizer(model)
@@ -87,8 +87,8 @@ class Scene:
         wanted = SamplingParams(max_tokens=TOKENS, min_tokens=TOKENS, temperature=0.0, stop_token_ids=(2,))
         return [generate(made, [prompt], [wanted])[0] for prompt in self.prompts()]
 
-    def said(self, answers: Answers, chunk: Callable[[int], bytes] | None = None, **usage: int) -> None:
-        """Leave the log that an engine with these answers leaves, two requests of the ramp before it."""
+    def record_answers(self, answers: Answers, chunk: Callable[[int], bytes] | None = None, **usage: int) -> None:
+        """Write the log that an engine with these answers would leave, after two requests of the ramp."""
         self.trial.create()
         streams = [
             self._stream(i, answer, len(prompt), chunk, usage)
@@ -169,9 +169,9 @@ def finished(plan: TrialPlan, traffic: Any) -> TrialRecord:
 
 
 @pytest.mark.usefixtures("_scored_here")
-def test_an_engine_that_says_what_the_model_says_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
+def test_an_engine_with_the_models_own_answers_agrees_at_every_token(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said(scene.greedy())
+    scene.record_answers(scene.greedy())
     record = scene.checked()
     assert record is not None
     assert (record.why, record.warnings) == (None, [])
@@ -189,7 +189,7 @@ def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) 
     answers = scene.greedy()
     right = answers[4][7]
     answers[4][7] = wrong = 50 if right != 50 else 51
-    scene.said(answers)
+    scene.record_answers(answers)
     record = scene.checked()
     assert record is not None
     flipped = next(sample for sample in record.samples if sample.index == 4)
@@ -208,7 +208,7 @@ def test_an_engine_that_flips_a_token_is_found_out(tmp_path: Path, model: Path) 
 @pytest.mark.usefixtures("_scored_here")
 def test_an_engine_with_other_weights_is_called_out(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[5 + i, 90 + i] * (TOKENS // 2) for i in range(REQUESTS)])
+    scene.record_answers([[5 + i, 90 + i] * (TOKENS // 2) for i in range(REQUESTS)])
     record = scene.checked()
     assert record is not None
     assert record.summary is not None
@@ -224,7 +224,7 @@ def test_text_is_read_by_the_tokenizer_where_no_ids_come(tmp_path: Path, model: 
     records = []
     for name in ("ids", "text"):
         scene = Scene(tmp_path / name, model, quality={"samples": 3})
-        scene.said(answers, with_id if name == "ids" else lambda token: with_text(tokenizer.decode([token])))
+        scene.record_answers(answers, with_id if name == "ids" else lambda token: with_text(tokenizer.decode([token])))
         record = scene.checked()
         assert record is not None
         records.append(record)
@@ -242,7 +242,7 @@ def test_as_many_answers_are_compared_as_are_asked_for_and_the_same_for_every_en
     places = []
     for name in "ab":
         scene = Scene(tmp_path / name, model, quality={"samples": 3})
-        scene.said([[7] * TOKENS] * REQUESTS)
+        scene.record_answers([[7] * TOKENS] * REQUESTS)
         record = scene.checked()
         assert record is not None
         places.append([sample.index for sample in record.samples])
@@ -253,7 +253,7 @@ def test_as_many_answers_are_compared_as_are_asked_for_and_the_same_for_every_en
 
 def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     failed = [msgspec.structs.replace(r, outcome=Outcome.TIMEOUT) for r in scene.trial.read_requests()]
     scene.trial.write_requests(failed)
     assert scene.checked() == QualityRecord(why="no answer completed successfully")
@@ -261,7 +261,7 @@ def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) 
 
 def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS, prompt_tokens=31)
+    scene.record_answers([[7] * TOKENS] * REQUESTS, prompt_tokens=31)
     record = scene.checked()
     assert record is not None
     assert record.summary is None
@@ -270,13 +270,13 @@ def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Pat
 
 def test_switched_off_nothing_is_written(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model, quality={"samples": 0})
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     assert scene.checked() is None
 
 
 def test_what_is_stored_is_not_made_again(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     stored = QualityRecord(why="as stored")
     scene.trial.write_quality(stored)
     assert scene.checked() == stored
@@ -284,7 +284,7 @@ def test_what_is_stored_is_not_made_again(tmp_path: Path, model: Path) -> None:
 
 def test_without_weights_there_is_a_reason(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     assert scene.checked(model=Model("tiny")) == QualityRecord(
         why="the model's files are not here; set path in [model]"
     )
@@ -292,7 +292,7 @@ def test_without_weights_there_is_a_reason(tmp_path: Path, model: Path) -> None:
 
 def test_without_the_extra_there_is_a_reason(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     record = scene.checked()
     assert record is not None
@@ -301,14 +301,14 @@ def test_without_the_extra_there_is_a_reason(tmp_path: Path, model: Path, monkey
 
 def test_words_of_another_plan_are_not_compared(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     scene.record = finished(scene.plan, msgspec.structs.replace(scene.traffic.record, sha256="other"))
     assert scene.checked() == QualityRecord(why="the trial was sent other prompts than this run plans")
 
 
 def test_a_reference_that_fails_is_a_warning_and_every_answer_has_the_reason(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     (broken / "model.safetensors").write_bytes(b"\0" * 64)
@@ -322,7 +322,7 @@ def test_a_reference_that_fails_is_a_warning_and_every_answer_has_the_reason(tmp
 
 def test_a_reference_that_takes_too_long_is_stopped(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model, quality={"samples": 2, "limit_s": 0.01})
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
     record = scene.checked()
     assert record is not None
     assert record.warnings == ["the reference took longer than quality.limit_s, 0.01 s"]
@@ -331,7 +331,7 @@ def test_a_reference_that_takes_too_long_is_stopped(tmp_path: Path, model: Path)
 
 def test_an_interrupted_check_leaves_no_process_and_no_record(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
-    scene.said([[7] * TOKENS] * REQUESTS)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
 
     async def interrupted() -> None:
         task = asyncio.create_task(scene._checked())
@@ -347,7 +347,7 @@ def test_an_interrupted_check_leaves_no_process_and_no_record(tmp_path: Path, mo
 
 
 def references() -> list[psutil.Process]:
-    """Processes that score, of this one's."""
+    """Child processes that score."""
     return [child for child in psutil.Process().children() if "score" in child.cmdline()]
 
 
@@ -369,12 +369,12 @@ def test_a_real_engine_is_compared_with_itself_and_its_log_probabilities_too(tmp
             )  # fmt: skip
         return results.load(run.path)
 
-    found = asyncio.run(scene())
-    (trial,) = found.finished
+    run = asyncio.run(scene())
+    (trial,) = run.finished
     asks = asks_logprobs("1/c=3", 4)
-    for record in found.folder.trial(trial.record.id).read_streams():
-        asked = record.phase is Phase.MEASURED and asks(record.index)
-        assert (b'"logprobs":{' in b"".join(record.reads)) is asked
+    for record in run.folder.trial(trial.record.id).read_streams():
+        wanted = record.phase is Phase.MEASURED and asks(record.index)
+        assert (b'"logprobs":{' in b"".join(record.reads)) is wanted
     assert trial.quality is not None
     assert trial.quality.summary is not None
     assert trial.quality.summary.answers == 4

@@ -28,7 +28,7 @@ def looked_at(
 ) -> tuple[str | None, list[int] | None]:
     """Why an answer is not compared, or its tokens."""
     record = stream([(i, read) for i, read in enumerate(reads)])
-    request = asked(0)
+    request = request_of(0)
     sample, line = prepared(Candidate(request, turn, record), dialect, tokenizer)
     return sample.why, line.output_ids if line else None
 
@@ -37,7 +37,7 @@ def sse(payload: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(payload) + b"\n\n"
 
 
-def asked(index: int, session: str = "s", turn: int = 0) -> RequestRecord:
+def request_of(index: int, session: str = "s", turn: int = 0) -> RequestRecord:
     return RequestRecord(
         index=index, phase=Phase.MEASURED, session=session, turn=turn, planned_ns=0, ended_ns=1, outcome=Outcome.OK
     )
@@ -74,7 +74,7 @@ def test_an_answer_that_was_held_to_a_schema_is_not_compared_and_one_that_was_no
 
 
 def test_the_choice_depends_on_seed_session_and_turn_alone() -> None:
-    requests = [asked(i, session=f"s{i // 2}", turn=i % 2) for i in range(40)]
+    requests = [request_of(i, session=f"s{i // 2}", turn=i % 2) for i in range(40)]
     chosen = ranked("1", requests)
     assert ranked("1", reversed(requests)) == chosen
     assert ranked("2", requests) != chosen
@@ -84,11 +84,11 @@ def test_the_choice_depends_on_seed_session_and_turn_alone() -> None:
 
 def test_log_probabilities_are_asked_of_few_requests_however_far_the_plan_goes() -> None:
     asks = asks_logprobs("seed", 4)
-    asked = [position for position in range(1023) if asks(position)]
-    assert len(asked) == 10, "one in each of 1, 2, 4 … 512 requests"
-    assert [(position + 1).bit_length() for position in asked] == list(range(1, 11))
-    assert [p for p in range(1023) if asks_logprobs("other", 4)(p)] != asked
+    positions = [position for position in range(1023) if asks(position)]
+    assert len(positions) == 10, "one in each of 1, 2, 4 … 512 requests"
+    assert [(position + 1).bit_length() for position in positions] == list(range(1, 11))
+    assert [p for p in range(1023) if asks_logprobs("other", 4)(p)] != positions
     assert not any(asks_logprobs("seed", 0)(position) for position in range(100))
     many = [position for position in range(1023) if asks_logprobs("seed", 16)(position)]
     assert 16 <= len(many) <= 40
-    assert set(asked) <= set(many)
+    assert set(positions) <= set(many)

@@ -87,20 +87,20 @@ def test_two_nodes_record_what_one_process_records(cluster: str, tmp_path: Path)
         "loads": [{"rate_per_s": 60.0, "arrival": "poisson"}, {"concurrency": 4}],
         "trial": {"ramp_s": 0.1, "duration_s": 1.0},
     }
-    one = measured(tmp_path / "one", experiment, {"calibrate": False})
-    two = measured(tmp_path / "two", experiment, {"calibrate": False, "ray": cluster, "workers": 2})
-    for ours, theirs in zip(one.finished, two.finished, strict=True):
-        is_open = ours.record.load.rate_per_s is not None
-        found, wanted = [_essence(trial, is_open=is_open) for trial in (theirs, ours)]
-        common = found.keys() & wanted.keys()
+    single = measured(tmp_path / "one", experiment, {"calibrate": False})
+    fleet = measured(tmp_path / "two", experiment, {"calibrate": False, "ray": cluster, "workers": 2})
+    for of_single, of_fleet in zip(single.finished, fleet.finished, strict=True):
+        is_open = of_single.record.load.rate_per_s is not None
+        fleet_records, single_records = [_essence(trial, is_open=is_open) for trial in (of_fleet, of_single)]
+        common = fleet_records.keys() & single_records.keys()
         assert len(common) > 40
-        assert all(found[index] == wanted[index] for index in common)
-        assert not is_open or found.keys() == wanted.keys()
-        assert ours.record.workload_sha256 == theirs.record.workload_sha256
-        assert len(theirs.record.clients) == 2
-        assert sum(client.planned_requests for client in theirs.record.clients) == theirs.record.planned_requests
-        assert all(client.clock_uncertainty_ns == 0 for client in theirs.record.clients)
-    assert two.manifest.experiment["client"]["ray"] == cluster
+        assert all(fleet_records[index] == single_records[index] for index in common)
+        assert not is_open or fleet_records.keys() == single_records.keys()
+        assert of_single.record.workload_sha256 == of_fleet.record.workload_sha256
+        assert len(of_fleet.record.clients) == 2
+        assert sum(client.planned_requests for client in of_fleet.record.clients) == of_fleet.record.planned_requests
+        assert all(client.clock_uncertainty_ns == 0 for client in of_fleet.record.clients)
+    assert fleet.manifest.experiment["client"]["ray"] == cluster
 
 
 def _essence(trial: Any, *, is_open: bool) -> dict[int, tuple[Any, ...]]:
@@ -152,7 +152,7 @@ def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
     result, records, workers = play(scene())
     for client, worker in zip(result.clients, workers, strict=True):
         assert 0 < client.clock_uncertainty_ns < 1_000_000_000
-        assert abs(client.clock_offset_ns) <= client.clock_uncertainty_ns  # in truth it is 0
+        assert abs(client.clock_offset_ns) <= client.clock_uncertainty_ns  # the true offset is 0
         assert WorkerClock(client.clock_offset_ns, client.clock_uncertainty_ns) == worker.clock
         log = calls[worker]
         assert log[log.index("go") : log.index("done") + 1] == ["go", "reply", "done"]
@@ -292,8 +292,8 @@ def test_mistakes_are_one_line_that_says_what_to_do(cluster: str, monkeypatch: p
     assert "ray start --address" in refused("nowhere")
     with monkeypatch.context() as patch:
         patch.setattr(ray_worker, "VERSION", "9.9")
-        assert "is 0.1.0 on" in (said := refused(cluster))
-        assert "9.9 here; install the same version" in said
+        assert "is 0.1.0 on" in (message := refused(cluster))
+        assert "9.9 here; install the same version" in message
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ray", None)
         assert "pip install 'bakeoff[ray]'" in refused(cluster)
@@ -339,7 +339,7 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
     monkeypatch.undo()
 
     def late(**options: object) -> None:
-        """Connects when nobody waits any more."""
+        """Connects after the caller has given up waiting."""
         connecting.wait()
         connected.append(True)
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def in_thread(act: Callable[[], T]) -> T:
-    """What ``act`` returns, called in a thread of its own."""
+    """Call ``act`` in a thread of its own; returns its result."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(act()))
     thread.start()

@@ -64,7 +64,7 @@ def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
 def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The fingerprint that ``--resume`` computes before anything starts, anew in each process."""
 
-    def asked(build: str) -> str:
+    def fingerprint_of_build(build: str) -> str:
         monkeypatch.setattr(ServerEngine, "build", lambda _: {"program_sha256": build})
         experiment = experiment_from(BASE, "t")
         model, config = Model("m", "/m", "0" * 64), experiment.engines[0]
@@ -73,12 +73,12 @@ def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path
             experiment=experiment, model=model, engines={config.name: engine(config.adapter, model, config.options)},
             planner=planner, machine=MACHINE, world=RealWorld(),
         )  # fmt: skip
-        nobody: Any = None
-        conductor = Conductor(prepared, RunFolder(tmp_path), nobody, nobody, runner=nobody, warm_up=nobody, reusable={})
+        unused: Any = None
+        conductor = Conductor(prepared, RunFolder(tmp_path), unused, unused, runner=unused, warm_up=unused, reusable={})
         return conductor.fingerprint(experiment.plan()[0])
 
-    assert asked("1") == asked("1")
-    assert asked("1") != asked("2")
+    assert fingerprint_of_build("1") == fingerprint_of_build("1")
+    assert fingerprint_of_build("1") != fingerprint_of_build("2")
 
 
 def fingerprint_of(changes: dict[str, Any], **other: Any) -> str:

@@ -1,4 +1,4 @@
-"""The engine's own page in a whole run: the truth server answers the load, a page beside it tells what it wants."""
+"""The engine's own page in a whole run: the truth server answers the load, a page beside it shows made-up figures."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ TOKENS = 5
 
 
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], tuple[int, str]]) -> Trial:
-    """One trial whose engine tells its view on a page of its own."""
+    """One trial of an engine that shows its own counts on a page."""
 
     async def scene() -> None:
         async with truth() as url:
@@ -55,11 +55,11 @@ def test_the_marks_stand_before_the_load_and_after_its_last_answer(tmp_path: Pat
 def test_an_engine_that_counts_what_the_client_does_not_is_a_warning(tmp_path: Path, monkeypatch):
     tokens = itertools.count(0, 100_000)
     trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
-    asked = sum(request.total_chunk_tokens for request in under_load(trial.requests))
-    assert asked == TOKENS * trial.record.planned_requests
+    counted = sum(request.total_chunk_tokens for request in under_load(trial.requests))
+    assert counted == TOKENS * trial.record.planned_requests
     assert trial.record.verdict is Verdict.VALID
-    (finding,) = [found for found in trial.record.warnings if found.code is FindingCode.COUNTERS_DISAGREE]
-    assert finding.parameters["client_tokens"] == asked
+    (finding,) = [warning for warning in trial.record.warnings if warning.code is FindingCode.COUNTERS_DISAGREE]
+    assert finding.parameters["client_tokens"] == counted
 
 
 def test_an_engine_whose_counters_fall_was_restarted(tmp_path: Path, monkeypatch):

@@ -80,8 +80,8 @@ def fake_of(model: Path, script: Script = PACE, *faults: str) -> FakeSglang:
     return FakeSglang(script, faults, encode=lambda text: tokenizer.encode(text).ids, flags=flags)
 
 
-def measured(found: results.Run) -> list[RequestRecord]:
-    return [one for trial in found.finished for one in trial.requests if one.phase is Phase.MEASURED]
+def measured(run: results.Run) -> list[RequestRecord]:
+    return [request for trial in run.finished for request in trial.requests if request.phase is Phase.MEASURED]
 
 
 @pytest.mark.parametrize(("api", "path"), [("openai", "max_tokens"), ("native", "sampling_params")])
@@ -90,11 +90,11 @@ def test_at_an_address_every_token_is_counted_and_timed_on_an_empty_cache(
 ) -> None:
     """Biases 2 and 4: the cache is emptied before the load, and nobody asked for /health, which generates tokens."""
     fake = fake_of(model)
-    found = attached(tmp_path, model, fake, api=api)
-    (trial,) = found.finished
-    assert (found.status, trial.record.verdict, trial.record.warnings) == (RunStatus.COMPLETE, Verdict.VALID, [])
+    run = attached(tmp_path, model, fake, api=api)
+    (trial,) = run.finished
+    assert (run.status, trial.record.verdict, trial.record.warnings) == (RunStatus.COMPLETE, Verdict.VALID, [])
     assert all(path in body for body in fake.bodies)
-    for request in measured(found):
+    for request in measured(run):
         assert (request.outcome, request.token_source) == (Outcome.OK, TokenSource.IDS)
         assert (request.prompt_tokens, request.chunk_tokens) == (INPUT_TOKENS, [1] * OUTPUT_TOKENS)
         assert request.cached_tokens is not None
@@ -108,9 +108,9 @@ def test_at_an_address_every_token_is_counted_and_timed_on_an_empty_cache(
 def test_several_tokens_in_one_event_are_several_tokens(tmp_path: Path, model: Path) -> None:
     """Bias 8: ITL is of tokens, whatever the chunks hold."""
     script = msgspec.structs.replace(PACE, group=3)
-    found = attached(tmp_path, model, fake_of(model, script), api="native")
-    assert {tuple(request.chunk_tokens) for request in measured(found)} == {(3, 3, 3)}
-    (trial,) = found.finished
+    run = attached(tmp_path, model, fake_of(model, script), api="native")
+    assert {tuple(request.chunk_tokens) for request in measured(run)} == {(3, 3, 3)}
+    (trial,) = run.finished
     itl_s, gap_s = (trial.metrics[name].value for name in ("itl_p50_s", "chunk_gap_p50_s"))
     assert gap_s is not None
     assert itl_s == pytest.approx(gap_s / 3, rel=1e-3)
@@ -118,45 +118,47 @@ def test_several_tokens_in_one_event_are_several_tokens(tmp_path: Path, model: P
 
 
 def test_the_first_request_after_a_start_is_no_measurement(tmp_path: Path, model: Path) -> None:
-    """What is slow once, the ramp takes."""
+    """The ramp absorbs what is slow only once."""
     fake = fake_of(model, PACE, "slow-first")
-    found = attached(tmp_path, model, fake, api="openai")
-    (trial,) = found.finished
-    ramp = [one for one in trial.requests if one.phase is Phase.RAMP]
-    assert sum((one.chunk_ns[0] - one.planned_ns) / 1e9 > SLOW_FIRST_S for one in ramp) == 1
-    assert max((one.chunk_ns[0] - one.planned_ns) / 1e9 for one in measured(found)) < SLOW_FIRST_S
+    run = attached(tmp_path, model, fake, api="openai")
+    (trial,) = run.finished
+    ramp = [request for request in trial.requests if request.phase is Phase.RAMP]
+    assert sum((request.chunk_ns[0] - request.planned_ns) / 1e9 > SLOW_FIRST_S for request in ramp) == 1
+    assert max((request.chunk_ns[0] - request.planned_ns) / 1e9 for request in measured(run)) < SLOW_FIRST_S
 
 
 def test_errors_under_http_200_void_a_trial(tmp_path: Path, model: Path) -> None:
-    found = attached(tmp_path, model, fake_of(model, PACE, "late-error"), api="native")
-    (trial,) = found.finished
+    run = attached(tmp_path, model, fake_of(model, PACE, "late-error"), api="native")
+    (trial,) = run.finished
     assert trial.record.verdict is Verdict.INVALID
-    assert {request.outcome for request in measured(found)} == {Outcome.STREAM_ERROR}
-    (finding,) = [found for found in trial.record.invalidating if found.code is FindingCode.FAILED_REQUESTS]
+    assert {request.outcome for request in measured(run)} == {Outcome.STREAM_ERROR}
+    (finding,) = [finding for finding in trial.record.invalidating if finding.code is FindingCode.FAILED_REQUESTS]
     assert str(finding.parameters["error"]).startswith("CUDA error")
 
 
 def test_it_is_started_by_the_real_command_line_described_and_stopped(tmp_path: Path, model: Path) -> None:
     side = launched(tmp_path / "venv", options={"api": "native", "stream_interval": 3}, port=pick_port())
     spec = {"max_model_len": 2048, "dtype": "bfloat16", "seed": 7, "max_num_seqs": 16}
-    found = asyncio.run(run(tmp_path, model, side, spec=spec))
-    (trial,) = found.finished
+    result = asyncio.run(run(tmp_path, model, side, spec=spec))
+    (trial,) = result.finished
     described = trial.record.engine_description
     assert (trial.record.verdict, described.version) == (Verdict.VALID, "0.5.23")
     assert described.argv[1:3] == ["-m", "sglang.launch_server"]
-    told = {name: described.details[name] for name in ("dtype", "context_length", "random_seed", "stream_interval")}
-    assert told == {"dtype": "bfloat16", "context_length": 2048, "random_seed": 7, "stream_interval": 3}
-    assert {tuple(request.chunk_tokens) for request in measured(found)} == {(3, 3, 3)}
+    details = {name: described.details[name] for name in ("dtype", "context_length", "random_seed", "stream_interval")}
+    assert details == {"dtype": "bfloat16", "context_length": 2048, "random_seed": 7, "stream_interval": 3}
+    assert {tuple(request.chunk_tokens) for request in measured(result)} == {(3, 3, 3)}
     assert trial.record.traffic is not None
     assert trial.record.traffic.cache_reset
     assert not [
-        one for one in psutil.net_connections("tcp") if one.laddr.port == side["port"] and one.status == "LISTEN"
+        connection
+        for connection in psutil.net_connections("tcp")
+        if connection.laddr.port == side["port"] and connection.status == "LISTEN"
     ]
 
 
 def test_a_flag_that_it_does_not_know_fails_the_run_with_its_own_words(tmp_path: Path, model: Path) -> None:
     side = launched(tmp_path / "venv", args=["--no-such-flag"])
-    found = asyncio.run(run(tmp_path, model, side))
-    assert found.status is RunStatus.FAILED
-    assert found.manifest.failure is not None
-    assert "unrecognized arguments: --no-such-flag" in found.manifest.failure
+    result = asyncio.run(run(tmp_path, model, side))
+    assert result.status is RunStatus.FAILED
+    assert result.manifest.failure is not None
+    assert "unrecognized arguments: --no-such-flag" in result.manifest.failure

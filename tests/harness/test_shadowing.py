@@ -1,4 +1,4 @@
-"""A package of somebody else that has the name of one of ours."""
+"""A third-party package with the name of one of ours."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_a_package_that_comes_first_is_named_with_what_to_do(
 
 
 def test_every_command_says_so_in_one_line(tmp_path: Path):
-    """In a process of its own, where the wrong package is really imported."""
+    """In a process of its own, which really imports the wrong package."""
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "__init__.py").write_text("")
     paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]

@@ -58,12 +58,12 @@ def test_bodies_are_stored_as_they_arrive_and_only_while_recording(tmp_path: Pat
             assert await send(session, url, b"after") == 200
 
     asyncio.run(scene())
-    kept = [frame for frame in frames(path) if isinstance(frame, SpanBatch)]
-    assert [frame.body for frame in kept] == [b"plain", b"packed"]
+    batches = [frame for frame in frames(path) if isinstance(frame, SpanBatch)]
+    assert [frame.body for frame in batches] == [b"plain", b"packed"]
     first, *_, last = frames(path)
     assert isinstance(first, ClockReading)
     assert isinstance(last, ClockReading)
-    assert first.t_ns <= kept[0].received_ns <= kept[1].received_ns <= last.t_ns
+    assert first.t_ns <= batches[0].received_ns <= batches[1].received_ns <= last.t_ns
 
 
 def test_clocks_are_read_every_second_and_where_nothing_came_between(tmp_path: Path):
@@ -97,8 +97,8 @@ def test_a_full_disk_ends_the_record_and_not_the_trial(tmp_path: Path, monkeypat
 
 def test_a_launch_that_exports_spans_gets_the_address_of_a_receiver():
     async def argv_of(launch: Launch | None) -> tuple[Launch | None, SpanReceiver | None]:
-        async with engine_start._receiver(launch) as found:
-            return found
+        async with engine_start._receiver(launch) as receiver:
+            return receiver
 
     exporting, plain = Launch(("vllm", "--otlp-traces-endpoint", "{spans}"), 1), Launch(("vllm",), 1)
     launch, receiver = asyncio.run(argv_of(exporting))
@@ -161,13 +161,13 @@ def test_requests_of_the_profiled_trial_ask_for_their_spans(tmp_path: Path, monk
     assert (version, len(trace), len(parent), flags) == ("00", 32, 16, "01")
     for trial in run.profiled:
         assert trial.record.step_log_missing is None
-        kept = frames(run.folder.trial(trial.record.id).span_log)
-        assert [frame.body for frame in kept if isinstance(frame, SpanBatch)] == [b""]
+        stored = frames(run.folder.trial(trial.record.id).span_log)
+        assert [frame.body for frame in stored if isinstance(frame, SpanBatch)] == [b""]
     assert not run.folder.trial(run.finished[0].record.id).span_log.exists()
     assert run.attributions[0].missing == "no span of the engine belongs to a request of the window"
 
 
-def test_why_there_are_no_spans_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_reason_for_missing_spans_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def missing(receiver: SpanReceiver | None, name: str, **engine: Any) -> str:
         (trial,) = measured(tmp_path / name, receiver, **engine).profiled
         return trial.record.step_log_missing or ""

@@ -34,10 +34,10 @@ def test_a_taken_port_is_an_engine_error_before_the_launch(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("quill")
 @pytest.mark.parametrize(
-    ("ours", "its_own", "seen"), [(None, {}, 3), ("0,1", {}, 2), ("0,1", {"CUDA_VISIBLE_DEVICES": "2"}, 1)]
+    ("inherited", "its_own", "gpu_count"), [(None, {}, 3), ("0,1", {}, 2), ("0,1", {"CUDA_VISIBLE_DEVICES": "2"}, 1)]
 )
 def test_a_start_counts_the_gpus_that_the_engine_may_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str | None, its_own: dict[str, str], seen: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inherited: str | None, its_own: dict[str, str], gpu_count: int
 ) -> None:
     """The GPUs of its ``env``, else those of Bakeoff's own environment; trials sample the same GPUs."""
     sampled: list[str | None] = []
@@ -50,13 +50,15 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
     monkeypatch.setattr(harness.conduct.engine_start, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
     monkeypatch.setattr(VirtualSampler, "into", noted)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if ours is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ours)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
     smol = {"name": "smol", "path": str(model(tmp_path / "model"))}
     (trial,) = asyncio.run(measured_run(tmp_path, {"adapter": "quill", "env": its_own}, model=smol)).finished
     description = trial.record.engine_description
     assert description is not None
     assert description.details["build"].keys() >= {"program_sha256"}, "which build it was, for who reads the run"
     assert trial.record.startup is not None
-    assert len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == seen
-    assert sampled == [its_own.get("CUDA_VISIBLE_DEVICES", ours)]
+    assert (
+        len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == gpu_count
+    )
+    assert sampled == [its_own.get("CUDA_VISIBLE_DEVICES", inherited)]

@@ -65,8 +65,8 @@ def test_several_processes_are_summed():
     pipe = {"stdin": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as child:
         with subprocess.Popen([sys.executable, "-c", "input()"], **pipe) as other:
-            (both,) = ProcessProbe("client", [child.pid, other.pid]).read(0)
-            assert both.values["processes"] == 2
+            (total,) = ProcessProbe("client", [child.pid, other.pid]).read(0)
+            assert total.values["processes"] == 2
             other.communicate(b"\n")
         child.communicate(b"\n")
 
@@ -105,7 +105,7 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
 
 
 @pytest.mark.parametrize("full", ["/dev/full", "/dev"])
-def test_samples_that_cannot_be_written_are_told_at_the_end_at_the_latest(tmp_path: Path, full: str):
+def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tmp_path: Path, full: str):
     """A log on a full disk, and one that cannot be opened; the sampler itself goes on."""
     (tmp_path / "full.jsonl").symlink_to(full)
 

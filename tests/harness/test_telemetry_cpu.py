@@ -1,4 +1,4 @@
-"""Counters from which foreign load follows, read from a /proc that is made up: processes come and go, none is lost."""
+"""Counters behind the foreign load, read from a made-up /proc: processes come and go, and none is lost."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ class Proc:
         self.folder = folder
 
     def process(self, pid: int, parent: int, own_s: float = 0.0, waited_s: float = 0.0, started: int = 5) -> None:
-        """It uses as much time in the system as in user mode, and has a name that is hard to read."""
+        """Write a process with equal times in system and user mode and a name that is hard to parse."""
         own, waited = round(own_s * TICKS_PER_S / 2), round(waited_s * TICKS_PER_S / 2)
         fields = ["S", parent, *[0] * 9, own, own, waited, waited, *[0] * 4, started, *[0] * 30]
         place = self.folder / str(pid)
@@ -55,8 +55,8 @@ def proc(tmp_path: Path) -> Proc:
 
 def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields(proc: Proc) -> None:
     proc.process(7, parent=3, own_s=4.0, waited_s=2.0, started=11)
-    found = read_process(7, proc.folder)
-    assert found == (3, 11, 4 * TICKS_PER_S, 2 * TICKS_PER_S)
+    process = read_process(7, proc.folder)
+    assert process == (3, 11, 4 * TICKS_PER_S, 2 * TICKS_PER_S)
     assert read_process(8, proc.folder) is None
 
 
@@ -71,7 +71,7 @@ def test_a_tree_is_the_root_and_all_below_it(proc: Proc) -> None:
 
 
 def test_what_a_child_used_stays_when_it_ends(proc: Proc) -> None:
-    """3 s when it was read for the last time, 3.5 s in the end, which its parent then has."""
+    """It had used 3 s when it was last read, and 3.5 s at its end, which its parent then counts."""
     proc.process(10, parent=1, own_s=1)
     proc.process(11, parent=10, own_s=3)
     tree = TreeTime([10], proc.folder)
@@ -90,7 +90,7 @@ def test_a_child_that_came_and_went_between_two_readings_counts(proc: Proc) -> N
 
 
 def test_a_parent_that_does_not_wait_for_its_children_loses_nothing(proc: Proc) -> None:
-    """Where SIGCHLD is ignored the kernel adds the child's time to nobody's."""
+    """Where SIGCHLD is ignored, the kernel adds the child's time to no process."""
     proc.process(10, parent=1, own_s=1)
     proc.process(11, parent=10, own_s=3)
     tree = TreeTime([10], proc.folder)

@@ -1,4 +1,4 @@
-"""What is read of GPUs, from recorded answers of NVML."""
+"""Readings of GPUs from recorded answers of NVML."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +93,7 @@ def test_a_reading_that_takes_long_is_made_seldom_and_at_the_end(slow: str, cost
 
 
 @pytest.mark.parametrize(
-    ("names", "seen"),
+    ("names", "sources"),
     [
         (None, ["gpu0", "gpu1", "gpu2"]),
         ("2,0", ["gpu2", "gpu0"]),
@@ -104,9 +104,9 @@ def test_a_reading_that_takes_long_is_made_seldom_and_at_the_end(slow: str, cost
         ("MIG-0b0", []),
     ],
 )
-def test_an_engines_gpus_are_those_that_it_may_use(names: str | None, seen: list[str]) -> None:
+def test_an_engines_gpus_are_those_that_it_may_use(names: str | None, sources: list[str]) -> None:
     gpus, _ = open_gpus(FakeNvml(count=3))
-    assert [GpuProbe(gpu).read(0)[0].source for gpu in visible_to(names, gpus)] == seen
+    assert [GpuProbe(gpu).read(0)[0].source for gpu in visible_to(names, gpus)] == sources
 
 
 def test_a_counter_that_is_refused_is_null_with_the_reason_and_is_not_asked_for_again() -> None:
@@ -183,7 +183,7 @@ def test_a_driver_that_refuses_the_whole_call_has_the_older_counters(refusal: in
 
 
 def test_a_field_that_fails_at_the_first_tick_comes_back() -> None:
-    """As do the older counter, and all fields of a call that fails."""
+    """So do the older counter and all fields of a call that fails."""
     nvml = FakeNvml()
     del nvml.fields[RELIABILITY]
     nvml.policies = {pynvml.NVML_PERF_POLICY_RELIABILITY: 6 * S}
@@ -214,12 +214,12 @@ def test_an_old_driver_knows_throttle_reasons_by_their_old_name() -> None:
     [(UINT, [2**32 - 10, 2**32 + 5, 2**32 + 7]), (ULL, [2**32 - 10, 5, 7])],  # 64 bits: the driver was loaded again
 )
 def test_a_pcie_counter_of_32_bits_is_continued_when_it_wraps(kind: int, continued: list[int]) -> None:
-    nvml, seen = FakeNvml(), list[int]()
+    nvml, values = FakeNvml(), list[int]()
     gpu = probe(nvml)
     for raw in (2**32 - 10, 5, 7):
         nvml.fields[PCIE_TX] = (kind, raw)
-        seen += [record.values["pcie_tx_bytes"] for record in reads(gpu)]
-    assert seen == continued
+        values += [record.values["pcie_tx_bytes"] for record in reads(gpu)]
+    assert values == continued
 
 
 def test_a_field_of_an_unknown_type_is_absent() -> None:
@@ -318,36 +318,38 @@ def test_memory_waits_for_a_repair_in_rows_or_on_older_gpus_in_pages() -> None:
     assert [reads(probe(gpu))[0].values["memory_repair_pending"] for gpu in (FakeNvml(), nvml, older)] == [0, 1, 1]
 
 
-TWO, ONE = ((1, 0), (2, 0)), ((1, 0),)
+TWO_SLICES, ONE_SLICE = ((1, 0), (2, 0)), ((1, 0),)
 
 
 @pytest.mark.parametrize(
-    ("slices", "names", "seen"),
+    ("slices", "names", "sources"),
     [
-        (TWO, "MIG-0b1", ["gpu0.1"]),
-        (TWO, "MIG-GPU-0a0/2/0", ["gpu0.1"]),
-        (TWO, "MIG-0b1,MIG-0b0", ["gpu0.1"]),  # CUDA sees the first slice of the list
-        (TWO, "MIG-GPU-0a0/2/1", []),
-        (TWO, "MIG-7", []),
-        (TWO, "0", ["gpu0.0"]),  # CUDA uses the first slice
-        (TWO, None, ["gpu0.0"]),
+        (TWO_SLICES, "MIG-0b1", ["gpu0.1"]),
+        (TWO_SLICES, "MIG-GPU-0a0/2/0", ["gpu0.1"]),
+        (TWO_SLICES, "MIG-0b1,MIG-0b0", ["gpu0.1"]),  # CUDA sees the first slice of the list
+        (TWO_SLICES, "MIG-GPU-0a0/2/1", []),
+        (TWO_SLICES, "MIG-7", []),
+        (TWO_SLICES, "0", ["gpu0.0"]),  # CUDA uses the first slice
+        (TWO_SLICES, None, ["gpu0.0"]),
         ((), None, []),
     ],
 )
-def test_mig_slices_go_by_their_names(slices: tuple[tuple[int, int], ...], names: str | None, seen: list[str]) -> None:
+def test_mig_slices_go_by_their_names(
+    slices: tuple[tuple[int, int], ...], names: str | None, sources: list[str]
+) -> None:
     gpus, _ = open_gpus(FakeNvml(slices=slices))
-    assert [gpu.source for gpu in visible_to(names, gpus)] == seen
+    assert [gpu.source for gpu in visible_to(names, gpus)] == sources
 
 
-@pytest.mark.parametrize(("names", "seen"), [(None, ["gpu1.0"]), ("0,1", ["gpu1.0"]), ("0", ["gpu0"])])
-def test_cuda_sees_one_slice_and_then_no_other_gpu(names: str | None, seen: list[str]) -> None:
+@pytest.mark.parametrize(("names", "sources"), [(None, ["gpu1.0"]), ("0,1", ["gpu1.0"]), ("0", ["gpu0"])])
+def test_cuda_sees_one_slice_and_then_no_other_gpu(names: str | None, sources: list[str]) -> None:
     """The first GPU is whole, the others are in MIG mode."""
-    gpus = [*open_gpus(FakeNvml())[0], *open_gpus(FakeNvml(count=3, slices=TWO))[0][1:]]
-    assert [gpu.source for gpu in visible_to(names, gpus)] == seen
+    gpus = [*open_gpus(FakeNvml())[0], *open_gpus(FakeNvml(count=3, slices=TWO_SLICES))[0][1:]]
+    assert [gpu.source for gpu in visible_to(names, gpus)] == sources
 
 
 def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
-    nvml = FakeNvml(slices=TWO)
+    nvml = FakeNvml(slices=TWO_SLICES)
     (gpu,) = visible_to("MIG-0b1", open_gpus(nvml)[0])
     assert gpu.memory_used_bytes() == 3
     assert gpu.identity()["memory_bytes"] == 10
@@ -365,8 +367,8 @@ def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
 @pytest.mark.parametrize(
     ("slices", "name", "code", "severity"),
     [
-        (TWO, "MIG-0b1", FindingCode.ECC_UNCORRECTED_OF_CHIP, Severity.NOTE),
-        (ONE, "MIG-0b0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
+        (TWO_SLICES, "MIG-0b1", FindingCode.ECC_UNCORRECTED_OF_CHIP, Severity.NOTE),
+        (ONE_SLICE, "MIG-0b0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
         (None, "0", FindingCode.ECC_UNCORRECTED, Severity.INVALID),
     ],
 )
@@ -382,13 +384,13 @@ def test_memory_errors_of_a_chip_void_no_trial_of_one_of_its_slices(
 
 
 def test_the_only_slice_has_the_gpus_power_to_itself() -> None:
-    (record,) = reads(probe(FakeNvml(slices=ONE)))
+    (record,) = reads(probe(FakeNvml(slices=ONE_SLICE)))
     assert record.source == "gpu0.0"
     assert (record.values["memory_used_bytes"], record.values["energy_j"]) == (2, 5)
 
 
 def test_errors_of_other_slices_are_left_out() -> None:
-    nvml = FakeNvml(slices=TWO)
+    nvml = FakeNvml(slices=TWO_SLICES)
     gpu = probe(nvml, "MIG-0b1")
     nvml.events = [xid(31, instance=1), xid(43, instance=2), xid(79)]
     assert [record.values["xid"] for record in gpu.read(0)[1:]] == [43, 79]

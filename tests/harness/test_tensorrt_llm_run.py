@@ -38,7 +38,7 @@ def attached(
 
 
 def program(tmp_path: Path) -> str:
-    """A program in the place of ``trtllm-serve``."""
+    """A program that replaces ``trtllm-serve``."""
     place = tmp_path / "trtllm-serve"
     place.write_text(f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n{SERVE}\n", encoding="utf-8")
     place.chmod(0o755)
@@ -59,19 +59,19 @@ def printed(run: results.Run) -> list[str]:
 
 
 def frames(run: results.Run) -> list[dict[str, Any]]:
-    """What the server said of itself, as the sampler stored it."""
+    """The server's own figures, as the sampler stored them."""
     return [sample.values for trial in run.finished for sample in trial.telemetry if sample.source == "server"]
 
 
 def ttfts_s(requests: list[RequestRecord]) -> list[float]:
-    return [found for request in requests if (found := latency.ttft_s(request)) is not None]
+    return [ttft_s for request in requests if (ttft_s := latency.ttft_s(request)) is not None]
 
 
 class TestAttached:
     def test_every_answer_is_whole_and_of_the_wanted_length(self, tmp_path: Path) -> None:
-        """Bias 7: what it does not know it refuses, and nothing was refused.
+        """Bias 7: it refuses options that it does not know, and refused none.
 
-        Bias 4: statistics that somebody else may be reading are left alone.
+        Bias 4: statistics that another client may be reading are left alone.
         """
         fake = fake_of(tmp_path, Script(ttft_s=0.02, gap_s=0.004, natural_length=2), enable_iter_perf_stats=True)
         run = attached(tmp_path, fake)
@@ -99,8 +99,8 @@ class TestAttached:
 
     def test_chats_begin_with_a_role_that_is_no_token(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace.jsonl"
-        said = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(300))
-        trace.write_text("".join(json.dumps(line) + "\n" for line in said), encoding="utf-8")
+        lines = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(300))
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         fake = fake_of(tmp_path)
         _, requests = only(attached(tmp_path, fake, workload={"name": "trace", "options": {"path": str(trace)}}))
         assert {request.outcome for request in requests} == {Outcome.OK}
@@ -132,12 +132,12 @@ class TestBiases:
             assert "it looks once a second whether a client has hung up, and decodes on until then" in notes
 
     def test_its_iterations_are_read_by_the_sampler_alone_and_become_frames(self, tmp_path: Path) -> None:
-        """Bias 4: whatever else read them would take them away; every one of them arrived."""
+        """Bias 4: each can be read only once, so another reader would take them; all of them arrived."""
         fake = fake_of(tmp_path, Script(ttft_s=0.02, gap_s=0.004, group=2), enable_iter_perf_stats=True)
         run = attached(tmp_path, fake, {"enable_iter_perf_stats": True}, samples=True)
-        found = frames(run)
-        assert fake.reads == len(found) > 2
-        made = [frame for frame in found if "drafted_tokens_total" in frame]
+        iterations = frames(run)
+        assert fake.reads == len(iterations) > 2
+        made = [frame for frame in iterations if "drafted_tokens_total" in frame]
         assert made[-1]["mark"] == "after"
         requests = [request for trial in run.finished for request in trial.requests]
         assert made[-1]["drafted_tokens_total"] == sum(len(request.chunk_ns) for request in requests)
@@ -160,8 +160,8 @@ class TestBiases:
 
 
 class TestLaunched:
-    def test_it_is_told_by_flags_and_by_a_file_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        """Biases 2 and 3: what differs from other engines is told, and what was told is stored."""
+    def test_it_is_configured_by_flags_and_a_file_and_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        """Biases 2 and 3: differences from other engines are noted, and the configuration is stored."""
         spec = {
             "max_num_seqs": 8,
             "max_model_len": 512,
@@ -175,20 +175,20 @@ class TestLaunched:
         trial, requests = only(run)
         assert (run.status, trial.record.verdict) == (RunStatus.COMPLETE, Verdict.VALID)
         assert {request.output_tokens for request in requests} == {5}
-        said, worker = printed(run)[:2]
-        told = json.loads(said)
-        flags = {name: told["flags"][name] for name in ("max_batch_size", "max_seq_len", "tp_size", "backend")}
+        arguments, worker = printed(run)[:2]
+        command = json.loads(arguments)
+        flags = {name: command["flags"][name] for name in ("max_batch_size", "max_seq_len", "tp_size", "backend")}
         assert flags == {"max_batch_size": 8, "max_seq_len": 512, "tp_size": 2, "backend": "pytorch"}
-        assert told["flags"]["kv_cache_free_gpu_memory_fraction"] == 0.5
-        assert not told["flags"]["enable_chunked_prefill"]
-        assert told["config"] == {
+        assert command["flags"]["kv_cache_free_gpu_memory_fraction"] == 0.5
+        assert not command["flags"]["enable_chunked_prefill"]
+        assert command["config"] == {
             "kv_cache_config": {"enable_block_reuse": False, "dtype": "fp8"},
             "speculative_config": {"decoding_type": "NGram", "max_draft_len": 3},
             "enable_iter_perf_stats": True,
             "stream_interval": 1,
         }
         description = trial.record.engine_description
-        assert description.details["config"] == told["config"]
+        assert description.details["config"] == command["config"]
         assert "chunked prefill is off unless enable_chunked_prefill says so; vLLM has it on" in description.notes
         assert any(note.startswith("memory_fraction is of the GPU memory that is free") for note in description.notes)
         assert not any("block reuse" in note for note in description.notes)

@@ -1,4 +1,4 @@
-"""TGI through the whole harness: an address, the OpenAI routes, a launched process, and all that biases a benchmark."""
+"""TGI through the whole harness: at an address, the OpenAI routes, a launched process, and each bias of a benchmark."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def flags(*words: str):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[FakeTgi, results.Run]:
-    """A fake that did nothing odd, and the run against it, long enough to be evidence."""
+    """A fake that does nothing unusual, and a run against it that is long enough to judge."""
     fake = FakeTgi(PACE, ["comments"], flags=flags("--max-batch-total-tokens", "32000"))
     return fake, attached_run(tmp_path_factory.mktemp("plain"), fake, "tgi")
 
@@ -71,8 +71,8 @@ class TestAttached:
 
     def test_chats_are_answered_by_the_openai_route(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace.jsonl"
-        said = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
-        trace.write_text("".join(json.dumps(line) + "\n" for line in said), encoding="utf-8")
+        lines = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         fake = FakeTgi(Script(ttft_s=0.01, natural_length=3))
         trial, requests = only(
             attached_run(tmp_path, fake, "tgi", workload={"name": "trace", "options": {"path": str(trace)}})
@@ -84,14 +84,14 @@ class TestAttached:
 
 
 class TestBiases:
-    def test_answers_that_end_early_are_told_and_timed_per_token(self, tmp_path: Path) -> None:
+    def test_answers_that_end_early_are_a_warning_and_timed_per_token(self, tmp_path: Path) -> None:
         """Bias 1 and 5: no length can be forced, and the end of sequence is a token that is counted and timed."""
         fake = FakeTgi(Script(ttft_s=0.02, gap_s=0.01, natural_length=3))
         trial, requests = only(attached_run(tmp_path, fake, "tgi"))
         assert {request.finish_reason for request in requests} == {"eos_token"}
         assert {(request.output_tokens, request.total_chunk_tokens) for request in requests} == {(3, 3)}
         assert all("</s>" not in request.text for request in requests)
-        (finding,) = [found for found in trial.record.warnings if found.code is FindingCode.OUTPUT_LENGTH]
+        (finding,) = [warning for warning in trial.record.warnings if warning.code is FindingCode.OUTPUT_LENGTH]
         assert (finding.parameters["output_tokens"], finding.parameters["asked_tokens"]) == (3, 5)
         assert trial.record.engine_description is not None
         assert any("compare figures per token" in note for note in trial.record.engine_description.notes)
@@ -130,7 +130,7 @@ class TestBiases:
         finding = trial.record.findings[0]
         assert (finding.code, finding.parameters["outcome"]) == (FindingCode.FAILED_REQUESTS, "stream_error")
 
-    def test_a_prompt_that_it_counts_otherwise_is_told(self, tmp_path: Path) -> None:
+    def test_a_prompt_that_it_counts_differently_is_a_warning(self, tmp_path: Path) -> None:
         """Bias 6: prompts are text, so its count is held against the tokenizer's."""
         count = by_tokenizer(tokenizer(tmp_path))
         trial, _ = only(attached_run(tmp_path, FakeTgi(PACE, count=lambda prompt: count(prompt) + 1), "tgi"))
@@ -145,15 +145,15 @@ class TestBiases:
         assert (described.version, described.details["max_batch_total_tokens"]) == ("3.3.6-dev0", 32000)
 
     def test_a_batch_that_fails_fails_its_requests_and_not_the_run(self, tmp_path: Path) -> None:
-        said = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
-        found = attached_run(tmp_path, FakeTgi(said), "tgi")
-        trial, requests = only(found)
-        assert found.status is RunStatus.COMPLETE
+        script = ScriptedAnswer(answer=tuple(Token(100 + i, " a") for i in range(5)), fails_after=2, ttft_s=0.01)
+        run = attached_run(tmp_path, FakeTgi(script), "tgi")
+        trial, requests = only(run)
+        assert run.status is RunStatus.COMPLETE
         assert {request.outcome for request in requests} == {Outcome.STREAM_ERROR}
         assert {request.error for request in requests} == {"Request failed during generation: Server error: CUDA error"}
         assert trial.record.verdict is Verdict.INVALID
 
-    def test_a_refused_body_is_told_in_its_own_words(self, tmp_path: Path) -> None:
+    def test_a_refused_body_is_reported_in_the_servers_words(self, tmp_path: Path) -> None:
         """A prompt that is too long: HTTP 200, and the reason in the stream."""
         limit = flags("--max-input-tokens", "4", "--max-total-tokens", "64")
         _, requests = only(attached_run(tmp_path, FakeTgi(PACE, flags=limit), "tgi"))
@@ -163,7 +163,7 @@ class TestBiases:
 
 
 def launcher(tmp_path: Path) -> Path:
-    """A program of the launcher's name that is the fake."""
+    """The fake, under the name of the launcher."""
     program = tmp_path / "text-generation-launcher"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -183,14 +183,14 @@ def launched_run(tmp_path: Path, **side: object) -> results.Run:
 
 class TestLaunched:
     def test_the_launcher_takes_its_command_line_serves_and_is_gone(self, tmp_path: Path) -> None:
-        found = launched_run(
+        run = launched_run(
             tmp_path,
             spec={"max_model_len": 2048, "enable_prefix_caching": False, "max_num_seqs": 8},
             options={"max_concurrent_requests": 64, "validation_workers": 1},
             env={"FAKE_SCRIPT": '{"ttft_s":0.01,"gap_s":0.002}', "ATTENTION": "paged"},
         )
-        trial, requests = only(found)
-        assert found.status is RunStatus.COMPLETE
+        trial, requests = only(run)
+        assert run.status is RunStatus.COMPLETE
         assert {(request.outcome, request.prompt_tokens) for request in requests} == {(Outcome.OK, 8)}
         described = trial.record.engine_description
         assert described is not None
@@ -203,16 +203,16 @@ class TestLaunched:
     def test_a_launcher_that_refuses_its_flags_says_why(self, tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="takes dtype or quantization"):
             launched_run(tmp_path, spec={"dtype": "float16", "quantization": "awq"})
-        found = launched_run(tmp_path, args=["--max-total-tokens", "16", "--max-input-tokens", "16"])
-        assert found.status is RunStatus.FAILED
-        assert "max_input_tokens must be <" in (found.manifest.failure or "")
+        run = launched_run(tmp_path, args=["--max-total-tokens", "16", "--max-input-tokens", "16"])
+        assert run.status is RunStatus.FAILED
+        assert "max_input_tokens must be <" in (run.manifest.failure or "")
 
 
 def _commands() -> list[str]:
     """Command lines of all processes that run, but for this one."""
-    found = []
+    commands = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if int(place.name) != os.getpid():
-                found.append((place / "cmdline").read_bytes().decode("utf-8", "replace"))
-    return found
+                commands.append((place / "cmdline").read_bytes().decode("utf-8", "replace"))
+    return commands

@@ -96,9 +96,9 @@ def test_lengths_are_equal_for_all_repeats_and_engines_and_words_differ_between_
     assert all(a != b for a, b in zip(contents(again.window), contents(second.window), strict=True))
     assert again.record == by_trial[1, "a"].record
     assert again.record.sha256 != second.record.sha256
-    for ours, others in zip(pools(again), pools(second), strict=True):
-        assert ours.shape_sha256 == others.shape_sha256
-        assert not set(contents(ours)) & set(contents(others))
+    for pool, other_pool in zip(pools(again), pools(second), strict=True):
+        assert pool.shape_sha256 == other_pool.shape_sha256
+        assert not set(contents(pool)) & set(contents(other_pool))
 
 
 @pytest.mark.parametrize("load", [CLOSED, OPEN])

@@ -151,7 +151,7 @@ class TestProfile:
 
 class TestOptions:
     def test_values_are_toml_where_they_can_be(self) -> None:
-        given = [
+        options = [
             "scale=0.25",
             "path=a/b=c.csv",
             "api='chat'",
@@ -160,7 +160,7 @@ class TestOptions:
             "format_options={block_tokens = 64}",
             "x=",
         ]
-        assert parse_options(given) == {
+        assert parse_options(options) == {
             "scale": 0.25, "path": "a/b=c.csv", "api": "chat", "n": 8, "on": True,
             "format_options": {"block_tokens": 64}, "x": "",
         }  # fmt: skip
@@ -168,7 +168,7 @@ class TestOptions:
     def test_a_value_of_several_lines_stays_one_value(self) -> None:
         assert parse_options(["path=1\nscale = 2"]) == {"path": "1\nscale = 2"}
 
-    @pytest.mark.parametrize(("given", "words"), [(["scale"], "needs key=value"), (["a=1", "a=2"], "given twice")])
-    def test_mistakes(self, given: list[str], words: str) -> None:
+    @pytest.mark.parametrize(("options", "words"), [(["scale"], "needs key=value"), (["a=1", "a=2"], "given twice")])
+    def test_mistakes(self, options: list[str], words: str) -> None:
         with pytest.raises(BadOption, match=words):
-            parse_options(given)
+            parse_options(options)

@@ -69,15 +69,15 @@ def printed(profile: ShownProfile, width: int = 100) -> str:
 
 class TestPage:
     def test_sections_stand_in_their_order(self, page: str) -> None:
-        sections = [one["id"] for one in Outline(page).of("section")]
+        sections = [section["id"] for section in Outline(page).of("section")]
         assert sections == ["arrivals", "lengths", "sessions", "prefixes", "anchors", "reproduce"]
 
     def test_all_at_once_and_single_requests_leave_out_what_there_is_not(self) -> None:
         outline = Outline(render_page(shown_profile(singles(60, 0.0))))
-        assert [one["id"] for one in outline.of("section")] == ["arrivals", "lengths", "prefixes", "reproduce"]
+        assert [section["id"] for section in outline.of("section")] == ["arrivals", "lengths", "prefixes", "reproduce"]
         assert "– all sessions are waiting when the load begins" in outline.text
         assert "– No two prompts share a prefix" in outline.text
-        assert {one["class"] for one in outline.of("svg")} == {"chart columns e0"}
+        assert {svg["class"] for svg in outline.of("svg")} == {"chart columns e0"}
 
     def test_anchors_say_their_mark_in_words(self, page: str) -> None:
         rows = re.findall(r'<td class="(met|missed|not-checked)">(.*?)</td>', page)
@@ -85,7 +85,7 @@ class TestPage:
 
     def test_only_its_own_style_and_script_may_run_and_nothing_is_fetched(self, page: str) -> None:
         outline = Outline(page)
-        (policy,) = [one["content"] for one in outline.of("meta") if one.get("http-equiv")]
+        (policy,) = [meta["content"] for meta in outline.of("meta") if meta.get("http-equiv")]
         rules = dict(rule.strip().split(" ", 1) for rule in (policy or "").split(";"))
         for element, directive in (("style", "style-src"), ("script", "script-src")):
             (text,) = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
@@ -99,7 +99,7 @@ class TestPage:
     def test_charts_have_words_for_those_who_do_not_see_them(self, page: str) -> None:
         charts = Outline(page).of("svg")
         assert len(charts) == 5
-        assert all(one["role"] == "img" and len(one["aria-label"] or "") > 20 for one in charts)
+        assert all(chart["role"] == "img" and len(chart["aria-label"] or "") > 20 for chart in charts)
 
     def test_the_command_draws_the_same_again(self, page: str) -> None:
         wanted = "bakeoff workloads show scripted --option scale=1 --seed 1 --sessions 2000 --tokenizer /models/tiny"

@@ -56,7 +56,7 @@ async def read_request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
-async def one(transport: Transport, log: StreamLog) -> StreamLog:
+async def exchange_once(transport: Transport, log: StreamLog) -> StreamLog:
     """One exchange, awaited."""
     done: asyncio.Future[StreamLog] = asyncio.get_running_loop().create_future()
     transport.start(transport.prepare(REQUEST), log, done.set_result)
@@ -69,7 +69,7 @@ def exchange(handle: Handler, *, count: int = 1, kind: Callable[[str], Transport
     async def scene() -> list[StreamLog]:
         async with serving(handle) as url:
             transport = kind(url)
-            logs = [await one(transport, StreamLog()) for _ in range(count)]
+            logs = [await exchange_once(transport, StreamLog()) for _ in range(count)]
             await transport.close()
             return logs
 
@@ -132,14 +132,14 @@ def test_only_a_request_that_opens_its_connection_has_dialled(kind: Callable[[st
 
 
 def test_the_request_reaches_the_server_byte_for_byte():
-    seen: list[bytes] = []
+    requests: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await read_request(reader))
+        requests.append(await read_request(reader))
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
     exchange(handle)
-    head, _, body = seen[0].partition(b"\r\n\r\n")
+    head, _, body = requests[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:")
     assert b"content-length: 16" in head
     assert body == REQUEST.body
@@ -150,7 +150,7 @@ def test_a_refused_connection_is_a_class_of_its_own(kind: Callable[[str], Transp
     async def scene() -> StreamLog:
         transport = kind(f"http://127.0.0.1:{pick_port()}")
         await transport.open(3)  # nothing to open is not an error: the request tells
-        log = await one(transport, StreamLog())
+        log = await exchange_once(transport, StreamLog())
         await transport.close()
         return log
 
@@ -238,7 +238,7 @@ def test_connections_opened_ahead_are_used():
         async with serving(counting) as url:
             transport = HttpTransport(url)
             await transport.open(3)
-            await asyncio.gather(*(one(transport, StreamLog()) for _ in range(3)))
+            await asyncio.gather(*(exchange_once(transport, StreamLog()) for _ in range(3)))
             await transport.close()
         return accepted
 
@@ -258,12 +258,12 @@ def test_several_chunks_of_one_read_are_one_read():
 
 def test_a_request_larger_than_the_socket_buffer_arrives_whole():
     big = HttpRequest("/v1/completions", {}, bytes(range(256)) * 40_000)
-    seen: list[bytes] = []
+    requests: list[bytes] = []
 
     async def scene() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0)  # the client must not need a prompt reader
-            seen.append(await read_request(reader))
+            requests.append(await read_request(reader))
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
         async with serving(handle) as url:
@@ -274,7 +274,7 @@ def test_a_request_larger_than_the_socket_buffer_arrives_whole():
             await transport.close()
 
     asyncio.run(scene())
-    assert seen[0].endswith(big.body)
+    assert requests[0].endswith(big.body)
 
 
 def test_the_other_transport_logs_the_same():
@@ -298,7 +298,7 @@ def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         server = await asyncio.start_server(handle, "localhost", 0, ssl=server_context)
         async with server:
             transport = HttpTransport(f"https://localhost:{server.sockets[0].getsockname()[1]}")
-            log = await one(transport, StreamLog())
+            log = await exchange_once(transport, StreamLog())
             await transport.close()
             return log
 

@@ -20,14 +20,15 @@ TRITON = "from tests.engines.fakes.triton import main; main(sys.argv[1:])"
 
 
 class Spoken(Script, frozen=True, kw_only=True):
-    """Says words that are one token each, since only the tokenizer counts what Triton says."""
+    """Answers in words of one token each, since only the tokenizer counts Triton's tokens."""
 
     words: tuple[str, ...]
 
     def tokens(self, wanted: int, *, forced: bool = False) -> list[Token]:
-        said = super().tokens(wanted, forced=forced)
+        tokens = super().tokens(wanted, forced=forced)
         return [
-            token if token.special else Token(token.id, self.words[i % len(self.words)]) for i, token in enumerate(said)
+            token if token.special else Token(token.id, self.words[i % len(self.words)])
+            for i, token in enumerate(tokens)
         ]
 
 
@@ -92,8 +93,8 @@ def test_errors_under_http_200_void_the_trial(tmp_path: Path) -> None:
 
 def test_chats_are_written_out_by_the_models_template(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    said = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
-    trace.write_text("".join(json.dumps(line) + "\n" for line in said), encoding="utf-8")
+    lines = ({"messages": [{"role": "user", "content": f"Tell me about {i}"}], "max_tokens": 4} for i in range(20))
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     workload = {"name": "trace", "options": {"path": str(trace)}}
     run, fake, _ = attached(tmp_path, spoken(tmp_path), workload=workload)
     assert run.status is RunStatus.COMPLETE

@@ -44,17 +44,17 @@ def test_it_serves_until_interrupted_and_says_what_it_did(tmp_path: Path, number
     refused = [reply.status for reply in replies].count(429)
     assert 0 < refused < 8
     assert out == f"8 answers over 8 connections: {8 - refused} complete, {refused} fault\n"
-    told = [msgspec.json.decode(line, type=Answered) for line in log.read_bytes().splitlines()]
-    assert [answered.number for answered in told] == list(range(8))
-    assert [answered.fault is Fault.HTTP_429 for answered in told] == [reply.status == 429 for reply in replies]
-    whole = next(answered for answered in told if answered.ending is Ending.COMPLETE)
+    answers = [msgspec.json.decode(line, type=Answered) for line in log.read_bytes().splitlines()]
+    assert [answered.number for answered in answers] == list(range(8))
+    assert [answered.fault is Fault.HTTP_429 for answered in answers] == [reply.status == 429 for reply in replies]
+    whole = next(answered for answered in answers if answered.ending is Ending.COMPLETE)
     assert len(whole.written_ns) == 3
     assert whole.role_ns is not None
     streams = [reply for reply in replies if reply.status == 200]
     assert all(reply.ids == [0, 1, 2, 3, 4] and b"[DONE]" not in reply.body for reply in streams)
 
 
-def test_without_a_request_it_says_so():
+def test_without_a_request_it_reports_no_answers():
     process, _ = started("--stall", "20:5", "--stall", "40:5", "--restart", "30:2")
     with process:
         process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Everything that goes wrong on purpose, as a client sees it and as the record tells it."""
+"""Injected faults, as a client sees them and as the record shows them."""
 
 import contextlib
 import itertools

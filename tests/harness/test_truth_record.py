@@ -49,22 +49,22 @@ def test_lateness_is_against_the_write_in_which_a_chunk_goes():
 
 
 def decoded(record: StreamRecord) -> dict[str, Any]:
-    """What the house's own parsers make of it."""
+    """Decode a record with the harness's own parsers."""
     parser, dialect = SseParser(), ReferenceDialect()
-    found: dict[str, Any] = {"tokens_ns": [], "tokens": [], "finish": None, "usage": None}
+    parts: dict[str, Any] = {"tokens_ns": [], "tokens": [], "finish": None, "usage": None}
     for t_ns, data in zip(record.read_ns, record.reads, strict=True):
         for event in [event for payload in parser.feed(data) for event in dialect.events(payload)]:
             match event:
                 case TokenDelta():
-                    found["tokens_ns"].append(t_ns)
-                    found["tokens"].append(len(event.token_ids or ()))
+                    parts["tokens_ns"].append(t_ns)
+                    parts["tokens"].append(len(event.token_ids or ()))
                 case Finish():
-                    found["finish"] = event.reason
+                    parts["finish"] = event.reason
                 case Usage():
-                    found["usage"] = event.output_tokens
+                    parts["usage"] = event.output_tokens
                 case _:
                     pass
-    return found
+    return parts
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -92,13 +92,13 @@ def test_the_streams_are_the_bytes_that_were_sent_at_the_times_at_which_they_wer
     )
     assert (record.ended_ns, record.requested_output_tokens) == (truth.ended_ns, 7)
     assert record.read_ns == sorted(record.read_ns)
-    found = decoded(record)
-    assert sum(found["tokens"]) == 7
-    assert (found["finish"], found["usage"]) == ("length", 7)
+    parts = decoded(record)
+    assert sum(parts["tokens"]) == 7
+    assert (parts["finish"], parts["usage"]) == ("length", 7)
     if schedule.write_bytes is None:
-        assert found["tokens_ns"] == truth.written_ns
+        assert parts["tokens_ns"] == truth.written_ns
     else:  # an event is complete with its last byte, which is a send of its own
-        assert [a <= b for a, b in zip(truth.written_ns, found["tokens_ns"], strict=True)] == [True] * 7
+        assert [a <= b for a, b in zip(truth.written_ns, parts["tokens_ns"], strict=True)] == [True] * 7
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_answer_that_was_sent_in_parts_keeps_their_times():
     assert sum(decoded(record)["tokens"]) == 4_000
 
 
-def test_what_is_under_way_is_told_as_far_as_it_went():
+def test_an_unfinished_answer_is_recorded_as_far_as_it_went():
     schedule = Schedule(0.001, 0.001)
     with serving(schedule) as server, connect(server.port) as connection:
         connection.sendall(request(1_000_000))

@@ -202,22 +202,22 @@ def test_a_client_that_hangs_up_ends_its_answer_and_no_other():
             assert leaving.recv(10)
         for _ in range(60):  # one of these has the descriptor of the first when the next write of that was due
             assert ask(server.port, request(1)).ids == [0]
-    first, *others = server.answered
+    first, *other_answers = server.answered
     assert first.ending is Ending.HANGUP
     assert first.written_ns
     assert len(first.written_ns) < 100_000
     assert first.ended_ns is not None
     assert first.ended_ns >= first.written_ns[-1]
-    assert {answered.ending for answered in others} == {Ending.COMPLETE}
+    assert {answered.ending for answered in other_answers} == {Ending.COMPLETE}
 
 
 def test_an_answer_that_has_ended_writes_nothing_to_whoever_has_its_descriptor_now():
     server = TruthServer(QUICK)
-    ours, theirs = socket.socketpair()
-    with contextlib.closing(server), ours, theirs:
-        theirs.setblocking(False)
-        fd = ours.fileno()
-        server._connections[fd] = Connection(ours, 0)
+    server_end, client_end = socket.socketpair()
+    with contextlib.closing(server), server_end, client_end:
+        client_end.setblocking(False)
+        fd = server_end.fileno()
+        server._connections[fd] = Connection(server_end, 0)
         for ended in (False, True):
             answer = server._timetable.add_reply(fd, 0, b"bytes", 5)
             if ended:
@@ -226,9 +226,9 @@ def test_an_answer_that_has_ended_writes_nothing_to_whoever_has_its_descriptor_n
             server._write(time.monotonic_ns() + 10**9)
             assert not server._timetable.ready
         assert server._connections.pop(fd).fd == fd, "the connection of whoever has the descriptor stays open"
-        assert theirs.recv(100) == b"bytes"
+        assert client_end.recv(100) == b"bytes"
         with pytest.raises(BlockingIOError):
-            theirs.recv(100)
+            client_end.recv(100)
 
 
 def test_a_client_that_does_not_read_loses_nothing_and_the_record_knows_when_the_rest_went():
@@ -298,18 +298,18 @@ def test_nagle_is_off_on_what_is_accepted():
 
 
 def test_ended_answers_are_reported_and_those_cut_off_by_the_end_too():
-    told: list[Answered] = []
-    with serving(Schedule(0.001, 0.001), keep=False, on_end=told.append) as server:
+    answers: list[Answered] = []
+    with serving(Schedule(0.001, 0.001), keep=False, on_end=answers.append) as server:
         ask(server.port, request(3))
         under_way = connect(server.port)
         under_way.sendall(request(1_000_000))
         assert under_way.recv(10)
     under_way.close()
     assert server.answered == []
-    assert [answered.ending for answered in told] == [Ending.COMPLETE, Ending.STOPPED]
-    assert len(told[0].written_ns) == 3
-    assert told[1].written_ns
-    assert msgspec.json.decode(msgspec.json.encode(told), type=list[Answered]) == told
+    assert [answered.ending for answered in answers] == [Ending.COMPLETE, Ending.STOPPED]
+    assert len(answers[0].written_ns) == 3
+    assert answers[1].written_ns
+    assert msgspec.json.decode(msgspec.json.encode(answers), type=list[Answered]) == answers
 
 
 def test_a_port_that_is_taken_is_refused_in_one_line():

@@ -183,11 +183,11 @@ def test_throttling_counts_inside_the_window(t_ns: int, counts: bool):
 
 def test_a_gpu_error_voids_a_trial_and_a_corrected_one_is_a_note_of_a_valid_trial():
     corrected = [TelemetryRecord(t, "gpu0", {"ecc_corrected_errors": t}) for t in (1, 2)]
-    one = note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=1)
-    assert judge(evidence(telemetry=corrected)) == (Verdict.VALID, [one])
+    corrected_note = note(FindingCode.ECC_CORRECTED, gpu="gpu0", errors=1)
+    assert judge(evidence(telemetry=corrected)) == (Verdict.VALID, [corrected_note])
     xid = TelemetryRecord(3, "gpu0", {"xid": 79})
     assert judge(evidence(telemetry=[*corrected, xid])) == (
-        Verdict.INVALID, [invalid(FindingCode.XID, gpu="gpu0", xid=79), one],
+        Verdict.INVALID, [invalid(FindingCode.XID, gpu="gpu0", xid=79), corrected_note],
     )  # fmt: skip
 
 

@@ -86,9 +86,9 @@ def test_a_warm_cache_shows_in_the_engines_counters(hits: int, warm: bool):
 
 
 def test_cache_hits_in_answers_override_the_counters():
-    said = [request(i, prompt_tokens=100, requested_input_tokens=100, cached_tokens=0) for i in range(10)]
+    requests = [request(i, prompt_tokens=100, requested_input_tokens=100, cached_tokens=0) for i in range(10)]
     telemetry = marks(prefix_hits_tokens_total=900)  # of somebody else's requests, as far as the answers go
-    assert judge(evidence(telemetry, said, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID
+    assert judge(evidence(telemetry, requests, traffic=traffic(Cache.COLD)))[0] is Verdict.VALID
 
 
 def test_an_engine_without_counters_leaves_the_cache_unknown():

@@ -134,8 +134,8 @@ def test_each_fault_is_seen_as_what_it_is(tmp_path: Path, fault: Fault, outcome:
 
 def test_an_empty_answer_has_a_finish_reason_and_no_token(tmp_path: Path):
     run, _ = served_run(tmp_path, VirtualEngine(faults={Fault.EMPTY: 1.0}))
-    seen = {(r.finish_reason, r.output_tokens, len(r.chunk_ns), r.status) for r in run.finished[0].requests}
-    assert seen == {("length", 0, 0, 200)}
+    answers = {(r.finish_reason, r.output_tokens, len(r.chunk_ns), r.status) for r in run.finished[0].requests}
+    assert answers == {("length", 0, 0, 200)}
 
 
 def test_short_answers_have_the_configured_length(tmp_path: Path):

@@ -65,10 +65,10 @@ class TestList:
 
     def test_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("list", "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert [one["name"] for one in found["presets"]] == list(preset_names())
-        assert {one["name"] for one in found["replays"]} == set(REPLAYS)
-        assert found["trace_formats"] == TRACE_FORMATS
+        listing = json.loads(capsys.readouterr().out)
+        assert [preset["name"] for preset in listing["presets"]] == list(preset_names())
+        assert {replay["name"] for replay in listing["replays"]} == set(REPLAYS)
+        assert listing["trace_formats"] == TRACE_FORMATS
 
     def test_every_workload_that_is_no_preset_is_described(self) -> None:
         assert {*preset_names(), *REPLAYS} <= set(workload_names())
@@ -88,11 +88,11 @@ class TestShow:
         assert run("show", "rag", "-n", "300", "--json") == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["sessions"] == shown["requests"] == 300
-        assert sum(one["count"] for one in shown["input_tokens"]["bins"]) == 300
+        assert sum(bar["count"] for bar in shown["input_tokens"]["bins"]) == 300
         assert sum(shown["arrivals"]["counts"]) == 200_000
         assert sum(shown["opening"]["counts"]) == 300
         assert len(shown["prefix_cache"]["points"]) == 12
-        assert {one["metric"]: one["met"] for one in shown["anchors"]}["input_p50"] is True
+        assert {anchor["metric"]: anchor["met"] for anchor in shown["anchors"]}["input_p50"] is True
         assert shown["anchors"][0]["value"] == shown["figures"]["input_p50"]
 
     def test_a_seed_fixes_every_figure(self, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ class TestSample:
         assert run("sample", trace, "-n", 30, "--tokenizer", tokenizer, "--out", path) == 0
         written = workload("sessions", {"path": str(path)})
         planned = plan_recorded(written, Tokenizer(tokenizer), Seed.of("1"), duration_s=20, count=99)
-        assert [one.offset_s for one in planned] == [float(second) for second in range(20)]
+        assert [session.offset_s for session in planned] == [float(second) for second in range(20)]
 
     def test_a_written_sample_can_be_shown(
         self, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -260,7 +260,7 @@ def test_every_mistake_is_one_line(
     arguments: tuple[str, ...], words: str, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = 3 if words.startswith("cannot write") else 2
-    assert run(*(str(tokenizer) if one == "TOKENIZER" else one for one in arguments)) == code
+    assert run(*(str(tokenizer) if argument == "TOKENIZER" else argument for argument in arguments)) == code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1

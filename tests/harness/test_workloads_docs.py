@@ -1,4 +1,4 @@
-"""docs/workloads.md says what the code does: its tables are made of the code, and its example runs."""
+"""docs/workloads.md matches the code: its tables follow from the code, and its example runs."""
 
 import json
 import re
@@ -80,9 +80,9 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_are_the_codes(name: str) -> None:
-    found = dict(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")))
+    blocks = dict(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")))
     wanted = TABLES[name]()
-    assert found[name] == wanted, f"put this between the comments of docs/workloads.md:\n{wanted}"
+    assert blocks[name] == wanted, f"put this between the comments of docs/workloads.md:\n{wanted}"
 
 
 @pytest.fixture

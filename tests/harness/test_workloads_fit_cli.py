@@ -1,4 +1,4 @@
-"""``bakeoff workloads fit``: what it prints, what it writes, and what it says of what cannot be fitted."""
+"""``bakeoff workloads fit``: what it prints and writes, and its messages about traces that cannot be fitted."""
 
 import json
 from functools import partial
@@ -35,7 +35,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own to run in, and few draws."""
+    """Run in a folder of its own, with few draws."""
     monkeypatch.setattr(workloads.fitting, "fit", partial(workloads.fitting.fit, budget=20_000))
     folder = tmp_path / "here"
     folder.mkdir()
@@ -65,24 +65,24 @@ def test_a_trace_becomes_a_preset(trace: Path, here: Path, tmp_path: Path, capsy
 def test_the_same_as_json(trace: Path, here: Path, capsys: pytest.CaptureFixture[str]):
     out = here / "named.toml"
     assert bakeoff("workloads", "fit", trace, "--json", "--out", out, "--name", "mine", "--max-rows", 300) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["path"] == str(out)
-    assert (found["requests"], found["sessions"]) == (300, 300)
-    assert found["candidates"][0]["arrival"]["process"] == found["arrival"]["process"]
-    assert {one["arrival"]["process"] for one in found["candidates"]} >= {"poisson", "gamma", "weibull"}
-    assert {one["name"] for one in found["distances"]} == {"input", "output", "gaps_s"}
-    figures = {one["name"]: one for one in found["figures"]}
+    fit = json.loads(capsys.readouterr().out)
+    assert fit["path"] == str(out)
+    assert (fit["requests"], fit["sessions"]) == (300, 300)
+    assert fit["candidates"][0]["arrival"]["process"] == fit["arrival"]["process"]
+    assert {candidate["arrival"]["process"] for candidate in fit["candidates"]} >= {"poisson", "gamma", "weibull"}
+    assert {distance["name"] for distance in fit["distances"]} == {"input", "output", "gaps_s"}
+    figures = {figure["name"]: figure for figure in fit["figures"]}
     assert figures["input_mean"]["tolerance"] == 0.18
     assert figures["gap_cv"]["tolerance"] == 0.26
     assert figures["gap_cv"]["difference"] == pytest.approx(
         figures["gap_cv"]["preset"] / figures["gap_cv"]["trace"] - 1
     )
-    assert found["poor"] == []
+    assert fit["poor"] == []
     assert read_preset(out).summary == "traffic like mine"
     assert str(trace.parent) not in out.read_text(encoding="utf-8")
 
 
-def test_a_poor_fit_is_no_failure_but_is_said(tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_poor_fit_is_reported_and_is_no_failure(tmp_path: Path, here: Path, capsys: pytest.CaptureFixture[str]):
     """Answers of one token: a preset draws none shorter than two."""
     file = tmp_path / "labels.csv"
     rows = [f"{number * 0.7 + number % 3 * 0.2:.3f},{100 + number % 90},1" for number in range(200)]
@@ -129,13 +129,13 @@ def test_mistakes_are_one_line(
 
 
 def test_no_file_is_overwritten_that_was_not_named(trace: Path, here: Path, capsys: pytest.CaptureFixture[str]):
-    kept = here / "mine.toml"
-    kept.write_text("mine", encoding="utf-8")
+    existing = here / "mine.toml"
+    existing.write_text("mine", encoding="utf-8")
     assert bakeoff("workloads", "fit", trace) == 2
     assert "mine.toml exists already" in capsys.readouterr().err
-    assert kept.read_text(encoding="utf-8") == "mine"
-    assert bakeoff("workloads", "fit", trace, "--out", kept) == 0
-    assert read_preset(kept).summary == "traffic like mine"
+    assert existing.read_text(encoding="utf-8") == "mine"
+    assert bakeoff("workloads", "fit", trace, "--out", existing) == 0
+    assert read_preset(existing).summary == "traffic like mine"
 
 
 def test_the_trace_itself_is_never_overwritten(trace: Path, capsys: pytest.CaptureFixture[str]):
@@ -147,10 +147,10 @@ def test_the_trace_itself_is_never_overwritten(trace: Path, capsys: pytest.Captu
 
 
 def test_a_fit_that_fails_leaves_the_old_file_whole(trace: Path, here: Path, capsys: pytest.CaptureFixture[str]):
-    kept = here / "kept.toml"
-    kept.write_text("mine", encoding="utf-8")
+    existing = here / "kept.toml"
+    existing.write_text("mine", encoding="utf-8")
     with trace.open("a", encoding="utf-8") as file:
         file.write("\n1e5,broken,7\n")
-    assert bakeoff("workloads", "fit", trace, "--out", kept) == 2
+    assert bakeoff("workloads", "fit", trace, "--out", existing) == 2
     assert "row 602" in capsys.readouterr().err
-    assert kept.read_text(encoding="utf-8") == "mine"
+    assert existing.read_text(encoding="utf-8") == "mine"

@@ -36,11 +36,11 @@ def tiny_model(folder: Path, tokenizer: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def tiny_engine(folder: Path, log: Path, **settings: Any) -> AsyncGenerator[str]:
-    """The reference engine serving it, with shared settings or options of its own; yields its address."""
+    """Serve it by the reference engine; ``settings`` are shared ones or its own options. Yields the address."""
     usual = {"dtype": "float32", "max_model_len": 16_384, "threads": 1, "num_blocks": 20_000}
-    given: dict[str, Any] = {**usual, **settings}
-    spec = {name: value for name, value in given.items() if name in EngineSpec.__struct_fields__}
-    own = {name: value for name, value in given.items() if name not in spec}
+    merged: dict[str, Any] = {**usual, **settings}
+    spec = {name: value for name, value in merged.items() if name in EngineSpec.__struct_fields__}
+    own = {name: value for name, value in merged.items() if name not in spec}
     made = engine("reference", Model("tiny", str(folder)), own, EngineSpec(**spec))
     launch = made.launch(pick_port())
     assert launch is not None

@@ -28,9 +28,9 @@ def serving(schedule: Schedule, **options: Any) -> Iterator[TruthServer]:
 
 def request(tokens: int = 4, *, chat: bool = False, **fields: Any) -> bytes:
     """A streamed request that asks for usage."""
-    said = {"messages": [{"role": "user", "content": "one two"}]} if chat else {"prompt": "one two three"}
+    prompt = {"messages": [{"role": "user", "content": "one two"}]} if chat else {"prompt": "one two three"}
     stream = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": tokens}
-    return posted("/v1/chat/completions" if chat else "/v1/completions", {**said, **stream, **fields})
+    return posted("/v1/chat/completions" if chat else "/v1/completions", {**prompt, **stream, **fields})
 
 
 def posted(path: str, body: Any, header: str = "") -> bytes:

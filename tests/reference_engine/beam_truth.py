@@ -1,4 +1,4 @@
-"""What Transformers finds when it searches beams, and how ours is held to it."""
+"""Beam search by Transformers, and the comparison of the engine's hypotheses with its."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ EXCUSED = 1e-4  # between the log-probabilities of the hypotheses in one place
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class ScoredHypothesis:
     """A hypothesis, its stop token included.
 
     Attributes:
@@ -23,7 +23,7 @@ class Found:
 
 
 @torch.inference_mode()
-def transformers_beams(model, prompt: list[int], params: SamplingParams) -> list[Found]:
+def transformers_beams(model, prompt: list[int], params: SamplingParams) -> list[ScoredHypothesis]:
     """All hypotheses that ``generate`` keeps for one prompt, best first."""
     beams, stops = params.beams, sorted(params.stop_token_ids)
     assert beams is not None
@@ -34,28 +34,34 @@ def transformers_beams(model, prompt: list[int], params: SamplingParams) -> list
         min_new_tokens=params.min_tokens or None, repetition_penalty=params.repetition_penalty, do_sample=False,
         eos_token_id=stops or None, pad_token_id=0, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    found: list[Found] = []
+    hypotheses: list[ScoredHypothesis] = []
     for tokens, score in zip(answer.sequences.tolist(), answer.sequences_scores.tolist(), strict=True):
-        told = tokens[len(prompt) :]
-        length = next((place + 1 for place, token in enumerate(told) if token in params.stop_token_ids), len(told))
-        found.append(Found(told[:length], score * length**beams.length_penalty))
-    return found
+        output = tokens[len(prompt) :]
+        length = next((place + 1 for place, token in enumerate(output) if token in params.stop_token_ids), len(output))
+        hypotheses.append(ScoredHypothesis(output[:length], score * length**beams.length_penalty))
+    return hypotheses
 
 
-def agreement(ours: list[Found], theirs: list[Found]) -> str:
+def agreement(actual: list[ScoredHypothesis], expected: list[ScoredHypothesis]) -> str:
     """``equal``; ``excused`` where each place is taken by hypotheses that rounding alone ranks; else ``different``."""
-    if [one.token_ids for one in ours] == [one.token_ids for one in theirs]:
+    if [hypothesis.token_ids for hypothesis in actual] == [hypothesis.token_ids for hypothesis in expected]:
         return "equal"
-    near = all(abs(a.log_prob - b.log_prob) <= EXCUSED for a, b in zip(ours, theirs, strict=True))
+    near = all(abs(a.log_prob - b.log_prob) <= EXCUSED for a, b in zip(actual, expected, strict=True))
     return "excused" if near else "different"
 
 
-def searched(llm, prompts: list[list[int]], params: SamplingParams) -> list[list[Found]]:
-    """The same by the engine, all prompts at once; the page tables are audited."""
+def searched(llm, prompts: list[list[int]], params: SamplingParams) -> list[list[ScoredHypothesis]]:
+    """The engine's hypotheses, all prompts at once; audits the page tables."""
     assert params.beams is not None
     answers = llm.generate(prompts, params, n=params.beams.width, ignore_eos=True)
     llm.engine.check_integrity()
-    return [[Found(one.token_ids, one.cumulative_logprob or 0.0) for one in answer.completions] for answer in answers]
+    return [
+        [
+            ScoredHypothesis(completion.token_ids, completion.cumulative_logprob or 0.0)
+            for completion in answer.completions
+        ]
+        for answer in answers
+    ]
 
 
 def beam_params(width: int, penalty: float, early, **sampling) -> SamplingParams:

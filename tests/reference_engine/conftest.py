@@ -135,7 +135,7 @@ def hf_greedy(model, prompt, length):
 
 @pytest.fixture
 def _default_interrupts():
-    """As in a terminal, whatever this process inherited."""
+    """Handle interrupts as in a terminal, whatever this process inherited."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, handler)
@@ -197,21 +197,21 @@ class Served:
 
 
 class ThreadCore:
-    """An engine on a thread of this process; what serves it is what serves one in a process of its own."""
+    """An engine on a thread of this process; the code that serves it also serves engines in processes of their own."""
 
     def __init__(self, config, loader):
-        self.socket, theirs = socket.socketpair()
+        self.socket, core_end = socket.socketpair()
         self.engine = None
 
         def load(config):
             self.engine, facts = loader(config)
             return self.engine, facts
 
-        self.thread = threading.Thread(target=core_loop.serve_engine, args=(theirs, load), name="engine", daemon=True)
+        self.thread = threading.Thread(target=core_loop.serve_engine, args=(core_end, load), name="engine", daemon=True)
         self.thread.start()
 
     def kill(self):
-        """Python has no way to; it ends when it has loaded."""
+        """Do nothing: Python cannot kill a thread, and this one ends when it has loaded."""
 
     async def ended(self):
         await asyncio.to_thread(self.thread.join, 20)

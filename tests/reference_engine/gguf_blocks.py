@@ -35,13 +35,13 @@ def random_blocks(name, rows, columns, seed=0, size=1.0):
 
 
 def truth(matrix):
-    """What the gguf library says that the blocks mean."""
+    """The values of the blocks according to the gguf library."""
     kind = gguf.GGMLQuantizationType[matrix.format.name]
     return torch.from_numpy(gguf.quants.dequantize(matrix.blocks.numpy(), kind))
 
 
 def requantised(source, target, *kinds):
-    """A GGUF file again, with its matrices in other types that gguf can write, by turns; its metadata stays."""
+    """Write a GGUF file again, with its matrices in alternating types that gguf can write; its metadata stays."""
     reader = open_gguf(source)
     numbers = itertools.cycle(gguf.GGMLQuantizationType[kind] for kind in kinds)
     with contextlib.closing(gguf.GGUFWriter(str(target), reader.fields["general.architecture"].contents())) as writer:

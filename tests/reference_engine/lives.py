@@ -53,8 +53,8 @@ class Life(RuleBasedStateMachine):
         )  # fmt: skip
         self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
-        self.live, self.made, self.counts, self.told, self.families = {}, 0, Counter(), {}, {}
-        self.num_told = Counter()
+        self.live, self.made, self.counts, self.beam_tokens, self.families = {}, 0, Counter(), {}, {}
+        self.num_reported = Counter()
         self.rng = random.Random(blocks)
 
     @rule(
@@ -72,11 +72,11 @@ class Life(RuleBasedStateMachine):
         sampling = choice | {"stop_token_ids": frozenset({1} if output % 5 == 0 else ())}
         if how is not None and n > 1 and self.policy != "static":
             sampling |= {"beams": BeamParams(n, n / 2, how), "stop_token_ids": frozenset({5})}
-        one = request(str(self.made), prompt, output, priority=priority, n=n, **sampling)
+        leader = request(str(self.made), prompt, output, priority=priority, n=n, **sampling)
         self.made += 1
         try:
-            family = [one, *one.siblings]
-            self.bench.add(one)
+            family = [leader, *leader.siblings]
+            self.bench.add(leader)
         except QueueFullError:
             self.counts["refused"] += 1
             return
@@ -91,16 +91,16 @@ class Life(RuleBasedStateMachine):
         self.drop(name)
 
     def drop(self, name):
-        one = self.live[name]
-        if one.sampling.beams is not None:
+        dropped = self.live[name]
+        if dropped.sampling.beams is not None:
             for member in self.families[name]:
                 del self.live[member.request_id]
-                self.told.pop(member.request_id, None)
+                self.beam_tokens.pop(member.request_id, None)
                 self.bench.engine.cancel(member.request_id)
             return
         if "/" in name and name not in self.bench.scheduler._requests:
             return  # not forked off yet: it goes with its leader
-        for member in (one, *one.siblings):
+        for member in (dropped, *dropped.siblings):
             del self.live[member.request_id]
         self.bench.engine.cancel(name)
 
@@ -118,9 +118,9 @@ class Life(RuleBasedStateMachine):
         engine, queues = self.bench.engine.core, self.bench.scheduler._queues
         engine.overlap = self.policy != "static" and self.rng.random() < 0.7
         if self.policy != "static" and self.rng.random() < 0.3:
-            for one in queues.running:
-                if one.sampling.beams is None and not one.siblings and self.rng.random() < 0.5:
-                    one.draft_token_ids = self.runner.guess(one, self.rng)
+            for request in queues.running:
+                if request.sampling.beams is None and not request.siblings and self.rng.random() < 0.5:
+                    request.draft_token_ids = self.runner.guess(request, self.rng)
 
     def step(self):
         self.choose()
@@ -137,46 +137,48 @@ class Life(RuleBasedStateMachine):
             released=self.released(), settled=self.settled(), robbed=self.settled(robbed=True),
         )  # fmt: skip
         for output in report.outputs:
-            one = self.live[output.request_id]
-            if one.sampling.beams is not None:
-                self.listen(one, output)
+            request = self.live[output.request_id]
+            if request.sampling.beams is not None:
+                self.listen(request, output)
                 continue
-            known = one.token_ids[: one.prompt_len + self.num_told[output.request_id]]
-            assert output.token.token_id == next_token(beginnings(known), VOCABULARY, one.request_id)
-            self.num_told[output.request_id] += 1
+            known_ids = request.token_ids[: request.prompt_len + self.num_reported[output.request_id]]
+            assert output.token.token_id == next_token(beginnings(known_ids), VOCABULARY, request.request_id)
+            self.num_reported[output.request_id] += 1
             if output.finish_reason:
                 del self.live[output.request_id]
         assert report.outputs or report.computed_tokens or report.preemptions or not self.live
 
-    def listen(self, one, output):
-        """A search tells what it would have told alone."""
-        told = self.told.setdefault(one.request_id, [])
-        told.append(output.token.token_id)
+    def listen(self, request, output):
+        """A search reports the tokens that it would have reported alone."""
+        tokens = self.beam_tokens.setdefault(request.request_id, [])
+        tokens.append(output.token.token_id)
         if output.finish_reason:
-            members = self.families[one.request_id]
-            assert told == search(one.token_ids[: one.prompt_len], one.sampling)[members.index(one)]
-            assert output.finish_reason == ("stop" if told[-1] == 5 else "length")
+            members = self.families[request.request_id]
+            assert tokens == search(request.token_ids[: request.prompt_len], request.sampling)[members.index(request)]
+            assert output.finish_reason == ("stop" if tokens[-1] == 5 else "length")
             self.counts["searched"] += 1
-            del self.live[one.request_id], self.told[one.request_id]
+            del self.live[request.request_id], self.beam_tokens[request.request_id]
 
     def settled(self, *, robbed=False):
         """Beams that wait for others, or those of them that have lost their blocks."""
         queues = self.bench.scheduler._queues
-        ids = {one.request_id for one in queues.waiting} if robbed else self.live.keys()
+        ids = {request.request_id for request in queues.waiting} if robbed else self.live.keys()
         return len(queues.paused & ids)
 
     def released(self):
-        kept = self.bench.scheduler.cache._blocks
-        return sum(table.blocks.count(-1) for name in self.live.keys() & kept for table in kept[name].tables)
+        page_tables = self.bench.scheduler.cache._blocks
+        return sum(
+            table.blocks.count(-1) for name in self.live.keys() & page_tables for table in page_tables[name].tables
+        )
 
     @invariant()
     def audited(self):
         if hasattr(self, "bench"):
             self.bench.engine.check_integrity()
-            assert sum(one.width for one in self.bench.scheduler._queues.running) <= self.seqs
+            assert sum(request.width for request in self.bench.scheduler._queues.running) <= self.seqs
 
     def teardown(self):
-        """Left alone, every request ends, and every block is free."""
+        """Without further requests, every request ends, and every block is free."""
         if not hasattr(self, "bench"):
             return
         patience = 0
@@ -185,7 +187,7 @@ class Life(RuleBasedStateMachine):
             patience += 1
             assert patience < 3000, "a request never ends"
         assert not self.live
-        assert not self.told
+        assert not self.beam_tokens
         assert [group.pool.num_used for group in self.bench.groups] == [0] * len(self.bench.groups)
         assert not any(group.host.num_used for group in self.bench.groups if group.host)
 

@@ -50,10 +50,10 @@ class NaiveStep:
         rows: list[torch.Tensor] = []
         for span in self._spans:
             for position in range(span.start, span.end):
-                seen = [at for at in range(position + 1) if sees(visible, position, at)]
-                blocks = sorted({at // size for at in seen})
+                positions = [at for at in range(position + 1) if sees(visible, position, at)]
+                blocks = sorted({at // size for at in positions})
                 keys, values = store.read(torch.tensor([span.tables[group][i] for i in blocks], device=storage.device))
-                places = [blocks.index(at // size) * size + at % size for at in seen]
+                places = [blocks.index(at // size) * size + at % size for at in positions]
                 rows.append(_attend_one(query[len(rows)], keys[places].float(), values[places].float(), factor))
         return torch.stack(rows).flatten(1).to(query.dtype)
 

@@ -177,7 +177,7 @@ def config_of(raw) -> ModelConfig:
 
 
 def with_tokenizer(folders, source):
-    """The folders, which get the tokenizer of a checkpoint."""
+    """Copy the tokenizer of a checkpoint into the folders; returns them."""
     for folder in folders:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(source / name, folder / name)

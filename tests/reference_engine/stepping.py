@@ -64,8 +64,8 @@ class Bench:
         self.engine = BeamSearchEngine(core, clock=lambda: self.now)
 
     def add(self, *requests):
-        for one in requests:
-            self.engine.add(one)
+        for request in requests:
+            self.engine.add(request)
 
     def step(self):
         self.check_short_cut()
@@ -74,13 +74,17 @@ class Bench:
         return report
 
     def check_short_cut(self):
-        """Where the planner knows the step without deciding anything, it is the one that it would decide on."""
-        one = self.scheduler
-        if isinstance(one, StaticScheduler):
+        """Where the planner predicts a step without deciding anything, deciding gives the same step."""
+        scheduler = self.scheduler
+        if isinstance(scheduler, StaticScheduler):
             return  # it decides on every step
-        soon = None if may_admit(one._queues, one._rules) else plain_decodes(one._queues, one.cache, one._rules)
+        soon = (
+            None
+            if may_admit(scheduler._queues, scheduler._rules)
+            else plain_decodes(scheduler._queues, scheduler.cache, scheduler._rules)
+        )
         if soon is not None:
-            assert soon == draft_step(one._queues, one.cache, one._rules)
+            assert soon == draft_step(scheduler._queues, scheduler.cache, scheduler._rules)
             self.short_cuts += 1
 
     def steps(self, count):
@@ -144,24 +148,24 @@ class RememberingRunner:
         pending = [chunk.request.sampling for chunk in step.chunks if chunk.request.num_pending]
         assert not any(sampling.needs_host for sampling in pending)
         self.drawn_pending += sum(not sampling.is_greedy for sampling in pending)
-        known = [beginnings([*self.token_ids(chunk.request), *chunk.drafts]) for chunk in step.chunks]
-        for chunk, expected in zip(step.chunks, known, strict=True):
-            one = chunk.request
-            assert chunk.end < one.prompt_len + one.sampling.max_tokens, "the last token is never fed back"
+        numbers = [beginnings([*self.token_ids(chunk.request), *chunk.drafts]) for chunk in step.chunks]
+        for chunk, expected in zip(step.chunks, numbers, strict=True):
+            request = chunk.request
+            assert chunk.end < request.prompt_len + request.sampling.max_tokens, "the last token is never fed back"
             for slot, position in self.places(chunk, range(chunk.start, chunk.end)):
                 self.slots[slot] = expected[position]
-        for chunk, expected in zip(step.chunks, known, strict=True):
+        for chunk, expected in zip(step.chunks, numbers, strict=True):
             for slot, position in self.places(chunk, range(chunk.end)):
                 assert self.slots.get(slot) == expected[position], (
                     f"{chunk.request.request_id} reads what is not its own"
                 )
         results = [
             (SampledToken(0, candidates=candidates(chunk.request.token_ids)),)
-            if one.sampling.num_candidates
-            else self.verified(chunk, expected, one)
-            for chunk, expected in zip(step.chunks, known, strict=True)
+            if sequence.sampling.num_candidates
+            else self.verified(chunk, expected, sequence)
+            for chunk, expected in zip(step.chunks, numbers, strict=True)
             if chunk.is_sampled
-            for one in chunk.request.output_sequences
+            for sequence in chunk.request.output_sequences
         ]
         return Collected(results)
 
@@ -169,16 +173,16 @@ class RememberingRunner:
         """All tokens of a request, those that are still in flight among them."""
         return [*request.token_ids, *([self.sampled[request]] if request.num_pending else [])]
 
-    def verified(self, chunk, numbers, one):
+    def verified(self, chunk, numbers, sequence):
         """The drafts that are right, and the token behind them, each drawn with the next number of its request."""
-        assert one.num_sampled == self.num_sampled[one]
+        assert sequence.num_sampled == self.num_sampled[sequence]
         tokens = []
         for last in range(len(numbers) - len(chunk.drafts), len(numbers) + 1):
-            tokens.append(next_token(numbers[:last], self.vocabulary, one.request_id))
+            tokens.append(next_token(numbers[:last], self.vocabulary, sequence.request_id))
             if last == len(numbers) or tokens[-1] != chunk.drafts[len(tokens) - 1]:
                 break
-        self.sampled[one] = tokens[-1]
-        self.num_sampled[one] += len(tokens)
+        self.sampled[sequence] = tokens[-1]
+        self.num_sampled[sequence] += len(tokens)
         if chunk.drafts:
             self.drafts.update(accepted=len(tokens) - 1, rejected=len(chunk.drafts) + 1 - len(tokens))
         return tuple(map(SampledToken, tokens))
@@ -214,7 +218,7 @@ def beginnings(token_ids):
 
 
 def next_token(numbers, vocabulary, name=""):
-    """Siblings, whose names hold a slash, go ways of their own."""
+    """Siblings, whose names contain a slash, diverge."""
     return (numbers[-1] + (int(name.split("/")[1]) if "/" in name else 0)) % vocabulary
 
 
@@ -232,4 +236,4 @@ def search(prompt, params):
         rules.advance(
             [candidates([*prompt, *(token.token_id for token in beam.tokens)]) for beam in rules.beams]
         )  # fmt: skip
-    return [[token.token_id for token in one.tokens] for one in rules.hypotheses]
+    return [[token.token_id for token in hypothesis.tokens] for hypothesis in rules.hypotheses]

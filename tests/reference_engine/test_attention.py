@@ -40,8 +40,8 @@ def spread_blocks(lengths):
     return [[order.pop() for _ in range(count)] for count in needed]
 
 
-def both(spans, dtype=torch.float32, seed=0, visible=EVERYTHING):
-    """The same history and the same step through the fast backend and the naive twin."""
+def outputs_of(spans, dtype=torch.float32, seed=0, visible=EVERYTHING):
+    """Outputs of the fast backend and of the naive twin, for the same step after the same history."""
     torch.manual_seed(seed)
     fast_store, naive_store = storage(dtype=dtype, visible=visible), storage(dtype=dtype, visible=visible)
     for fast, naive in zip(parts_of(fast_store), parts_of(naive_store), strict=True):
@@ -50,8 +50,8 @@ def both(spans, dtype=torch.float32, seed=0, visible=EVERYTHING):
     tokens = random_tokens(sum(span.length for span in spans), dtype)
     fast = TorchAttention(fast_store).begin_step(spans).attend(1, *tokens)
     naive = NaiveAttention(naive_store).begin_step(spans).attend(1, *tokens)
-    for ours, theirs in zip(parts_of(fast_store), parts_of(naive_store), strict=True):
-        assert torch.equal(ours, theirs)
+    for part, naive_part in zip(parts_of(fast_store), parts_of(naive_store), strict=True):
+        assert torch.equal(part, naive_part)
     return fast, naive
 
 
@@ -67,14 +67,14 @@ def test_any_mix_of_chunks_and_decodes_equals_the_naive_twin(shape, seed):
     torch.manual_seed(seed)
     blocks = spread_blocks([start + length for start, length in shape])
     spans = [Span([held], start, length) for held, (start, length) in zip(blocks, shape, strict=True)]
-    fast, naive = both(spans, seed=seed)
+    fast, naive = outputs_of(spans, seed=seed)
     torch.testing.assert_close(fast, naive, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length", [127, 128, 129, 300])
 def test_long_chunks_are_tiled_without_a_seam(length):
     (blocks,) = spread_blocks([length + 5])
-    fast, naive = both([Span([blocks], 5, length)])
+    fast, naive = outputs_of([Span([blocks], 5, length)])
     torch.testing.assert_close(fast, naive, atol=1e-5, rtol=1e-5)
 
 
@@ -83,13 +83,13 @@ def test_decodes_of_very_different_length_do_not_share_a_padded_batch():
     spans = [Span([held], end - 1, 1) for held, end in zip(spread_blocks(ends), ends, strict=True)]
     step = TorchAttention(storage()).begin_step(spans)
     assert [batch.rows for batch in step._groups[0].batches] == [slice(0, 2), slice(2, 4)]
-    fast, naive = both(spans)
+    fast, naive = outputs_of(spans)
     torch.testing.assert_close(fast, naive, atol=1e-5, rtol=1e-5)
 
 
 def test_bf16_stays_close_to_the_float32_twin():
     spans = [Span([held], 20, 1) for held in spread_blocks([21, 21])] + [Span(spread_blocks([30]), 10, 20)]
-    fast, naive = both(spans, dtype=torch.bfloat16)
+    fast, naive = outputs_of(spans, dtype=torch.bfloat16)
     torch.testing.assert_close(fast.float(), naive.float(), atol=0.03, rtol=0.03)
 
 
@@ -113,7 +113,7 @@ def test_windows_and_sinks_equal_the_naive_twin_without_the_blocks_that_were_giv
         for index in visible.out_of_window_blocks(start, BLOCK):
             held[index] = RELEASED
         spans.append(Span([held], start, length))
-    fast, naive = both(spans, seed=seed, visible=visible)
+    fast, naive = outputs_of(spans, seed=seed, visible=visible)
     torch.testing.assert_close(fast, naive, atol=1e-5, rtol=1e-5)
 
 
@@ -132,6 +132,6 @@ def test_values_inside_keys_and_shared_layers_equal_the_naive_twin(shape):
         assert store.bytes == store.stores[0].parts[0].nbytes
         step = backend(store).begin_step(spans)
         outputs.append([step.attend(0, query, key[:, :1], None, 0.2), step.attend(1, query, None, None, 0.2)])
-    for ours, theirs in zip(*outputs, strict=True):
-        assert ours.shape == (query.shape[0], HEADS * 5)
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    for actual, expected in zip(*outputs, strict=True):
+        assert actual.shape == (query.shape[0], HEADS * 5)
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)

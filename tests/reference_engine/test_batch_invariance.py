@@ -37,7 +37,7 @@ SIZE = 4  # tokens of a block
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    """Few tokens then fill several, and the interpreter has less to do."""
+    """Small tiles, so that few tokens fill several and the interpreter has less to do."""
     monkeypatch.setattr(paged_attention, "_MAX_KEYS", 16)
     monkeypatch.setattr(paged_attention, "_INVARIANT_ROWS", 16)
     monkeypatch.setattr(invariant_products, "_TILE_ROWS", 32)
@@ -88,7 +88,7 @@ def test_attention_to_the_same_tokens_has_the_same_bits(visible, kind):
     query, key, value = torch.randn(50, 5, 16).split([3, 1, 1], dim=1)
 
     def attended(*shape):
-        """Of the first span, whose tokens have rows of their own; the other sequence's rows are random."""
+        """The output of the first span, whose tokens have rows of their own; the other sequence's rows are random."""
         tables = [table, *[other] * (len(shape) - 1)]
         spans = [Span([blocks], *part) for blocks, part in zip(tables, shape, strict=True)]
         (start, length), more = shape[0], sum(length for _, length in shape[1:])
@@ -154,7 +154,7 @@ def compute(executor, *parts):
     ],
 )
 def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dtype, kind, tmp_path, save_checkpoint):
-    """Alone and at once, and beside others, in pieces, with what another sequence computed."""
+    """Computed alone and at once, or beside others, in pieces, on blocks that another sequence computed."""
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name, **changes)))
     settings = {"dtype": dtype, "block_size": SIZE, "num_blocks": 100, "max_num_seqs": 2, "max_model_len": 96}
     config = engine_config(checkpoint.path, batch_invariant=True, kv_cache_dtype=kind, **settings)
@@ -174,14 +174,14 @@ def test_logits_of_a_sequence_have_the_same_bits_in_any_batch(name, changes, dty
 
     leader, follower = Sequence(first, tables(len(first))), Sequence(second, tables(len(second)))
     compute(executor, (leader, 2 * SIZE + 1))
-    for mine, theirs in zip(follower.tables, leader.tables, strict=True):
-        mine[:2] = theirs[:2]
+    for table, leader_table in zip(follower.tables, leader.tables, strict=True):
+        table[:2] = leader_table[:2]
     follower.computed = 2 * SIZE
     for lengths in ((15, 2), (1, 1), (9, 1)):
         compute(executor, *zip((leader, follower), lengths, strict=True))
-    for ours, theirs in zip((leader, follower), alone, strict=True):
-        assert ours.computed == len(ours.tokens)
-        assert all(torch.equal(row, theirs.logits[place]) for place, row in ours.logits.items())
+    for sequence, expected in zip((leader, follower), alone, strict=True):
+        assert sequence.computed == len(sequence.tokens)
+        assert all(torch.equal(row, expected.logits[place]) for place, row in sequence.logits.items())
 
 
 def test_what_depends_on_the_batch_is_refused_with_what_to_do(checkpoint_dir):

@@ -28,8 +28,10 @@ def run(model, params, max_tokens):
     rules = BeamSearch(params, frozenset({STOP}), max_tokens)
     while rules.beams:
         before = rules.beams
-        extensions = rules.advance([ways(model, [token.token_id for token in one.tokens]) for one in rules.beams])
-        assert [(*before[one.parent].tokens, one.token) for one in extensions] == [one.tokens for one in rules.beams]
+        extensions = rules.advance([ways(model, [token.token_id for token in beam.tokens]) for beam in rules.beams])
+        assert [(*before[beam.parent].tokens, beam.token) for beam in extensions] == [
+            beam.tokens for beam in rules.beams
+        ]
         assert len(rules.beams) <= params.width
     return rules
 
@@ -50,7 +52,7 @@ def test_where_every_beam_is_kept_the_likeliest_answer_of_all_is_found(model):
                 places = range(length)
                 every.append(sum(model[i][tokens[i - 1] if i else 0][tokens[i]] for i in places))
     rules = run(model, BeamParams(len(every), 0.0, "never"), 4)
-    assert [one.log_prob for one in rules.hypotheses] == pytest.approx(sorted(every, reverse=True))
+    assert [hypothesis.log_prob for hypothesis in rules.hypotheses] == pytest.approx(sorted(every, reverse=True))
 
 
 @given(
@@ -62,11 +64,11 @@ def test_where_every_beam_is_kept_the_likeliest_answer_of_all_is_found(model):
 )
 def test_hypotheses_end_differ_and_stand_in_order(model, width, penalty, early, length):
     rules = run(model, BeamParams(width, penalty, early), length)
-    told = [tuple(token.token_id for token in one.tokens) for one in rules.hypotheses]
-    scores = [one.log_prob / len(one.tokens) ** penalty for one in rules.hypotheses]
-    assert len(set(told)) == len(told) == width
+    answers = [tuple(token.token_id for token in hypothesis.tokens) for hypothesis in rules.hypotheses]
+    scores = [hypothesis.log_prob / len(hypothesis.tokens) ** penalty for hypothesis in rules.hypotheses]
+    assert len(set(answers)) == len(answers) == width
     assert scores == sorted(scores, reverse=True)
-    for hypothesis, tokens in zip(rules.hypotheses, told, strict=True):
+    for hypothesis, tokens in zip(rules.hypotheses, answers, strict=True):
         assert STOP not in tokens[:-1]
         stopped = rules.finish_reason(hypothesis) is FinishReason.STOP
         assert stopped == (tokens[-1] == STOP)
@@ -90,17 +92,17 @@ def bench(**settings):
 
 
 def answers_of(reports):
-    told = {}
-    for output in (one for report in reports for one in report.outputs):
-        told.setdefault(output.request_id, []).append(output.token.token_id)
-    return told
+    answers = {}
+    for output in (output for report in reports for output in report.outputs):
+        answers.setdefault(output.request_id, []).append(output.token.token_id)
+    return answers
 
 
 def test_all_tokens_come_out_when_the_search_is_over_and_beams_share_what_they_can():
-    one, engine = searching(prompt=9, output=12), bench()
-    reports = engine.finish(one)
+    leader, engine = searching(prompt=9, output=12), bench()
+    reports = engine.finish(leader)
     assert [bool(report.outputs) for report in reports] == [False] * (len(reports) - 1) + [True]
-    best = search([1] * 9, one.sampling)
+    best = search([1] * 9, leader.sampling)
     assert list(answers_of(reports).values()) == best
     assert [output.finish_reason is not None for output in reports[-1].outputs].count(True) == 3
     assert reports[-1].prompt_tokens == 3 * 9
@@ -110,30 +112,30 @@ def test_all_tokens_come_out_when_the_search_is_over_and_beams_share_what_they_c
 
 
 def test_a_search_ends_where_the_cache_holds_but_one_of_its_beams():
-    one, engine = searching(prompt=9, output=12, width=4), bench(blocks=5)
-    reports = engine.finish(one)
-    assert list(answers_of(reports).values()) == search([1] * 9, one.sampling)
+    leader, engine = searching(prompt=9, output=12, width=4), bench(blocks=5)
+    reports = engine.finish(leader)
+    assert list(answers_of(reports).values()) == search([1] * 9, leader.sampling)
     assert sum(report.preemptions for report in reports) > 12
 
 
 def test_time_to_the_first_token_is_that_of_the_result():
-    one, engine = searching(output=4), bench()
-    engine.add(one)
+    leader, engine = searching(output=4), bench()
+    engine.add(leader)
     for now in range(1, 9):
         engine.now = float(now)
         report = engine.step()
         if report.outputs:
             break
     phases = [output.phases for output in report.outputs if output.phases]
-    assert [(one.prefill_s, one.decode_s, one.e2e_s) for one in phases] == [(0.0, now - 1.0, now)] * 3
+    assert [(phase.prefill_s, phase.decode_s, phase.e2e_s) for phase in phases] == [(0.0, now - 1.0, now)] * 3
     assert {output.gap_s for output in report.outputs} == {None}
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("name", ["a", "a/1"])
 def test_a_search_is_cancelled_as_a_whole(steps, name):
-    one, other, engine = searching(output=9), request("b", 3, 9), bench()
-    engine.add(one, other)
+    leader, other, engine = searching(output=9), request("b", 3, 9), bench()
+    engine.add(leader, other)
     engine.steps(steps)
     engine.engine.cancel(name)
     report = engine.step()
@@ -154,13 +156,13 @@ def test_a_search_waits_until_there_are_seats_for_all_its_beams():
 @pytest.mark.parametrize(("blocks", "tokens", "first"), [(6, 4, 1), (6, 7, 3), (7, 4, 0), (7, 7, 5), (8, 5, 5)])
 def test_who_takes_the_seat_of_a_beam_keeps_it(blocks, tokens, first):
     engine, prompt = bench(seqs=3, blocks=blocks, tokens=tokens), [first, 1, 2, 3, 4, 5, 1, 2]
-    one = request("a", prompt, 14, beams=BeamParams(3))
-    members = (one, *one.siblings)
-    engine.add(one)
+    leader = request("a", prompt, 14, beams=BeamParams(3))
+    members = (leader, *leader.siblings)
+    engine.add(leader)
     reports = engine.finish(*(request(f"x{number}", 1, 5) for number in range(3)))
     assert max(report.running for report in reports) == 3
-    told = answers_of(reports)
-    assert [told[member.request_id] for member in members] == search(prompt, one.sampling)
+    answers = answers_of(reports)
+    assert [answers[member.request_id] for member in members] == search(prompt, leader.sampling)
 
 
 @pytest.mark.parametrize(("window", "size", "tokens"), [(5, 2, 4), (5, 2, 6), (7, 1, 4), (7, 2, 6)])
@@ -169,8 +171,8 @@ def test_behind_windows_beams_that_wait_make_room_for_those_that_do_not(window, 
     runner = RememberingRunner(size, 2, sees)
     engine = Bench(runner, blocks=blocks, size=size, seqs=4, tokens=tokens, visible=sees)
     engine.engine.core.limits = Limits(1000, 1000, size, 10_000, 4)  # blocks come free again
-    one = request("a", 20, 20, beams=BeamParams(3))
-    engine.add(one)
+    leader = request("a", 20, 20, beams=BeamParams(3))
+    engine.add(leader)
     reports = list(
         itertools.takewhile(lambda report: report.running + report.waiting, (engine.step() for _ in range(2000)))
     )
@@ -187,7 +189,10 @@ def test_as_many_requests_as_beams_or_it_is_our_mistake():
 def beams_of(logits, **sampling):
     params = SamplingParams(max_tokens=5, beams=BeamParams(2), **sampling)
     (token,) = sample(logits, [Request("a", [0, 1], params)])
-    return {one.token.token_id: (one.log_prob, one.token.logprob, one.token.alternatives) for one in token.candidates}
+    return {
+        candidate.token.token_id: (candidate.log_prob, candidate.token.logprob, candidate.token.alternatives)
+        for candidate in token.candidates
+    }
 
 
 def test_the_sampler_gives_the_best_continuations_after_penalties_and_reports_what_the_model_said():
@@ -221,7 +226,7 @@ def test_offline_the_best_come_first_with_their_log_probabilities(checkpoint_dir
     params = SamplingParams(max_tokens=8, beams=BeamParams(4))
     (two,), (four,) = (llm.generate(["hello"], params, n=n, ignore_eos=True) for n in (2, 4))
     assert two.completions == four.completions[:2]
-    sums = [one.cumulative_logprob for one in four.completions]
+    sums = [completion.cumulative_logprob for completion in four.completions]
     assert sums == sorted(sums, reverse=True)
     greedy = SamplingParams(max_tokens=8, temperature=0.0, logprobs=0)
     (alone,) = llm.generate(["hello"], greedy, ignore_eos=True)

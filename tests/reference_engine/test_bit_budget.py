@@ -43,8 +43,8 @@ def test_divergences_are_those_of_the_model_with_one_layer_quantised(checkpoint_
                 weight.copy_(rounded.dequantised())
                 numbers += rounded.nbytes
             p, q = (
-                torch.cat([each(torch.tensor([piece])).logits[0] for piece in PIECES]).log_softmax(-1)
-                for each in (plain, model)
+                torch.cat([network(torch.tensor([piece])).logits[0] for piece in PIECES]).log_softmax(-1)
+                for network in (plain, model)
             )
         expected = float((p.exp() * (p - q)).sum(-1).mean())
         assert costs[index][name].divergence == pytest.approx(expected, rel=1e-3)

@@ -128,9 +128,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool = BlockPool(blocks, size)
         self.tables = [BlockTable(self.pool) for _ in range(4)]
 
-    @rule(which=st.integers(0, 3), tokens=st.integers(0, 60))
-    def grow(self, which, tokens):
-        table = self.tables[which]
+    @rule(index=st.integers(0, 3), tokens=st.integers(0, 60))
+    def grow(self, index, tokens):
+        table = self.tables[index]
         before = list(table.blocks)
         if table.missing(table.capacity_tokens, tokens) <= self.pool.num_free:
             table.make_writable(table.capacity_tokens, tokens)
@@ -140,9 +140,9 @@ class PoolMachine(RuleBasedStateMachine):
                 table.make_writable(table.capacity_tokens, tokens)
             assert list(table.blocks) == before
 
-    @rule(which=st.integers(0, 3))
-    def clear(self, which):
-        self.tables[which].clear()
+    @rule(index=st.integers(0, 3))
+    def clear(self, index):
+        self.tables[index].clear()
 
     @invariant()
     def nothing_lost(self):

@@ -29,8 +29,8 @@ def _no_kernel(monkeypatch):
 
 @EVERY_FORMAT
 def test_numbers_and_sizes_are_ggmls(name):
-    kind, ours = gguf.GGMLQuantizationType[name], FORMATS[name]
-    assert (ours.number, ours.elements, ours.bytes) == (int(kind), *gguf.GGML_QUANT_SIZES[kind])
+    kind, block_format = gguf.GGMLQuantizationType[name], FORMATS[name]
+    assert (block_format.number, block_format.elements, block_format.bytes) == (int(kind), *gguf.GGML_QUANT_SIZES[kind])
 
 
 @EVERY_FORMAT
@@ -45,15 +45,15 @@ def test_blocks_mean_what_the_gguf_library_says(name, rows, blocks, seed):
         assert torch.equal(matrix.to(CPU, dtype).dequantised(), expected.to(dtype))
 
 
-def assert_is_product(found, rows, matrix, bias=None):
+def assert_is_product(product, rows, matrix, bias=None):
     """No further from the exact product than sums in float32 are, and in bf16 rounded weights and results."""
     weight = truth(matrix).double()
     exact = linear(rows.double(), weight, None if bias is None else bias.double())
-    step = 2e-6 if found.dtype == torch.float32 else 2**-8
+    step = 2e-6 if product.dtype == torch.float32 else 2**-8
     bound = step * (linear(rows.double().abs(), weight.abs()) + exact.abs())
-    assert found.shape == exact.shape
-    assert found.dtype == rows.dtype
-    assert ((found.double() - exact).abs() <= bound).all()
+    assert product.shape == exact.shape
+    assert product.dtype == rows.dtype
+    assert ((product.double() - exact).abs() <= bound).all()
 
 
 @EVERY_FORMAT
@@ -158,7 +158,7 @@ def test_matrices_of_mixed_formats_are_one_product(kinds, products, biased):
         torch.randn(40, 256) if kind == "plain" else random_blocks(kind, 8 * (i + 3), 256, seed=i)
         for i, kind in enumerate(kinds.split())
     ]
-    plain = torch.cat([one if isinstance(one, torch.Tensor) else truth(one) for one in matrices])
+    plain = torch.cat([matrix if isinstance(matrix, torch.Tensor) else truth(matrix) for matrix in matrices])
     bias = torch.randn(plain.shape[0]) if biased else None
     joined = make_joined(matrices, bias)
     assert (len(joined._linears) if isinstance(joined, JoinedLinear) else 1) == products

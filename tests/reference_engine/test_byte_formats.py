@@ -312,9 +312,9 @@ def pair(tmp_path, checkpoint_dir):
 def test_a_model_generates_the_tokens_of_its_dequantised_twin(pair, case, twin_quantization):
     """The twin of W8A8 rounds its weights to the same codes again, and its activations as well."""
     quantised, twin = pair(case)
-    ours, plain = open_checkpoint(quantised).weights, open_checkpoint(twin).weights
-    assert set(ours.names()) == set(plain.names())
-    assert all(torch.equal(ours.get(name), plain.get(name)) for name in plain.names())
+    stored, plain = open_checkpoint(quantised).weights, open_checkpoint(twin).weights
+    assert set(stored.names()) == set(plain.names())
+    assert all(torch.equal(stored.get(name), plain.get(name)) for name in plain.names())
     assert tokens_of(quantised, quantization="stored") == tokens_of(twin, quantization=twin_quantization)
 
 

@@ -97,10 +97,10 @@ def test_early_files_of_compressed_tensors():
     parts = files.pack_quantized(drawn) | {"weight_zero_point": zeros, "weight_g_idx": torch.full((64,), -1)}
     form = format_of({"compression_config": compressed("pack-quantized", symmetric=False)}, "x")
     assert torch.equal(form.decode(MODULE, parts).dequantised(), drawn.weight)
-    one = format_of({"quantization_config": compressed("int-quantized", num_bits=8, strategy="tensor")}, "x")
+    early_form = format_of({"quantization_config": compressed("int-quantized", num_bits=8, strategy="tensor")}, "x")
     codes = torch.tensor([[-128, 127], [3, 0]], dtype=torch.int8)
     parts = {"weight": codes, "weight_scale": torch.tensor([0.5])}
-    assert torch.equal(one.decode(MODULE, parts).dequantised(), codes * 0.5)
+    assert torch.equal(early_form.decode(MODULE, parts).dequantised(), codes * 0.5)
 
 
 def test_a_zero_point_of_0_in_version_1_of_gptq_is_read_but_not_written():
@@ -155,15 +155,15 @@ def test_what_a_format_cannot_hold_is_refused():
 
 
 def test_transformers_reads_the_settings():
-    ours = integer_format("gptq", IntegerScheme(8, 64, symmetric=False, act_order=True)).config()
-    theirs = GPTQConfig.from_dict(ours)
-    assert (theirs.bits, theirs.group_size, theirs.sym, theirs.desc_act) == (8, 64, False, True)
-    assert theirs.format == "gptq_v2"
-    theirs = AwqConfig.from_dict(
+    settings = integer_format("gptq", IntegerScheme(8, 64, symmetric=False, act_order=True)).config()
+    config = GPTQConfig.from_dict(settings)
+    assert (config.bits, config.group_size, config.sym, config.desc_act) == (8, 64, False, True)
+    assert config.format == "gptq_v2"
+    config = AwqConfig.from_dict(
         integer_format("awq", IntegerScheme(4, None, symmetric=False), plain=["v_proj"]).config()
     )
-    assert (theirs.bits, theirs.group_size, theirs.zero_point) == (4, -1, True)
-    assert (theirs.format, theirs.modules_to_not_convert) == ("gemm", ["v_proj"])
+    assert (config.bits, config.group_size, config.zero_point) == (4, -1, True)
+    assert (config.format, config.modules_to_not_convert) == ("gemm", ["v_proj"])
 
 
 def test_modules_that_stay_plain():

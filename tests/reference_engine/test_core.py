@@ -292,7 +292,7 @@ def test_who_would_wait_where_nobody_may_is_refused_before_and_by_the_engine(fak
 
 
 class SlowGrammars:
-    """Compiles when it is told to."""
+    """Compiles when the test lets it."""
 
     def __init__(self):
         self.compiled, self.started, self.entered, self.go = set(), [], threading.Event(), threading.Event()

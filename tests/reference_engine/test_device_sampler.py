@@ -26,9 +26,9 @@ VOCABULARY = 700
 
 
 def request(output=0, **params):
-    one = Request(f"r{next(NUMBERS)}", [1], SamplingParams(max_tokens=999, **params))
-    one.token_ids += [3] * output
-    return one
+    sequence = Request(f"r{next(NUMBERS)}", [1], SamplingParams(max_tokens=999, **params))
+    sequence.token_ids += [3] * output
+    return sequence
 
 
 def on_host(logits, requests):
@@ -44,12 +44,12 @@ def on_device(logits, requests):
     return tokens.tolist()
 
 
-def tokens_nearby(scores, one):
-    """What the sampler on the host draws with uniform numbers just below and above the request's."""
-    number = uniforms([one.sampling.seed], [one.num_sampled])[0]
-    choose = draw_truncated if one.sampling.is_truncated else draw
+def tokens_nearby(scores, sequence):
+    """Tokens that the sampler on the host draws with uniform numbers just below and above the request's."""
+    number = uniforms([sequence.sampling.seed], [sequence.num_sampled])[0]
+    choose = draw_truncated if sequence.sampling.is_truncated else draw
     blocked = BlockedScores(scores[None])
-    return {int(choose(blocked, [one.sampling], np.array([number * way]))[0]) for way in (1 - NEAR, 1 + NEAR)}
+    return {int(choose(blocked, [sequence.sampling], np.array([number * way]))[0]) for way in (1 - NEAR, 1 + NEAR)}
 
 
 PARAMS = {
@@ -135,9 +135,9 @@ def test_the_kernel_that_sorts_nothing_draws_the_same(monkeypatch, kind):
 
 def test_the_number_of_a_draw_counts_pending_tokens():
     logits = torch.zeros(1, VOCABULARY)
-    known, pending, before = request(5, seed=3), request(4, seed=3), request(4, seed=3)
+    settled, pending, before = request(5, seed=3), request(4, seed=3), request(4, seed=3)
     pending.num_pending = 1
-    token = on_host(logits, [known])
+    token = on_host(logits, [settled])
     assert on_device(logits, [pending]) == on_host(logits, [pending]) == token
     assert on_device(logits, [before]) != token
 
@@ -149,7 +149,7 @@ def test_logits_of_half_precision_draw_as_in_float32():
 
 
 class OpsOnHost(TorchDispatchMode):
-    """Notes the operations that read a tensor on the CPU."""
+    """Records the operations that read a tensor on the CPU."""
 
     def __init__(self):
         super().__init__()

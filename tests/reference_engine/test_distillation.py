@@ -28,15 +28,15 @@ SETTINGS = {
 
 
 class Clock:
-    """Moves a second at each look, and does something at one of them."""
+    """Advances one second at each reading, and calls ``action`` at the reading ``at``."""
 
-    def __init__(self, at=None, what=None):
-        self.now_s, self.at, self.what = 0.0, at, what
+    def __init__(self, at=None, action=None):
+        self.now_s, self.at, self.action = 0.0, at, action
 
     def __call__(self):
         self.now_s += 1
         if self.now_s == self.at:
-            self.what()
+            self.action()
         return self.now_s
 
 
@@ -91,13 +91,13 @@ def test_the_student_gets_closer_on_text_that_it_does_not_learn_from(
     prune(teacher, student, Pruning(layers=1), text=text, device="cpu", say=lines.append)
     wanted = {"steps": 40, "save_steps": 20, "text_tokens": 1000, "loss": loss}
     result = train(tmp_path / "draft", teacher=teacher, student=student, say=lines.append, **wanted)
-    found = rows(tmp_path / "draft")
-    assert [row["step"] for row in found] == list(range(41))
-    assert [row["step"] for row in found if row["held_out_kl"] is not None] == [0, 20, 40]
-    assert found[0]["loss"] is None
-    assert result.kl == found[-1]["held_out_kl"] < 0.5 * found[0]["held_out_kl"]
-    assert found[-1]["acceptance"] > 2 * found[0]["acceptance"]
-    assert all(row["tokens_per_s"] > 0 for row in found[1:])
+    logged = rows(tmp_path / "draft")
+    assert [row["step"] for row in logged] == list(range(41))
+    assert [row["step"] for row in logged if row["held_out_kl"] is not None] == [0, 20, 40]
+    assert logged[0]["loss"] is None
+    assert result.kl == logged[-1]["held_out_kl"] < 0.5 * logged[0]["held_out_kl"]
+    assert logged[-1]["acceptance"] > 2 * logged[0]["acceptance"]
+    assert all(row["tokens_per_s"] > 0 for row in logged[1:])
     assert any(line.startswith("step 20 of 40, loss ") and line.endswith(" left") for line in lines)
     assert lines[-1].startswith(f"wrote {tmp_path / 'draft'}: held-out KL ")
 
@@ -112,8 +112,8 @@ def test_the_result_is_a_checkpoint_of_the_students_shape(uninterrupted, student
     assert sorted(before.names()) == sorted(after.names())
     assert not torch.equal(before.get("model.norm.weight"), after.get("model.norm.weight"))
     zeros = [before.get(name) == 0 for name in before.names() if name.endswith("_proj.weight")]
-    kept = [after.get(name) == 0 for name in before.names() if name.endswith("_proj.weight")]
-    assert all(torch.equal(*pair) for pair in zip(zeros, kept, strict=True))
+    zeros_after = [after.get(name) == 0 for name in before.names() if name.endswith("_proj.weight")]
+    assert all(torch.equal(*pair) for pair in zip(zeros, zeros_after, strict=True))
     assert AutoModelForCausalLM.from_pretrained(uninterrupted).config.num_hidden_layers == 1
 
 
@@ -121,10 +121,12 @@ def test_the_students_vocabulary_is_what_the_teacher_writes(train, uninterrupted
     with pytest.raises(OSError, match="power"):
         train(tmp_path / "draft", clock=Clock(4, crash))
     chunks = [json.loads(line) for line in (tmp_path / "draft/training/text.jsonl").read_text().splitlines()]
-    counts = Counter(token for chunk in chunks[1:] for one in chunk for token in one["token_ids"][one["prompt_len"] :])
-    kept = json.loads((uninterrupted / "draft_vocabulary.json").read_text())["kept_token_ids"]
-    assert len(kept) == 60
-    assert set(kept) >= {0, 1, 2} | {token for token, _ in counts.most_common(50)}
+    counts = Counter(
+        token for chunk in chunks[1:] for sample in chunk for token in sample["token_ids"][sample["prompt_len"] :]
+    )
+    kept_ids = json.loads((uninterrupted / "draft_vocabulary.json").read_text())["kept_token_ids"]
+    assert len(kept_ids) == 60
+    assert set(kept_ids) >= {0, 1, 2} | {token for token, _ in counts.most_common(50)}
 
 
 def test_the_student_drafts_for_its_teacher(uninterrupted, checkpoint_dir):
@@ -210,21 +212,21 @@ def test_losses_are_the_two_divergences():
 def test_logits_are_those_before_each_token_of_the_answers(hf_model):
     long, short = Exchange([5, 6, 7, 8, 9, 10], 2), Exchange([11, 12, 13], 1)
     with torch.inference_mode():
-        found = logits_of(hf_model, [long, short])
-        alone = [hf_model(input_ids=torch.tensor([one.token_ids])).logits[0] for one in (long, short)]
-    torch.testing.assert_close(found, torch.cat([alone[0][1:5], alone[1][0:2]]))
+        logits = logits_of(hf_model, [long, short])
+        alone = [hf_model(input_ids=torch.tensor([sample.token_ids])).logits[0] for sample in (long, short)]
+    torch.testing.assert_close(logits, torch.cat([alone[0][1:5], alone[1][0:2]]))
 
 
 def test_batches_hold_all_text_once_a_round_within_their_tokens():
     exchanges = [Exchange([number] * (3 + number % 5), 1) for number in range(20)]
     batches = Batches(exchanges, 16, seed=1)
-    seen = []
-    while len(seen) < 40:
+    first_ids = []
+    while len(first_ids) < 40:
         batch = batches.take()
-        assert 0 < len(batch) * max(len(one.token_ids) for one in batch) <= 16
-        seen += [one.token_ids[0] for one in batch]
-    assert sorted(seen[:20]) == sorted(seen[20:40]) == list(range(20))
-    assert seen[:20] != seen[20:40]
+        assert 0 < len(batch) * max(len(sample.token_ids) for sample in batch) <= 16
+        first_ids += [sample.token_ids[0] for sample in batch]
+    assert sorted(first_ids[:20]) == sorted(first_ids[20:40]) == list(range(20))
+    assert first_ids[:20] != first_ids[20:40]
 
 
 def test_the_rate_rises_and_falls():

@@ -53,12 +53,12 @@ SAMPLING = [
 ]
 
 
-def vocabulary_of(kept, size=VOCAB_SIZE):
-    """Of the tiny checkpoints."""
-    return DraftVocabulary(size, vocabulary_sha256(Tokenizer(make_tokenizer(), {}, None)), list(kept))
+def vocabulary_of(kept_ids, size=VOCAB_SIZE):
+    """A draft vocabulary of the tiny checkpoints."""
+    return DraftVocabulary(size, vocabulary_sha256(Tokenizer(make_tokenizer(), {}, None)), list(kept_ids))
 
 
-def write_drafter(folder, kept=None, **changes):
+def write_drafter(folder, kept_ids=None, **changes):
     """A model near the tiny one, which drafts the kept tokens."""
     model = make_hf_model(**changes)
     torch.manual_seed(1)
@@ -67,8 +67,8 @@ def write_drafter(folder, kept=None, **changes):
             parameter.add_(torch.randn_like(parameter), alpha=0.01)
     folder.mkdir()
     write_checkpoint(folder, model)
-    if kept is not None:
-        write_draft_vocabulary(folder, vocabulary_of(kept))
+    if kept_ids is not None:
+        write_draft_vocabulary(folder, vocabulary_of(kept_ids))
     return folder
 
 
@@ -85,34 +85,34 @@ def drafting(tiny_config):
             drafter = engine.core._runner._draft_model
             draft = drafter.draft
 
-            def kept(step, copies):
+            def recording(step, copies):
                 made, left = draft(step, copies)
                 drafts.extend([] if made is None else made.tolist())
                 return made, left
 
-            drafter.draft = kept
+            drafter.draft = recording
         requests = [request(str(number), 5 + number, 8, **params) for number, params in enumerate(sampling)]
-        for one in requests:
-            engine.add(one)
+        for sequence in requests:
+            engine.add(sequence)
         while engine.has_work:
             engine.step()
-        return [one.token_ids[one.prompt_len :] for one in requests], drafts
+        return [sequence.token_ids[sequence.prompt_len :] for sequence in requests], drafts
 
     return run
 
 
 def test_answers_are_those_without_drafts_and_drafts_are_kept_tokens(drafting, tmp_path):
     expected, _ = drafting(None)
-    said, drafts = drafting(write_drafter(tmp_path / "draft", EVEN))
-    assert said == expected
+    tokens, drafts = drafting(write_drafter(tmp_path / "draft", EVEN))
+    assert tokens == expected
     assert len(set(drafts)) > 5
     assert set(drafts) <= set(EVEN)
 
 
 def test_a_head_with_all_rows_drafts_what_the_whole_one_does(drafting, tmp_path):
-    said = drafting(write_drafter(tmp_path / "all", range(VOCAB_SIZE)), SAMPLING[:3])
-    assert said == drafting(write_drafter(tmp_path / "whole"), SAMPLING[:3])
-    assert any(token % 2 for token in said[1])
+    tokens = drafting(write_drafter(tmp_path / "all", range(VOCAB_SIZE)), SAMPLING[:3])
+    assert tokens == drafting(write_drafter(tmp_path / "whole"), SAMPLING[:3])
+    assert any(token % 2 for token in tokens[1])
 
 
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
@@ -144,25 +144,25 @@ P = torch.tensor(
         [8, 0, 0, 0],  # the prompt's last token
     ]
 )
-KEPT = [0, 2]
+KEPT_IDS = [0, 2]
 
 
 def pairs_of(tokens):
     """How often each two tokens follow the first one, in 64 requests with all halves of their random numbers.
 
-    A draft is one of `KEPT`, each with probability 1/2. Probabilities are multiples of 1/8 such that drawing, accepting
+    A draft is one of `KEPT_IDS`, each with p = 1/2. Probabilities are multiples of 1/8 such that drawing, accepting
     and drawing again each halve what is left: one request for each outcome gives the exact distribution.
     """
-    draft_model = DraftModel(TableExecutor(torch.zeros(5, len(KEPT))), 0, rejects_residually=True, tokens=tokens)
+    draft_model = DraftModel(TableExecutor(torch.zeros(5, len(KEPT_IDS))), 0, rejects_residually=True, tokens=tokens)
     runner = ModelRunner(TableExecutor((P / 8).log()), Sampler(), draft_model)
     bench = Bench(runner, blocks=256, seqs=64, tokens=512)
     bench.engine.core._speculator = Speculator(DraftLengths(3), 512, free=draft_model.free)
     requests = [request(str(seed), prompt=[1, 4], output=4, seed=seed, temperature=1.0) for seed in range(64)]
-    for one in requests:
-        bench.engine.add(one)
+    for sequence in requests:
+        bench.engine.add(sequence)
     while bench.engine.has_work:
         bench.engine.step()
-    return Counter(tuple(one.token_ids[3:5]) for one in requests)
+    return Counter(tuple(sequence.token_ids[3:5]) for sequence in requests)
 
 
 @pytest.fixture
@@ -179,20 +179,20 @@ def _halves(monkeypatch):
 @pytest.mark.usefixtures("_halves")
 def test_the_joint_distribution_is_that_of_the_model():
     exact = {(a, b): int(P[0, a] * P[a, b]) for a in range(4) for b in range(4) if P[0, a] * P[a, b]}
-    assert pairs_of(TokenMap(DraftVocabulary(4, "", KEPT), torch.device("cpu"))) == exact
+    assert pairs_of(TokenMap(DraftVocabulary(4, "", KEPT_IDS), torch.device("cpu"))) == exact
 
 
 @pytest.mark.usefixtures("_halves")
 def test_a_distribution_in_the_wrong_places_is_found_out(monkeypatch):
     exact = {(a, b): int(P[0, a] * P[a, b]) for a in range(4) for b in range(4) if P[0, a] * P[a, b]}
     monkeypatch.setattr(TokenMap, "distribution", lambda _, of_rows: np.concatenate([of_rows, np.zeros(2)]))
-    assert pairs_of(TokenMap(DraftVocabulary(4, "", KEPT), torch.device("cpu"))) != exact
+    assert pairs_of(TokenMap(DraftVocabulary(4, "", KEPT_IDS), torch.device("cpu"))) != exact
 
 
 def test_a_real_engine_rejects_residually(drafting, tmp_path):
     drawn = [{"temperature": 1.0, "seed": seed} for seed in range(2)]
-    said, drafts = drafting(write_drafter(tmp_path / "draft", EVEN), drawn, draft_acceptance="residual")
-    assert [len(answer) for answer in said] == [8] * 2
+    tokens, drafts = drafting(write_drafter(tmp_path / "draft", EVEN), drawn, draft_acceptance="residual")
+    assert [len(answer) for answer in tokens] == [8] * 2
     assert set(drafts) <= set(EVEN)
 
 
@@ -208,9 +208,9 @@ def test_tokens_without_a_row_have_no_probability():
 def test_the_file_is_read_as_it_was_written(checkpoint_dir, tmp_path):
     shutil.copytree(checkpoint_dir, tmp_path / "draft")
     assert read_draft_vocabulary(open_checkpoint(tmp_path / "draft")) is None
-    for kept in ([0, 3, 9], EVEN):
-        write_draft_vocabulary(tmp_path / "draft", vocabulary_of(kept))
-        assert read_draft_vocabulary(open_checkpoint(tmp_path / "draft")) == vocabulary_of(kept)
+    for kept_ids in ([0, 3, 9], EVEN):
+        write_draft_vocabulary(tmp_path / "draft", vocabulary_of(kept_ids))
+        assert read_draft_vocabulary(open_checkpoint(tmp_path / "draft")) == vocabulary_of(kept_ids)
     assert json.loads((tmp_path / "draft" / FILE).read_text())["kept_token_ids"] == EVEN
 
 
@@ -267,8 +267,8 @@ def test_the_command_writes_into_the_folder_and_leaves_the_rest(checkpoint_dir, 
     assert capsys.readouterr().err == f"wrote {folder / FILE}: 6 of 266 tokens, which are 66.67% of this text\n"
     assert {file.name: file.read_bytes() for file in folder.iterdir() if file.name != FILE} == before
     ids = make_tokenizer().encode("hello hello world").ids
-    kept = read_draft_vocabulary(open_checkpoint(folder)).kept_token_ids
-    assert set(kept) >= {0, 1, 2, Counter(ids).most_common(1)[0][0]}
+    kept_ids = read_draft_vocabulary(open_checkpoint(folder)).kept_token_ids
+    assert set(kept_ids) >= {0, 1, 2, Counter(ids).most_common(1)[0][0]}
     for words, line in {
         "--rows 2": "a trimmed vocabulary of this model has 3 tokens, the special ones, to 266, not 2",
         "--rows 267": "a trimmed vocabulary of this model has 3 tokens, the special ones, to 266, not 267",

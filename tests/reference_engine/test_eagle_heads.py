@@ -1,4 +1,4 @@
-"""Drafts of EAGLE-3 heads change no token; a head drafts as it was trained, and files are what others read."""
+"""Drafts of EAGLE-3 heads change no token; a head drafts as it was trained, and other engines can read its files."""
 
 import json
 
@@ -33,23 +33,25 @@ def heads(tmp_path_factory, checkpoint_dir):
 
 @pytest.fixture
 def drafts_of(monkeypatch):
-    """Makes an engine note what is drafted for each request: `drafts_of(engine)`."""
+    """`drafts_of(engine)`: make an engine record its drafts by request; returns that record."""
 
     def note(engine):
         drafter = engine.core._runner._draft_model
-        plain, seen = drafter.draft, {}
+        plain, drafts = drafter.draft, {}
 
         def draft(step, copies):
             made, left = plain(step, copies)
             rest = iter([] if made is None else made.tolist())
             for chunk in step.chunks:
                 if chunk.drafts:
-                    known = len(chunk.request.token_ids)
-                    seen.setdefault(chunk.request.request_id, []).append((known, [next(rest) for _ in chunk.drafts]))
+                    num_known = len(chunk.request.token_ids)
+                    drafts.setdefault(chunk.request.request_id, []).append(
+                        (num_known, [next(rest) for _ in chunk.drafts])
+                    )
             return made, left
 
         monkeypatch.setattr(drafter, "draft", draft)
-        return seen
+        return drafts
 
     return note
 
@@ -62,14 +64,14 @@ FEW = {"sampling": [SAMPLING[number] for number in (0, 2, 5, 7, 11)], "prompts":
 def test_answers_are_those_without_drafts(tiny_engine, heads, case, head):
     expected, _ = answers(tiny_engine(**CASES[case]), **FEW)
     engine = tiny_engine(**CASES[case], speculation=f"eagle:3:{heads[head]}", adaptive_speculation=False)
-    said, counts = answers(engine, **FEW)
-    assert said == expected
+    tokens, counts = answers(engine, **FEW)
+    assert tokens == expected
     assert counts["drafted"] > 100
     assert (counts["preemptions"] > 0) is (case in {"preempted", "swapped"})
     assert not engine.core._runner._draft_model._followed
 
 
-def test_siblings_and_prompts_found_in_the_cache_say_the_same(tiny_engine, heads):
+def test_siblings_and_cached_prompts_get_the_same_answers(tiny_engine, heads):
     settings = {"num_blocks": 60, "block_size": 4, "max_num_seqs": 64}
     expected, _ = answers(tiny_engine(**settings), **FEW, n=3)
     engine = tiny_engine(**settings, speculation=f"eagle:4:{heads['all']}", adaptive_speculation=False)
@@ -77,7 +79,7 @@ def test_siblings_and_prompts_found_in_the_cache_say_the_same(tiny_engine, heads
         assert answers(engine, **FEW, n=3)[0] == expected
 
 
-def test_steps_in_flight_and_adaptive_lengths_say_the_same(tiny_engine, heads):
+def test_steps_in_flight_and_adaptive_lengths_give_the_same_answers(tiny_engine, heads):
     """States are held while nothing is drafted, and entered in between."""
     expected, _ = answers(tiny_engine(), **FEW)
     engine = tiny_engine(speculation=f"eagle:4:{heads['all']}")
@@ -90,12 +92,12 @@ def test_a_head_proposes_the_same_alone_in_company_and_in_pieces(tiny_engine, he
 
     def drafted(chosen, **settings):
         engine = tiny_engine(speculation=f"eagle:3:{heads['some']}", adaptive_speculation=False, **settings)
-        seen = drafts_of(engine)
+        drafts = drafts_of(engine)
         for number in chosen:
             engine.add(Request(str(number), prompts[number], SamplingParams(max_tokens=20, temperature=0.0)))
         while engine.has_work:
             engine.step()
-        return seen
+        return drafts
 
     alone = {name: places for number in range(3) for name, places in drafted([number]).items()}
     assert all(len(places) > 10 for places in alone.values())
@@ -108,7 +110,7 @@ def test_a_head_proposes_the_same_alone_in_company_and_in_pieces(tiny_engine, he
 def test_a_head_drafts_as_it_is_trained(tiny_engine, checkpoint_dir, hf_model, heads, drafts_of, name):
     """The engine's chains over a paged cache are those of the module that is trained, whole texts at once."""
     engine = tiny_engine(speculation=f"eagle:3:{heads[name]}", adaptive_speculation=False, block_size=4)
-    seen, prompt = drafts_of(engine), [5, 9, 6, 11, 7, 200, 31]
+    drafts, prompt = drafts_of(engine), [5, 9, 6, 11, 7, 200, 31]
     request = Request("a", prompt, SamplingParams(max_tokens=24, temperature=0.0))
     engine.add(request)
     while engine.has_work:
@@ -119,27 +121,27 @@ def test_a_head_drafts_as_it_is_trained(tiny_engine, checkpoint_dir, hf_model, h
     head.load_state_dict({name: source.get(name) for name in source.names() if name not in ("d2t", "t2d")})
     tokens = draft_tokens(source, config, "there")
     compared = 0
-    for known, drafted in seen["a"]:
-        text = request.token_ids[:known]
+    for num_known, drafted in drafts["a"]:
+        text = request.token_ids[:num_known]
         for place, draft in enumerate(drafted):
             ids = torch.tensor([[*text, *drafted[:place]]])
             states = hf_model(input_ids=ids, output_hidden_states=True, use_cache=False)
             last = hf_states_behind_the_last_layer(hf_model, ids)
             chosen = [last if depth == 2 else states.hidden_states[depth] for depth in config.taps]
             outputs = head(torch.cat(chosen, dim=-1), hf_model.model.embed_tokens(ids), place + 1)[place]
-            row = int(head.lm_head(outputs[0, known - 2]).argmax())
+            row = int(head.lm_head(outputs[0, num_known - 2]).argmax())
             assert draft == (row if tokens is None else int(tokens[row]))
             compared += 1
     assert compared > 40
 
 
 def hf_states_behind_the_last_layer(model, ids):
-    """Transformers gives them normed only."""
-    found = []
-    handle = model.model.norm.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].clone()))
+    """Transformers returns them only after the norm."""
+    states = []
+    handle = model.model.norm.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0].clone()))
     model(input_ids=ids, use_cache=False)
     handle.remove()
-    return found[0]
+    return states[0]
 
 
 def test_residual_rejection_takes_its_drafts(tiny_engine, heads):
@@ -194,9 +196,9 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_head_is_one_line(tiny_config, checkpoint_dir, tmp_path, what):
-    settings, line = DAMAGED[what]
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_head_is_one_line(tiny_config, checkpoint_dir, tmp_path, case):
+    settings, line = DAMAGED[case]
     head = random_head(tmp_path / "head", checkpoint_dir, **settings)
     with pytest.raises((CheckpointError, ConfigError), match=line) as caught:
         load_engine(tiny_config(speculation=f"eagle:3:{head}"))
@@ -237,39 +239,39 @@ def test_what_a_head_cannot_do_is_refused(tiny_config, heads):
 def test_the_offline_engine_takes_a_dictionary(checkpoint_dir, heads):
     settings = {"dtype": "float32", "num_blocks": 64, "threads": 1}
     speculation = {"method": "eagle", "model": str(heads["all"]), "num_tokens": 4}
-    greedy, said = SamplingParams(max_tokens=9, temperature=0.0), []
+    greedy, answers = SamplingParams(max_tokens=9, temperature=0.0), []
     for given in ("", speculation):
         with LLM(checkpoint_dir, **settings, speculation=given) as llm:
-            said.append(llm.generate(["hello hello"], greedy))
-    assert said[0] == said[1]
+            answers.append(llm.generate(["hello hello"], greedy))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("settings", [{"max_num_batched_tokens": 17, "max_num_seqs": 8}, {"quantization": "int8"}])
 def test_prompts_are_scored_and_weights_quantised_beside_a_head(checkpoint_dir, heads, settings):
     settings = {"dtype": "float32", "num_blocks": 64, "threads": 1, "adaptive_speculation": False, **settings}
     asking, prompt = SamplingParams(max_tokens=9, temperature=0.0, prompt_logprobs=2), list(range(5, 75))
-    said = []
+    answers = []
     for speculation in ("", f"eagle:3:{heads['some']}"):
         with LLM(checkpoint_dir, **settings, speculation=speculation) as llm:
-            said += llm.generate([prompt], asking)
-    assert len(said[0].prompt_logprobs) == len(prompt) - 1
-    assert said[0] == said[1]
+            answers += llm.generate([prompt], asking)
+    assert len(answers[0].prompt_logprobs) == len(prompt) - 1
+    assert answers[0] == answers[1]
 
 
 def test_an_embedding_of_its_own_is_read(tiny_engine, checkpoint_dir, heads, tmp_path, drafts_of):
-    """The same one as the model's gives the same drafts, another one others."""
+    """The model's own embedding gives the same drafts, and another embedding gives different ones."""
     embedding = load_model(checkpoint_dir, torch.device("cpu")).get_input_embeddings().weight.detach()
-    seen = []
+    drafts = []
     for name, factor in (("shared", None), ("same", 1.0), ("other", -1.0)):
         folder = random_head(tmp_path / name, checkpoint_dir)
         if factor is not None:
             add_tensor(folder, "embed_tokens.weight", factor * embedding)
         engine = tiny_engine(speculation=f"eagle:3:{folder}", adaptive_speculation=False)
-        seen.append(drafts_of(engine))
+        drafts.append(drafts_of(engine))
         engine.add(Request("a", [5, 6, 7], SamplingParams(max_tokens=12, temperature=0.0)))
         while engine.has_work:
             engine.step()
-    assert seen[0] == seen[1] != seen[2]
+    assert drafts[0] == drafts[1] != drafts[2]
 
 
 def add_tensor(folder, name, tensor):

@@ -21,61 +21,61 @@ def prompts(count, seed=0, longest=90):
     return [[rng.randint(3, 260) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
 
-def assert_same_as_transformers(outputs, asked, model, greedy):
-    for prompt, tokens in zip(asked, outputs, strict=True):
+def assert_same_as_transformers(outputs, prompt_ids, model, greedy):
+    for prompt, tokens in zip(prompt_ids, outputs, strict=True):
         expected, margins = greedy(model, prompt, len(tokens))
-        for ours, theirs, margin in zip(tokens, expected, margins, strict=True):
+        for token, expected_token, margin in zip(tokens, expected, margins, strict=True):
             if margin <= 1e-4:
                 break  # a tie that rounding decides
-            assert ours == theirs
+            assert token == expected_token
 
 
 def test_alone_each_prompt_continues_as_in_transformers(tiny_engine, hf_model, greedy):
-    engine, asked = tiny_engine(), prompts(5)
-    outputs = [generate(engine, [prompt], [GREEDY])[0] for prompt in asked]
-    assert_same_as_transformers(outputs, asked, hf_model, greedy)
+    engine, prompt_ids = tiny_engine(), prompts(5)
+    outputs = [generate(engine, [prompt], [GREEDY])[0] for prompt in prompt_ids]
+    assert_same_as_transformers(outputs, prompt_ids, hf_model, greedy)
 
 
 def test_in_a_mixed_batch_with_chunked_prefill_too(tiny_engine, hf_model, greedy):
-    engine, asked = tiny_engine(max_num_batched_tokens=16), prompts(8)
-    assert_same_as_transformers(generate(engine, asked, [GREEDY] * 8), asked, hf_model, greedy)
+    engine, prompt_ids = tiny_engine(max_num_batched_tokens=16), prompts(8)
+    assert_same_as_transformers(generate(engine, prompt_ids, [GREEDY] * 8), prompt_ids, hf_model, greedy)
 
 
 def test_and_under_preemption(tiny_engine, hf_model, greedy):
-    engine, asked = tiny_engine(num_blocks=10, max_num_batched_tokens=16), prompts(8)
-    outputs = generate(engine, asked, [GREEDY] * 8)
+    engine, prompt_ids = tiny_engine(num_blocks=10, max_num_batched_tokens=16), prompts(8)
+    outputs = generate(engine, prompt_ids, [GREEDY] * 8)
     assert engine.preemptions > 0
-    assert_same_as_transformers(outputs, asked, hf_model, greedy)
+    assert_same_as_transformers(outputs, prompt_ids, hf_model, greedy)
     engine.check_integrity()
 
 
 @pytest.mark.parametrize("num_blocks", [64, 10])
-def test_overlapping_steps_say_the_same(tiny_engine, monkeypatch, num_blocks):
-    asked, wanted = prompts(8), [dataclasses.replace(GREEDY, stop_token_ids=frozenset(range(100, 140)))] * 8
+def test_overlapping_steps_give_the_same_answers(tiny_engine, monkeypatch, num_blocks):
+    prompt_ids, wanted = prompts(8), [dataclasses.replace(GREEDY, stop_token_ids=frozenset(range(100, 140)))] * 8
     settings = {"num_blocks": num_blocks, "max_num_batched_tokens": 16}
-    expected = generate(tiny_engine(**settings), asked, wanted)
+    expected = generate(tiny_engine(**settings), prompt_ids, wanted)
     engine = tiny_engine(**settings)
     engine.core.overlap = True
     ahead = []
     launch = engine.core._launch_ahead
-    monkeypatch.setattr(engine.core, "_launch_ahead", lambda one: ahead.append(launch(one)) or ahead[-1])
-    assert generate(engine, asked, wanted) == expected
-    assert len([one for one in ahead if one is not None]) > 10
+    monkeypatch.setattr(engine.core, "_launch_ahead", lambda step: ahead.append(launch(step)) or ahead[-1])
+    assert generate(engine, prompt_ids, wanted) == expected
+    assert len([launched for launched in ahead if launched is not None]) > 10
     engine.check_integrity()
 
 
-def test_static_batches_say_the_same(tiny_engine, hf_model, greedy):
-    engine, asked = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
-    assert_same_as_transformers(generate(engine, asked, [GREEDY] * 7), asked, hf_model, greedy)
+def test_static_batches_give_the_same_answers(tiny_engine, hf_model, greedy):
+    engine, prompt_ids = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
+    assert_same_as_transformers(generate(engine, prompt_ids, [GREEDY] * 7), prompt_ids, hf_model, greedy)
 
 
 @pytest.mark.parametrize("policy", ["no_chunking", "static"])
 @pytest.mark.parametrize(("max_num_seqs", "num_blocks"), [(1, 64), (2, 48)])
 def test_a_prompt_longer_than_a_step_fits_into_windowed_layers(tiny_engine, policy, max_num_seqs, num_blocks):
     settings = {"attention_window": 12, "block_size": 4, "max_num_batched_tokens": 16}
-    asked, wanted = [[5] * 150, [6] * 30], [GREEDY] * 2
+    prompt_ids, wanted = [[5] * 150, [6] * 30], [GREEDY] * 2
     whole = tiny_engine(policy=policy, max_num_seqs=max_num_seqs, num_blocks=num_blocks, **settings)
-    assert generate(whole, asked, wanted) == generate(tiny_engine(**settings), asked, wanted)
+    assert generate(whole, prompt_ids, wanted) == generate(tiny_engine(**settings), prompt_ids, wanted)
     whole.check_integrity()
 
 
@@ -96,12 +96,12 @@ def test_contiguous_memory_is_refused_where_the_model_has_windows():
 
 
 def test_a_seeded_request_is_the_same_alone_and_in_company(tiny_engine):
-    mine = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=5)
-    others = [SamplingParams(max_tokens=10 + i, temperature=1.0, seed=i) for i in range(6)]
-    alone = generate(tiny_engine(), [[5, 6, 7]], [mine])[0]
-    crowd = generate(tiny_engine(max_num_batched_tokens=12), [*prompts(6), [5, 6, 7]], [*others, mine])[-1]
+    seeded = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=5)
+    beside = [SamplingParams(max_tokens=10 + i, temperature=1.0, seed=i) for i in range(6)]
+    alone = generate(tiny_engine(), [[5, 6, 7]], [seeded])[0]
+    crowd = generate(tiny_engine(max_num_batched_tokens=12), [*prompts(6), [5, 6, 7]], [*beside, seeded])[-1]
     assert crowd == alone
-    again = generate(tiny_engine(), [[5, 6, 7]], [dataclasses.replace(mine, seed=6)])[0]
+    again = generate(tiny_engine(), [[5, 6, 7]], [dataclasses.replace(seeded, seed=6)])[0]
     assert again != alone
 
 
@@ -189,12 +189,12 @@ def test_room_beyond_what_sequences_need_is_the_prefix_caches(checkpoint_dir, ti
     assert resolved(checkpoint_dir, **few).num_blocks == 4
     assert resolved(checkpoint_dir, kv_cache_memory_bytes=50 * block, **few).num_blocks == 50
     engine = tiny_engine(num_blocks=40, **few)
-    asked = [[number] * 33 for number in range(10, 18)]
-    found = []
+    prompt_ids = [[number] * 33 for number in range(10, 18)]
+    cached_tokens = []
     for number in range(16):
-        engine.add(Request(str(number), asked[number % 8], SamplingParams(max_tokens=2)))
-        found.append(sum(engine.step().cached_tokens for _ in range(2)))
-    assert found == [0] * 8 + [32] * 8
+        engine.add(Request(str(number), prompt_ids[number % 8], SamplingParams(max_tokens=2)))
+        cached_tokens.append(sum(engine.step().cached_tokens for _ in range(2)))
+    assert cached_tokens == [0] * 8 + [32] * 8
 
 
 @pytest.mark.parametrize(
@@ -277,6 +277,6 @@ def test_nothing_is_kept_of_requests_that_have_ended(tiny_engine, policy):
     while engine.has_work:
         engine.step()
     scheduler, sampler = engine.core._scheduler, engine.core._sampler
-    kept = (scheduler._requests, scheduler._queues.ranks, scheduler.cache._blocks, sampler._histories)
-    assert [len(dictionary) for dictionary in kept] == [0] * len(kept)
+    dictionaries = (scheduler._requests, scheduler._queues.ranks, scheduler.cache._blocks, sampler._histories)
+    assert [len(dictionary) for dictionary in dictionaries] == [0] * len(dictionaries)
     assert not scheduler._ended

@@ -1,4 +1,4 @@
-"""From the tokens of a step to the bytes of each stream: what is short must give the same as what is plain."""
+"""From the tokens of a step to the bytes of each stream: the fast path must give the same as the plain one."""
 
 import asyncio
 import json
@@ -55,9 +55,9 @@ class PlainDetokenizer:
 
 
 def assert_same_pieces(tokenizer, ids, skip):
-    plain, ours = PlainDetokenizer(tokenizer, skip), Detokenizer(tokenizer, skip_special_tokens=skip)
-    assert [ours.push(token) for token in ids] == [plain.push(token) for token in ids]
-    assert ours.flush() == plain.flush()
+    plain, detokenizer = PlainDetokenizer(tokenizer, skip), Detokenizer(tokenizer, skip_special_tokens=skip)
+    assert [detokenizer.push(token) for token in ids] == [plain.push(token) for token in ids]
+    assert detokenizer.flush() == plain.flush()
 
 
 ANY_TOKEN = st.integers(0, VOCAB_SIZE - 1) | st.sampled_from(STRAY) | st.integers(0, len(SPECIAL) - 1)
@@ -96,7 +96,7 @@ def open_stream(names):
 
 
 def encoder_of(names="a", route=TextFormat, options=StreamOptions(), *, ids=False, stream=None, **more):  # noqa: B008
-    """An encoder, and the ordinary way to the same bytes, over choices of its own."""
+    """An encoder, and a function that makes the same bytes the ordinary way, from choices of its own."""
     form, fields = route("id-1", "a model", return_token_ids=ids), fields_of(route, **more)
     encoder = ChunkEncoder(
         OpenChoices(choices_of(names, fields), stream or open_stream(names)), form, [[5, 6]], options
@@ -105,9 +105,9 @@ def encoder_of(names="a", route=TextFormat, options=StreamOptions(), *, ids=Fals
 
     def ordinary(outputs):
         written = b""
-        for one in outputs:
-            choice = choices[names.index(one.request_id)]
-            chunk = form.chunk(choice.push(one), choice)
+        for output in outputs:
+            choice = choices[names.index(output.request_id)]
+            chunk = form.chunk(choice.push(output), choice)
             if options.continuous_usage_stats:
                 chunk.usage = usage_of(choices, [[5, 6]])
             opening = form.opening(choice) if choice.num_output == 1 else []
@@ -154,7 +154,7 @@ class FakeTransport:
 
 def put_all(stream, outputs):
     """What the client does with the tokens of one step."""
-    must_deliver = [stream.put(one) for one in outputs]
+    must_deliver = [stream.put(output) for output in outputs]
     if any(must_deliver) and stream.deliver():
         stream.write()
 
@@ -191,7 +191,7 @@ def test_a_connection_that_takes_nothing_now_leaves_the_tokens_to_the_task_which
         vars(transport).update(change)
         put_all(stream, [output(3), output(4)])
         put_all(stream, [output(5)])
-        assert [one.token.token_id for one in await task] == [3, 4, 5]
+        assert [output.token.token_id for output in await task] == [3, 4, 5]
         assert not transport.written
 
     with_writer(test)
@@ -235,7 +235,7 @@ def test_who_was_away_gets_what_was_missed_in_parts():
             stream.put(output(token))
         parts = [await stream.next_outputs() for _ in range(3)]
         assert [len(part) for part in parts] == [256, 256, 88]
-        assert [one.token.token_id for part in parts for one in part] == list(range(600))
+        assert [output.token.token_id for part in parts for output in part] == list(range(600))
 
     asyncio.run(main())
 
@@ -254,12 +254,12 @@ def test_phases_are_the_engines_or_the_sum_of_the_gaps():
 def test_values_in_bulk_count_as_if_they_came_one_by_one(values, cut):
     bulk, plain = CollectorRegistry(), CollectorRegistry()
     buckets = (0.1, 0.5, 10.0)
-    ours = BulkHistogram("some:seconds", "What.", {"model_name": 'a "m"'}, buckets, bulk)
+    histogram = BulkHistogram("some:seconds", "What.", {"model_name": 'a "m"'}, buckets, bulk)
     for part in (values[:cut], values[cut:]):
-        ours.observe_all(part)
-    theirs = Histogram("some:seconds", "What.", ["model_name"], registry=plain, buckets=buckets).labels('a "m"')
+        histogram.observe_all(part)
+    reference = Histogram("some:seconds", "What.", ["model_name"], registry=plain, buckets=buckets).labels('a "m"')
     for value in values:
-        theirs.observe(value)
+        reference.observe(value)
     shown = [
         [line for line in generate_latest(registry).splitlines() if not line.startswith(b"some:seconds_created{")]
         for registry in (bulk, plain)

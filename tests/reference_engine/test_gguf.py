@@ -44,7 +44,7 @@ def gguf_name(name):
 
 
 def permute(weight, heads):
-    """What llama.cpp's converter does to q and k."""
+    """Permute the rows of q and k as llama.cpp's converter does."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
@@ -111,10 +111,10 @@ def test_tensors_come_back_in_hugging_face_order(tiny_gguf, hf_model):
 
 def test_config_comes_from_the_metadata(tiny_gguf, hf_model):
     config = GgufFile(tiny_gguf()).config
-    theirs = hf_model.config
-    assert (config.num_key_value_heads, config.head_dim) == (theirs.num_key_value_heads, theirs.head_dim)
-    assert config.rms_norm_eps == theirs.rms_norm_eps  # not float32's 9.99e-07
-    assert config.rope_theta == theirs.rope_parameters["rope_theta"]
+    expected = hf_model.config
+    assert (config.num_key_value_heads, config.head_dim) == (expected.num_key_value_heads, expected.head_dim)
+    assert config.rms_norm_eps == expected.rms_norm_eps  # not float32's 9.99e-07
+    assert config.rope_theta == expected.rope_parameters["rope_theta"]
     assert config.tie_word_embeddings
     assert config.eos_token_ids == (2,)
 
@@ -252,12 +252,12 @@ def test_missing_tensors_and_metadata_are_named(tiny_gguf):
 
 
 def test_the_rebuilt_tokenizer_equals_the_original(tiny_gguf, checkpoint_dir):
-    ours = open_checkpoint(tiny_gguf()).tokenizer
+    tokenizer = open_checkpoint(tiny_gguf()).tokenizer
     original = open_checkpoint(checkpoint_dir).tokenizer
     text = "<|im_start|>hello world, it's 123 o'clock — Größe 😀\n\tend<|im_end|>"
-    assert ours.encode(text) == original.encode(text)
-    assert ours.decode(ours.encode(text), skip_special_tokens=False) == text
-    assert ours.eos_token_id == 2
+    assert tokenizer.encode(text) == original.encode(text)
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+    assert tokenizer.eos_token_id == 2
 
 
 def metadata(**changes):

@@ -31,8 +31,8 @@ def exported(source, tmp_path, kind="f32"):
 
 def assert_same_model(before, after):
     """Everything but the stored dtype, which GGUF does not name, and limits that only config.json has."""
-    ours, theirs = (dataclasses.replace(each.config, dtype="", windows=()) for each in (before, after))
-    assert ours == theirs
+    config_before, config_after = (dataclasses.replace(model.config, dtype="", windows=()) for model in (before, after))
+    assert config_before == config_after
     assert set(before.weights.names()) - {"lm_head.weight"} == set(after.weights.names()) - {"lm_head.weight"}
     for name in after.weights.names():
         assert torch.equal(after.weights.get(name), before.weights.get(name).float()), name

@@ -41,14 +41,14 @@ def stored_as(kind):
 
 
 def like_q4_k_m(name, values):
-    """As llama.cpp mixes: more bits for values and for what goes down; and one matrix of two that are merged plain."""
+    """As llama.cpp mixes types: more bits for v_proj and down_proj; and up_proj, merged with gate_proj, plain."""
     kinds = {"v_proj": "Q6_K", "down_proj": "Q6_K", "embed": "Q6_K", "up_proj": "F16"}
     return stored_as(next((kind for part, kind in kinds.items() if part in name), "Q4_K"))(name, values)
 
 
 @pytest.fixture(scope="module")
 def models(make_model):
-    """As wide as the blocks of K formats; with a head of its own, and without."""
+    """Models as wide as the blocks of K formats, with tied and untied embeddings."""
     shape = {"hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.1}
     return {tied: make_model(**shape, tie_word_embeddings=tied) for tied in (True, False)}
 
@@ -69,12 +69,12 @@ def test_every_type_is_read_and_its_blocks_mean_the_same(written, kind):
     names = [name for name in file.names() if file.get(name).ndim == 2]
     assert len(names) == 2 * 7 + 2
     for name in names:
-        kept = file.get_quantised(name)
+        blocks = file.get_quantised(name)
         if kind in PLAIN:
-            assert kept is None
+            assert blocks is None
         else:
-            assert kept.format.name == kind
-            assert torch.equal(kept.dequantised(), file.get(name)), name
+            assert blocks.format.name == kind
+            assert torch.equal(blocks.dequantised(), file.get(name)), name
     assert file.get_quantised("model.norm.weight") is None
 
 
@@ -91,13 +91,13 @@ def test_greedy_tokens_are_those_of_the_dequantised_model(written, kind, tied):
     path = written(like_q4_k_m if kind == "mixed" else stored_as(kind), tied=tied)
     prompts = [[5, 9, 77], list(range(3, 60)), [200, 4] * 20]
     settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1}
-    kept = LLM(path, quantization="stored", **settings)
+    in_blocks = LLM(path, quantization="stored", **settings)
     params = SamplingParams(max_tokens=12, temperature=0.0, logprobs=1)
-    answers = kept.generate(prompts, params, ignore_eos=True)
+    answers = in_blocks.generate(prompts, params, ignore_eos=True)
     plain = Scorer(open_checkpoint(path), "float32", "cpu")
     for number, answer in enumerate(answers):
-        (one,) = answer.completions
-        score = plain.score(Sample(str(number), answer.prompt_token_ids, one.token_ids, one.logprobs))
+        (completion,) = answer.completions
+        score = plain.score(Sample(str(number), answer.prompt_token_ids, completion.token_ids, completion.logprobs))
         assert score.error is None
         assert score.max_regret <= NEAR_TIE
         assert score.max_abs_logprob_diff <= NEAR_TIE
@@ -107,7 +107,7 @@ def test_greedy_tokens_are_those_of_the_dequantised_model(written, kind, tied):
     ("quantization", "has_kernel", "stays"),
     [("auto", True, True), ("auto", False, False), ("stored", False, True), ("none", True, False)],
 )
-def test_the_setting_says_what_stays_in_blocks(written, monkeypatch, quantization, has_kernel, stays):
+def test_the_setting_decides_what_stays_in_blocks(written, monkeypatch, quantization, has_kernel, stays):
     monkeypatch.setattr(quantised, "has_kernel", lambda device, dtype: has_kernel)
     file = GgufFile(written(stored_as("Q8_0")))
     weights = Weights(file, torch.bfloat16, CPU, quantization=quantization)
@@ -119,8 +119,8 @@ def test_the_log_says_how_much_is_kept(written, caplog):
     with caplog.at_level(logging.INFO, "reference_engine"):
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16")
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16", quantization="none")
-    kept, plain = (record.message for record in caplog.records if record.message.startswith("weights: "))
-    assert kept == "weights: 0.0 MiB in bfloat16, 1.3 MiB quantised"
+    with_blocks, plain = (record.message for record in caplog.records if record.message.startswith("weights: "))
+    assert with_blocks == "weights: 0.0 MiB in bfloat16, 1.3 MiB quantised"
     assert plain == "weights: 2.4 MiB in bfloat16, 0.0 MiB quantised"
 
 
@@ -160,8 +160,8 @@ def test_biases_of_merged_projections_go_with_their_parts(tmp_path, make_model, 
     file, x = GgufFile(path), torch.randn(3, 256)
     parts = ("q_proj", "k_proj", "v_proj")
     prefix = "model.layers.1.self_attn."
-    kept, plain = (
+    in_blocks, plain = (
         Weights(file, torch.float32, CPU, quantization=setting).linear(prefix, parts, has_bias=True)
         for setting in ("stored", "none")
     )
-    torch.testing.assert_close(kept(x), plain(x), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(in_blocks(x), plain(x), atol=1e-4, rtol=1e-5)

@@ -72,8 +72,8 @@ def test_instructions_look_up_the_entries_of_all_codes(table):
     assert sorted(order) == list(range(16))
     rng = random.Random(1)
     words = [rng.getrandbits(32) for _ in range(code_words._LOOKED_UP)]
-    found = torch.tensor(carried_out(instructions, words)).to(torch.uint32).view(torch.bfloat16).view(8, -1)
-    for number, column in enumerate(found):
+    looked_up = torch.tensor(carried_out(instructions, words)).to(torch.uint32).view(torch.bfloat16).view(8, -1)
+    for number, column in enumerate(looked_up):
         codes = [word >> 4 * number & 15 for word in words]
         assert column.tolist() == entries[codes].tolist()
 
@@ -143,8 +143,8 @@ def test_plain_numbers_are_the_dequantised_ones(method):
     ],
 )  # fmt: skip
 def test_bytes_on_the_device_are_those_that_are_kept(matrix):
-    kept = matrix.linear(None).weight
-    tensors = [getattr(kept, field.name) for field in dataclasses.fields(Words)]
+    weight = matrix.linear(None).weight
+    tensors = [getattr(weight, field.name) for field in dataclasses.fields(Words)]
     assert matrix.held_bytes(CPU, torch.float32) == sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
 
 

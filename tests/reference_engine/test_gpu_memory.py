@@ -21,10 +21,10 @@ BLOCK = 16 * 2 * 2 * 2 * 16 * 4  # tokens, layers, keys and values, heads, head_
 
 
 class FakeCuda:
-    """A GPU of 1,000 bytes of which others have 100; `use` allocates, `take` is what a library takes besides."""
+    """A GPU of 1,000 bytes of which other processes have 100; `use` allocates by torch, `take` by another library."""
 
-    def __init__(self, others=100):
-        self.outside, self.allocated, self.peak = others, 0, 0
+    def __init__(self, other_processes=100):
+        self.outside, self.allocated, self.peak = other_processes, 0, 0
 
     def mem_get_info(self, device):
         return 1000 - self.outside - self.allocated, 1000
@@ -70,7 +70,7 @@ def test_what_weights_step_and_libraries_leave_of_the_share_is_the_caches():
 
 
 def test_memory_of_other_processes_cannot_be_used_and_some_stays_free():
-    cuda = FakeCuda(others=600)
+    cuda = FakeCuda(other_processes=600)
     assert budget(cuda, 0.8).left(lambda: None) == 400 - 30
 
 
@@ -102,7 +102,7 @@ def test_the_largest_batch_has_all_tokens_and_all_seats(seqs, tokens, length, le
 
 @pytest.fixture
 def measured(monkeypatch, tiny_config, checkpoint_dir):
-    """Builds an engine as on GPUs on which so many bytes remain beside the weights and the largest step."""
+    """Builds an engine as on GPUs with this many bytes left beside the weights and the largest step."""
 
     def build(*lefts, **changes):
         checkpoint, remaining, steps = open_checkpoint(checkpoint_dir), list(lefts), []

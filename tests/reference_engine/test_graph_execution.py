@@ -67,12 +67,12 @@ class Recorded:
 def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
     """Any number of rows, even and uneven ones, tables that grow and change, tokens that only the device knows."""
     model, layout = model_and_layout
-    kept, expected = Taps((0, 2, 1)), Taps((0, 2, 1))
+    taps, expected_taps = Taps((0, 2, 1)), Taps((0, 2, 1))
     rng = random.Random(3)
-    ours, theirs = storage_of(layout), storage_of(layout)
-    graphs = Recorded(model.tapped(kept), ours)
+    graph_storage, plain_storage = storage_of(layout), storage_of(layout)
+    graphs = Recorded(model.tapped(taps), graph_storage)
     assert graphs.captured == [GraphShape(rows, rows, factor) for rows in (8, 4, 2, 1) for factor in (1, 4)]
-    plain = LocalExecutor(model.tapped(expected), TorchAttention(theirs), theirs)
+    plain = LocalExecutor(model.tapped(expected_taps), TorchAttention(plain_storage), plain_storage)
     spare = list(range(BLOCKS))
     rng.shuffle(spare)
     lengths = [1, 9, 4, 17, 30]
@@ -96,7 +96,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         logits = graphs.executor.execute(batch)
         assert len(logits) == len(wanted)
         torch.testing.assert_close(logits, plain.execute(batch), atol=2e-5, rtol=1e-5)
-        torch.testing.assert_close(kept.rows, expected.rows, atol=2e-4, rtol=1e-4)
+        torch.testing.assert_close(taps.rows, expected_taps.rows, atol=2e-4, rtol=1e-4)
         previous = TorchKernels().argmax(logits)
         previous = previous.repeat(5)[:5]  # as many as rows may name
     assert {shape.factor for shape in graphs.replayed} == {1, 4}
@@ -107,18 +107,18 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
     """Chunks with and without a past, beside no, few and many decodes; tokens that only the device knows."""
     model, layout = model_and_layout
     rng = random.Random(5)
-    ours, theirs = storage_of(layout), storage_of(layout)
-    for store in ours.stores:
+    graph_storage, plain_storage = storage_of(layout), storage_of(layout)
+    for store in graph_storage.stores:
         for part in store.parts:
             part.fill_(float("nan"))  # what nobody wrote must not reach a result
-    graphs = Recorded(model, ours)
+    graphs = Recorded(model, graph_storage)
     shapes = [
         GraphShape(tokens, decodes, 4)
         for tokens, most in zip(reversed(SIZES), ((8, 2, 0),) * 3, strict=True)
         for decodes in most
     ]
     assert graphs.captured[: len(shapes)] == shapes
-    plain = LocalExecutor(model, TorchAttention(theirs), theirs)
+    plain = LocalExecutor(model, TorchAttention(plain_storage), plain_storage)
     spare = list(range(BLOCKS))
     rng.shuffle(spare)
     lengths = [0] * 7
@@ -154,8 +154,8 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
 @torch.inference_mode()
 def test_a_step_of_more_tiles_than_a_graph_has_runs_as_it_is(model_and_layout):
     model, layout = model_and_layout
-    ours, theirs = storage_of(layout), storage_of(layout)
-    graphs, plain = Recorded(model, ours), LocalExecutor(model, TorchAttention(theirs), theirs)
+    graph_storage, plain_storage = storage_of(layout), storage_of(layout)
+    graphs, plain = Recorded(model, graph_storage), LocalExecutor(model, TorchAttention(plain_storage), plain_storage)
     spans = [Span([block_list([block])], 0, 2) for block in range(4)]
     batch = Batch(BlockCopies(), spans, [5] * 8, [0, 1] * 4, [1, 3, 5, 7])
     torch.testing.assert_close(graphs.executor.execute(batch), plain.execute(batch), atol=2e-5, rtol=1e-5)
@@ -170,7 +170,7 @@ def _as_on_a_gpu(monkeypatch):
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-def test_an_engine_that_repeats_its_decode_steps_says_what_transformers_says(checkpoint_dir, hf_model, greedy):
+def test_an_engine_that_repeats_its_decode_steps_agrees_with_transformers(checkpoint_dir, hf_model, greedy):
     engine = load_engine(engine_config(checkpoint_dir, max_num_seqs=2))
     assert type(engine.core._runner._executor) is GraphExecutor
     prompts = [[5, 6, 7, 8, 9, 10], [11, 12]]

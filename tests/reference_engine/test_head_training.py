@@ -43,7 +43,7 @@ def train(checkpoint_dir, text):
 
 
 def share_accepted(model, head):
-    """Of the drafts of greedy answers to two of the prompts."""
+    """The share of accepted drafts in greedy answers to two of the prompts."""
     drafted, accepted = [], []
     settings = {"dtype": "float32", "device": "cpu", "threads": 1, "num_blocks": 64, "adaptive_speculation": False}
     with LLM(model, speculation=f"eagle:2:{head}", **settings) as llm:
@@ -58,7 +58,7 @@ def share_accepted(model, head):
         llm.engine.step = counted
         words = [{"role": "user", "content": PROMPTS.splitlines()[number]} for number in (3, 4)]
         tokenizer = open_checkpoint(model).tokenizer
-        chats = [tokenizer.render_chat([said], add_generation_prompt=True) for said in words]
+        chats = [tokenizer.render_chat([message], add_generation_prompt=True) for message in words]
         prompts = [tokenizer.encode(chat, add_special_tokens=False) for chat in chats]
         llm.generate(prompts, SamplingParams(max_tokens=12, temperature=0.0))
     return sum(accepted) / sum(drafted)
@@ -131,12 +131,12 @@ def test_the_loss_is_over_what_the_head_can_propose(hf_model, checkpoint_dir):
     lesson = HeadLesson(hf_model, Silent(), model, tokens, places=2)
     with torch.no_grad():
         loss, measured = float(lesson.loss(batch)), lesson.evaluate(batch)
-        rows = [logits_of(hf_model, [one]) for one in batch]
+        rows = [logits_of(hf_model, [sample]) for sample in batch]
     by_place = []
     # At place k the tokens of an answer have a chain that begins k + 1 tokens before what they follow from.
     for first in (0, 1):
-        kept = [row[max(0, first + 2 - one.prompt_len) :] for row, one in zip(rows, batch, strict=True)]
-        logits = torch.cat(kept).double()
+        rows_behind = [row[max(0, first + 2 - sample.prompt_len) :] for row, sample in zip(rows, batch, strict=True)]
+        logits = torch.cat(rows_behind).double()
         shares = logits.softmax(-1)[:, tokens]
         mass = shares.sum(-1)
         entropy = (shares / mass[:, None] * (shares / mass[:, None]).log()).sum(-1)

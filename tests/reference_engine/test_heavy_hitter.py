@@ -53,21 +53,21 @@ def plain_twin(tokens, budget, block_size):
     query, keys, values = tokens
     length = len(query)
     kept = [set() for _ in range(KV_HEADS)]
-    got = [[0.0] * length for _ in range(KV_HEADS)]
+    received = [[0.0] * length for _ in range(KV_HEADS)]
     outputs = torch.zeros(length, HEADS, DIM)
     for now in range(length):
         for head in range(KV_HEADS):
             if now % block_size == 0:
                 latest = {at for at in kept[head] if at >= now - (budget.total - budget.heavy)}
-                ranked = sorted(kept[head] - latest, key=lambda at: (-got[head][at], at))
+                ranked = sorted(kept[head] - latest, key=lambda at: (-received[head][at], at))
                 kept[head] = latest | set(ranked[: budget.heavy])
             kept[head].add(now)
-            seen = sorted(kept[head])
-            for one in range(HEADS // KV_HEADS * head, HEADS // KV_HEADS * (head + 1)):
-                weights = (keys[seen, head] @ query[now, one] / DIM**0.5).softmax(dim=0)
-                outputs[now, one] = weights @ values[seen, head]
-                for at, weight in zip(seen, weights.tolist(), strict=True):
-                    got[head][at] += weight
+            visible = sorted(kept[head])
+            for query_head in range(HEADS // KV_HEADS * head, HEADS // KV_HEADS * (head + 1)):
+                weights = (keys[visible, head] @ query[now, query_head] / DIM**0.5).softmax(dim=0)
+                outputs[now, query_head] = weights @ values[visible, head]
+                for at, weight in zip(visible, weights.tolist(), strict=True):
+                    received[head][at] += weight
     return outputs.flatten(1), kept
 
 
@@ -85,8 +85,8 @@ def test_any_chunks_equal_the_plain_twin(length, block_size, total, share, cuts,
     expected, kept = plain_twin(tokens, budget, block_size)
     store = storage(block_size)
     attention = HeavyHitterAttention(store, budget)
-    found = run(attention, tokens, sorted(cut for cut in cuts if cut < length), table)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    outputs = run(attention, tokens, sorted(cut for cut in cuts if cut < length), table)
+    torch.testing.assert_close(outputs, expected, atol=1e-5, rtol=1e-5)
     scores = store.stores[0].scores[table].flatten(0, 1)[:length]
     assert [set((scores[:, head] >= 0).nonzero().flatten().tolist()) for head in range(KV_HEADS)] == kept
 
@@ -95,7 +95,7 @@ def test_a_sequence_decodes_the_same_alone_and_beside_others():
     budget, size = Budget(8, 4), 4
     first, second = sequence(30, 1), sequence(44, 2)
     tables = blocks_of(30, size), blocks_of(200, size)[20:40]
-    alone = [run(HeavyHitterAttention(storage(size), budget), *one) for one in (
+    alone = [run(HeavyHitterAttention(storage(size), budget), *arguments) for arguments in (
         (first, range(1, 30), tables[0]), (second, range(15, 44), tables[1])
     )]  # fmt: skip
     attention, together = HeavyHitterAttention(storage(size), budget), [[], []]
@@ -114,13 +114,13 @@ def test_a_budget_for_everything_is_the_naive_twin_windows_included(visible):
     tokens, table = sequence(70, 3), blocks_of(70, 4)
     cuts = [20, 21, 50]
     full = run(NaiveAttention(storage(4, visible=visible)), tokens, cuts, table)
-    found = run(HeavyHitterAttention(storage(4, visible=visible), Budget(70, 30)), tokens, cuts, table)
-    torch.testing.assert_close(found, full, atol=1e-5, rtol=1e-5)
+    outputs = run(HeavyHitterAttention(storage(4, visible=visible), Budget(70, 30)), tokens, cuts, table)
+    torch.testing.assert_close(outputs, full, atol=1e-5, rtol=1e-5)
 
 
 def test_blocks_that_left_a_window_are_not_looked_at():
     visible, tokens, table = Visible(9), sequence(70, 3), blocks_of(70, 4)
-    kept = run(HeavyHitterAttention(storage(4, visible=visible), ALL), tokens, range(1, 70), table)
+    expected = run(HeavyHitterAttention(storage(4, visible=visible), ALL), tokens, range(1, 70), table)
     attention, outputs = HeavyHitterAttention(storage(4, visible=visible), ALL), []
     for now in range(70):
         for place in visible.out_of_window_blocks(now, 4):
@@ -129,7 +129,7 @@ def test_blocks_that_left_a_window_are_not_looked_at():
             attention.begin_step([Span([table], now, 1)]).attend(0, *(part[now : now + 1] for part in tokens))
         )
     assert RELEASED in table
-    assert torch.equal(torch.cat(outputs), kept)
+    assert torch.equal(torch.cat(outputs), expected)
 
 
 def test_rounded_stores_can_be_thinned_out_too():
@@ -150,9 +150,9 @@ def test_the_census_counts_tokens_blocks_and_bytes():
     assert census.kept_share == 8 / 38
     assert census.dead_blocks == (7,)
     assert census.dead_in_layer_share == 0.7
-    one = KV_HEADS * (2 * DIM * 4 + 4)
-    assert token_bytes(store.layout, torch.float32, scored(store_maker("auto"))) == [one]
-    assert (census.bytes, census.compact_bytes) == (40 * one, 8 * one)
+    token_size = KV_HEADS * (2 * DIM * 4 + 4)
+    assert token_bytes(store.layout, torch.float32, scored(store_maker("auto"))) == [token_size]
+    assert (census.bytes, census.compact_bytes) == (40 * token_size, 8 * token_size)
 
 
 def test_a_block_that_is_used_again_begins_with_nothing_dropped():
@@ -181,7 +181,7 @@ def engine_outputs(tiny_engine, **changes):
     return generate(engine, PROMPTS, [GREEDY] * len(PROMPTS)), engine
 
 
-def test_an_engine_with_a_budget_for_everything_says_what_it_says_without(tiny_engine):
+def test_an_engine_with_a_budget_for_everything_answers_as_without_one(tiny_engine):
     everything, _ = engine_outputs(tiny_engine)
     assert engine_outputs(tiny_engine, kv_budget=256, kv_heavy=100)[0] == everything
     assert engine_outputs(tiny_engine, kv_budget=16, kv_heavy=8)[0] != everything

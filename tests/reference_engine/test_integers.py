@@ -75,18 +75,18 @@ def test_rows_that_need_no_rounding_give_the_exact_product(bits, columns, group,
     bias = torch.randn(OUTPUTS).to(dtype)
     multiply = matrix.linear(bias)
     assert isinstance(multiply, IntegerLinear)
-    found, expected = multiply(rows.to(dtype)), exact(matrix, rows, bias)
+    product, expected = multiply(rows.to(dtype)), exact(matrix, rows, bias)
     bound = 2e-6 * (linear(rows.abs(), matrix.to(CPU, torch.float32).dequantised().abs()).double() + expected.abs())
     if has_offsets:  # scale times code and the offset cancel each other
         bound *= 20
     if dtype == torch.bfloat16:
         bound += 2**-8 * expected.abs()
-    assert found.dtype == dtype
-    assert ((found.double() - expected).abs() <= bound).all()
+    assert product.dtype == dtype
+    assert ((product.double() - expected).abs() <= bound).all()
     for number in range(1, 9):
-        assert torch.equal(multiply(rows[:number].to(dtype)), found[:number])
+        assert torch.equal(multiply(rows[:number].to(dtype)), product[:number])
     for number in range(9):
-        assert torch.equal(multiply(rows[number : number + 1].to(dtype))[0], found[number])
+        assert torch.equal(multiply(rows[number : number + 1].to(dtype))[0], product[number])
 
 
 @EVERY_SHAPE
@@ -134,9 +134,9 @@ def test_rounding_moves_a_product_by_half_a_step_of_each_column_at_most(bits, co
 def test_logits_stay_float32_and_rows_may_be_parts_of_longer_ones(bits):
     matrix = matrix_of(bits, 96, 32, dtype=torch.bfloat16)
     rows = torch.randn(3, 200).bfloat16()[:, 50:146]
-    found = matrix.linear(None, keeps_float32=True)(rows)
-    assert found.dtype == torch.float32
-    assert torch.equal(found.bfloat16(), matrix.linear(None)(rows.contiguous()))
+    product = matrix.linear(None, keeps_float32=True)(rows)
+    assert product.dtype == torch.float32
+    assert torch.equal(product.bfloat16(), matrix.linear(None)(rows.contiguous()))
     assert matrix.linear(None)(rows[:0]).shape == (0, OUTPUTS)
 
 
@@ -146,9 +146,9 @@ def test_what_is_not_finite_shows_in_its_row_only(bits, value):
     matrix, rows = matrix_of(bits, 192, 64, has_offsets=True), torch.randn(4, 192)
     expected = matrix.linear(None)(rows)
     rows[2, 70] = value
-    found = matrix.linear(None)(rows)
-    assert not found[2].isfinite().any()
-    assert torch.equal(found[[0, 1, 3]], expected[[0, 1, 3]])
+    product = matrix.linear(None)(rows)
+    assert not product[2].isfinite().any()
+    assert torch.equal(product[[0, 1, 3]], expected[[0, 1, 3]])
 
 
 def test_groups_that_cut_blocks_are_dequantised():

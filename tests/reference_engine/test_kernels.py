@@ -1,4 +1,4 @@
-"""The compiled operations against their twins in stock torch. CI has a compiler, so that nothing here is left out."""
+"""The compiled operations against their twins in stock torch. CI has a compiler, so CI skips none of these tests."""
 
 import logging
 import subprocess
@@ -29,14 +29,14 @@ BLOCK = 4
 
 @pytest.fixture(params=DTYPES, ids=str)
 def kernels(request):
-    found = native_kernels(CPU, request.param)
-    assert found is not None, "there is no C++ compiler here"
-    return found, request.param
+    compiled = native_kernels(CPU, request.param)
+    assert compiled is not None, "there is no C++ compiler here"
+    return compiled, request.param
 
 
-def assert_close(ours, theirs):
-    bound = 2e-6 if ours.dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(ours.float(), theirs.float(), atol=bound, rtol=bound)
+def assert_close(actual, expected):
+    bound = 2e-6 if actual.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(actual.float(), expected.float(), atol=bound, rtol=bound)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -46,11 +46,11 @@ def test_norms_and_activations_equal_torch(kernels, rows, dim, adds):
     torch.manual_seed(rows + dim)
     compiled, dtype = kernels
     residual, x, weight = (torch.randn(shape).to(dtype) for shape in ((rows, dim), (rows, dim), (dim,)))
-    kept = residual.clone()
-    ours = compiled.add_rms_norm(residual, x if adds else None, weight, 1e-5)
-    theirs = TorchKernels().add_rms_norm(kept, x if adds else None, weight, 1e-5)
-    assert torch.equal(residual, kept)
-    assert_close(ours, theirs)
+    twin_residual = residual.clone()
+    actual = compiled.add_rms_norm(residual, x if adds else None, weight, 1e-5)
+    expected = TorchKernels().add_rms_norm(twin_residual, x if adds else None, weight, 1e-5)
+    assert torch.equal(residual, twin_residual)
+    assert_close(actual, expected)
     gates = 4 * torch.randn(rows, 2 * dim).to(dtype)
     assert_close(compiled.silu_mul(gates), TorchKernels().silu_mul(gates))
 
@@ -94,14 +94,14 @@ def attended(backend, layout, spans, dtype, heads, seed=0, scale=None):
             (heads, layer.key_dim), (layer.num_kv_heads, layer.key_dim), (layer.num_kv_heads, layer.value_dim)
         )
     )  # fmt: skip
-    told = None if layer.value_in_key else value
-    return backend(store).begin_step(spans).attend(0, query, key, told, scale), store
+    own_value = None if layer.value_in_key else value
+    return backend(store).begin_step(spans).attend(0, query, key, own_value, scale), store
 
 
 def spans_of(shape, visible):
     order = torch.randperm(300).tolist()
     spans = []
-    for start, length in sorted(shape, key=lambda one: one[1] > 1):  # decodes first, as the runner has them
+    for start, length in sorted(shape, key=lambda span: span[1] > 1):  # decodes first, as the runner has them
         held = [order.pop() for _ in range(-(-(start + length) // BLOCK))]
         for index in visible.out_of_window_blocks(start, BLOCK):
             held[index] = RELEASED
@@ -125,9 +125,9 @@ def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(shape, heads, dims,
     spans = spans_of(shape, visible)
     layout = CacheLayout((LayerLayout(heads[1], *dims, visible),))
     compiled = native_kernels(CPU, dtype)
-    ours, store = attended(lambda found: NativeAttention(found, compiled), layout, spans, dtype, heads[0], seed)
-    theirs, twin = attended(NaiveAttention, layout, spans, dtype, heads[0], seed)
-    assert_close(ours, theirs)
+    actual, store = attended(lambda storage: NativeAttention(storage, compiled), layout, spans, dtype, heads[0], seed)
+    expected, twin = attended(NaiveAttention, layout, spans, dtype, heads[0], seed)
+    assert_close(actual, expected)
     assert all(map(torch.equal, store.stores[0].parts, twin.stores[0].parts))
 
 
@@ -137,9 +137,11 @@ def test_a_latent_cache_equals_the_naive_twin(shape, heads, seed):
     layout = CacheLayout((LayerLayout(1, 576, 512, value_in_key=True),))
     spans = spans_of(shape, EVERYTHING)
     compiled = native_kernels(CPU, torch.float32)
-    ours, _ = attended(lambda found: NativeAttention(found, compiled), layout, spans, torch.float32, heads, seed, 0.1)
-    theirs, _ = attended(NaiveAttention, layout, spans, torch.float32, heads, seed, 0.1)
-    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
+    actual, _ = attended(
+        lambda storage: NativeAttention(storage, compiled), layout, spans, torch.float32, heads, seed, 0.1
+    )
+    expected, _ = attended(NaiveAttention, layout, spans, torch.float32, heads, seed, 0.1)
+    torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 16, 17, 32, 33, 50])
@@ -153,13 +155,13 @@ def test_tiled_products_equal_torch(rows, outputs, inputs, biased):
         assert not {"avx512_bf16"} <= processor_flags()
         return
     exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
-    ours, theirs = TiledLinear(weight, bias)(x), PlainLinear(weight, bias)(x)
+    tiled, plain = TiledLinear(weight, bias)(x), PlainLinear(weight, bias)(x)
     # One rounding to bf16 of a sum in float32: no further from the truth than stock torch is.
-    assert (ours.double() - exact).abs().max() <= max((theirs.double() - exact).abs().max(), exact.abs().max() / 256)
+    assert (tiled.double() - exact).abs().max() <= max((plain.double() - exact).abs().max(), exact.abs().max() / 256)
     sums = TiledLinear(weight, bias, keeps_float32=True)(x)
     assert sums.dtype == torch.float32
     torch.testing.assert_close(sums.double(), exact, atol=1e-4, rtol=1e-4)
-    assert torch.equal(sums.bfloat16(), ours)
+    assert torch.equal(sums.bfloat16(), tiled)
 
 
 def test_a_row_of_a_tiled_product_has_the_same_bits_among_any_number_of_rows():
@@ -193,35 +195,35 @@ def test_odd_shapes_and_other_dtypes_are_not_tiled():
 @pytest.fixture
 def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for one in (native.library, native_kernels):
-        one.cache_clear()
+    for function in (native.library, native_kernels):
+        function.cache_clear()
     yield
-    for one in (native.library, native_kernels):
-        one.cache_clear()
+    for function in (native.library, native_kernels):
+        function.cache_clear()
 
 
 @pytest.mark.usefixtures("_fresh")
 def test_sources_are_compiled_once_and_kept(tmp_path, monkeypatch):
     assert native.library("rows.cpp") is not None
-    (kept,) = (tmp_path / "bakeoff" / "kernels").iterdir()
+    (compiled,) = (tmp_path / "bakeoff" / "kernels").iterdir()
     native.library.cache_clear()
     monkeypatch.setattr(subprocess, "run", None)
     assert native.library("rows.cpp") is not None
-    assert kept.suffix == ".so"
+    assert compiled.suffix == ".so"
 
 
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("CXX", "no-such-compiler", "no C++ compiler here"),
         ("CXX", "false", "cannot be compiled here"),
         ("BAKEOFF_KERNELS", "torch", ""),
     ],
 )  # fmt: skip
-def test_without_a_compiler_stock_torch_is_used_and_the_log_says_so(monkeypatch, caplog, name, value, said):
+def test_without_a_compiler_stock_torch_is_used_and_the_log_says_so(monkeypatch, caplog, name, value, message):
     monkeypatch.setenv(name, value)
     with caplog.at_level(logging.INFO):
         assert isinstance(best_kernels(CPU, torch.float32), TorchKernels)
-    assert said in caplog.text
-    assert (not said) == (not caplog.text)
+    assert message in caplog.text
+    assert (not message) == (not caplog.text)

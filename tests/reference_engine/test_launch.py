@@ -1,4 +1,4 @@
-"""What the process of each replica is given."""
+"""The GPUs that each replica's process may use."""
 
 import subprocess
 
@@ -17,12 +17,12 @@ from reference_engine.serving.core import launch
     ],
 )
 def test_replicas_share_the_gpus_that_are_visible(monkeypatch, visible, tensor_parallel_size, expected):
-    given = []
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: given.append(env.get("CUDA_VISIBLE_DEVICES")))
+    shares = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: shares.append(env.get("CUDA_VISIBLE_DEVICES")))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     config = EngineConfig(model="m", data_parallel_size=2, tensor_parallel_size=tensor_parallel_size)
     for number in range(2):
         launch.CoreProcess(config, number).socket.close()
-    assert given == expected
+    assert shares == expected

@@ -1,4 +1,4 @@
-"""What the C library holds: counted where it counts."""
+"""Memory that the C library holds, by the library's own counts."""
 
 import os
 import subprocess
@@ -28,19 +28,19 @@ def take():
     barrier.wait()
 
 threads = [threading.Thread(target=take) for _ in range(4)]
-for one in threads: one.start()
-for one in threads: one.join()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
 file = ctypes.c_void_p(libc.fopen(sys.argv[2].encode(), b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
 
 
-@pytest.mark.parametrize(("how", "one"), [("one", True), ("own", False)])
-def test_threads_share_an_arena_where_they_are_told(tmp_path, how: str, one: bool) -> None:
+@pytest.mark.parametrize(("how", "is_shared"), [("one", True), ("own", False)])
+def test_threads_share_an_arena_where_that_is_configured(tmp_path, how: str, is_shared: bool) -> None:
     info = tmp_path / "info.xml"
     subprocess.run([sys.executable, "-c", COUNT, how, str(info)], check=True, timeout=60)
-    assert (info.read_text().count("<heap nr=") == 1) is one
+    assert (info.read_text().count("<heap nr=") == 1) is is_shared
 
 
 MULTIPLY = """

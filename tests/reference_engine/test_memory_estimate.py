@@ -1,4 +1,4 @@
-"""Memory counted from config.json against what engines of every method and family really keep."""
+"""Memory estimated from config.json against what engines of every method and family really keep."""
 
 import json
 
@@ -43,7 +43,7 @@ def family(name):
 
 
 def loaded(raw, quantization, dtype=torch.float32, checkpoint_format=None):
-    """The bytes that a random model keeps, and those that are counted."""
+    """The bytes that a random model keeps, and those that are estimated."""
     config = config_from_hf(raw, "x")
     weights, length = DummyWeights(config, checkpoint_format), 16
     model = build_model(config, weights, max_positions=length, dtype=dtype, device=CPU, quantization=quantization)
@@ -82,8 +82,8 @@ def test_codes_on_a_gpu(quantise, bits, columns, group):
     matrix = quantise(torch.randn(64, columns), bits, group)
     codes = matrix.codes if bits == 8 else unpack(matrix.codes)
     words = coded_products.Words.of(codes, matrix.scales, matrix.offsets, bits)
-    kept = [part for part in (words.words, words.scales, words.zeros) if part is not None]
-    assert matrix.held_bytes(CUDA, torch.float16) == sum(part.nbytes for part in kept)
+    parts = [part for part in (words.words, words.scales, words.zeros) if part is not None]
+    assert matrix.held_bytes(CUDA, torch.float16) == sum(part.nbytes for part in parts)
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8", "fp8", "int4"])

@@ -58,11 +58,11 @@ def logits_of(directory, prompt):
     ids=["tied", "untied", "biases", "mqa", "mha wide heads", "linear rope", "llama3 rope"],
 )
 def test_logits_equal_transformers(tmp_path, make_model, save_checkpoint, changes):
-    theirs = make_model(**changes)
-    save_checkpoint(tmp_path, theirs)
+    model = make_model(**changes)
+    save_checkpoint(tmp_path, model)
     prompt = torch.randint(3, 200, (150,)).tolist()
     with torch.inference_mode():
-        expected = theirs(input_ids=torch.tensor([prompt])).logits[0]
+        expected = model(input_ids=torch.tensor([prompt])).logits[0]
     torch.testing.assert_close(logits_of(tmp_path, prompt), expected, atol=2e-4, rtol=1e-4)
 
 

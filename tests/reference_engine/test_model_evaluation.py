@@ -1,4 +1,4 @@
-"""`evaluate`: what it says of a model and of a perturbed one, beside torch's own arithmetic over the same tokens."""
+"""`evaluate` of a model and of a perturbed one, against torch's own arithmetic over the same tokens."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def questions(tmp_path):
 
 @pytest.fixture(scope="module")
 def perturbed(make_model):
-    """A model near the one of `hf_model`."""
+    """A slightly perturbed copy of `hf_model`."""
     model = make_model()
     torch.manual_seed(11)
     with torch.no_grad():
@@ -142,11 +142,11 @@ def test_choices_are_scored_as_by_hand(run, questions, hf_model):
         assert line.answer == question["answer"]
         assert line.num_bytes == [len(choice) for choice in question["choices"]]
         for choice, logprob in zip(question["choices"], line.logprobs, strict=True):
-            asked = tokenizer.encode(question["question"]).ids
+            question_ids = tokenizer.encode(question["question"]).ids
             ids = tokenizer.encode(question["question"] + separator + choice).ids
-            assert ids[: len(asked)] == asked
-            rows = logprobs_of(hf_model, ids)[len(asked) - 1 :]
-            expected = float(rows.gather(1, torch.tensor(ids[len(asked) :])[:, None]).sum())
+            assert ids[: len(question_ids)] == question_ids
+            rows = logprobs_of(hf_model, ids)[len(question_ids) - 1 :]
+            expected = float(rows.gather(1, torch.tensor(ids[len(question_ids) :])[:, None]).sum())
             assert logprob == pytest.approx(expected, rel=1e-5)
     assert [line.line for line in lines[1:]] == [1, 2]
 
@@ -184,8 +184,8 @@ def test_for_a_server_the_reference_names_its_likeliest_tokens(run, questions, h
         near = (p > p.max(-1, keepdim=True).values - NEAR_TIE_NATS).sum(-1)
         assert [len(tokens) for tokens in line.likeliest] == near.tolist()
         assert near.max() > 1
-    asked = lines[-2]
-    assert [tokens[first + 1 :] for tokens, first in zip(asked.ids, asked.first, strict=True)] == [
+    question_line = lines[-2]
+    assert [tokens[first + 1 :] for tokens, first in zip(question_line.ids, question_line.first, strict=True)] == [
         make_tokenizer().encode(" " + choice).ids for choice in QUESTIONS[0]["choices"]
     ]
 

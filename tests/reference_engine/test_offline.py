@@ -31,10 +31,10 @@ def test_completions_of_one_prompt_are_those_of_their_seeds_alone(llm):
         llm.generate(["hello"], SamplingParams(max_tokens=9, temperature=1.0, seed=5 + i), ignore_eos=True)
         for i in range(3)
     ]
-    tokens = [one.token_ids for one in together.completions]
+    tokens = [completion.token_ids for completion in together.completions]
     assert tokens == [answer.completions[0].token_ids for (answer,) in alone]
-    assert len({tuple(one) for one in tokens}) == 3
-    assert all(len(one.logprobs) == 9 and max(one.logprobs) <= 0 for one in together.completions)
+    assert len({tuple(ids) for ids in tokens}) == 3
+    assert all(len(completion.logprobs) == 9 and max(completion.logprobs) <= 0 for completion in together.completions)
 
 
 def test_a_stop_string_ends_a_completion_and_leaves_its_text(llm):

@@ -1,4 +1,4 @@
-"""Weights in host memory: the same tokens, that much less on the device, and no copy into what is still read."""
+"""Weights in host memory: the same tokens, as much less on the device, and no copy into a slot that is still read."""
 
 import contextlib
 import dataclasses
@@ -75,7 +75,7 @@ def _stock_products(monkeypatch):
 
 @pytest.fixture
 def built(monkeypatch):
-    """Builds an engine with so much offloaded; returns it with what does the offloading."""
+    """Builds an engine with this much offloaded; returns it with the object that offloads."""
 
     def build(directory, offload_bytes, lane=HostLane, **settings):
         checkpoint, made = open_checkpoint(directory), []
@@ -134,7 +134,7 @@ def test_each_rank_offloads_of_its_share(built, checkpoint_dir):
 
 
 def resident_bytes(engine, offload):
-    """Of all storages that the model's objects reach, but for host memory."""
+    """Bytes of all storages that the model's objects reach, except host memory."""
     host = {unit.host.data_ptr() for unit in offload._units} if offload else set()
     storages = [tensor.untyped_storage() for tensor in tensors_of(engine.core._runner._executor._model)]
     return sum(

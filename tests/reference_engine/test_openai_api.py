@@ -163,7 +163,7 @@ def test_each_field_of_the_sampler_reaches_it():
 
 @pytest.mark.parametrize("kind", [completion, chat])
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("value", "expected"),
     [
         (None, None),
         ({}, Watermark(2.0, 0.25, 15485863)),
@@ -171,13 +171,13 @@ def test_each_field_of_the_sampler_reaches_it():
         ({"delta": 0.5, "gamma": 0.5, "key": 2**63 - 1}, Watermark(0.5, 0.5, 2**63 - 1)),
     ],
 )
-def test_a_watermark_has_defaults(kind, given, meant):
-    assert params(kind(watermark=given)).watermark == meant
+def test_a_watermark_has_defaults(kind, value, expected):
+    assert params(kind(watermark=value)).watermark == expected
 
 
-@pytest.mark.parametrize(("given", "meant"), [(-1, 0), (0, 0), (5, 5), (None, 0)])
-def test_top_k_minus_one_means_all(given, meant):
-    assert params(completion(top_k=given)).top_k == meant
+@pytest.mark.parametrize(("value", "expected"), [(-1, 0), (0, 0), (5, 5), (None, 0)])
+def test_top_k_minus_one_means_all(value, expected):
+    assert params(completion(top_k=value)).top_k == expected
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))

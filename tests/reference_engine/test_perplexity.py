@@ -22,11 +22,11 @@ def measure(tiny_config):
     return run
 
 
-def nats_of(model, tokens, seen=None):
-    """Transformers' mean of -ln p; `seen`: [query, key], what tokens see."""
+def nats_of(model, tokens, visible=None):
+    """Transformers' mean of -ln p; `visible`: [query, key], which tokens each token attends to."""
     length = len(tokens) - 1
-    seen = torch.ones(length, length).tril().bool() if seen is None else seen[:length, :length]
-    mask = torch.zeros(length, length).masked_fill(~seen, float("-inf"))
+    visible = torch.ones(length, length).tril().bool() if visible is None else visible[:length, :length]
+    mask = torch.zeros(length, length).masked_fill(~visible, float("-inf"))
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([tokens[:-1]]), attention_mask=mask[None, None]).logits[0]
     return float(torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:])))
@@ -34,53 +34,53 @@ def nats_of(model, tokens, seen=None):
 
 @pytest.mark.parametrize("step_tokens", [1, 7, 64, 500])
 def test_it_is_that_of_transformers_whatever_the_step(measure, hf_model, step_tokens):
-    found = measure(TOKENS, step_tokens)
-    assert found.tokens == 199
-    assert found.nats_per_token == pytest.approx(nats_of(hf_model, TOKENS), abs=1e-5)
-    assert found.perplexity == pytest.approx(math.exp(found.nats_per_token))
+    result = measure(TOKENS, step_tokens)
+    assert result.tokens == 199
+    assert result.nats_per_token == pytest.approx(nats_of(hf_model, TOKENS), abs=1e-5)
+    assert result.perplexity == pytest.approx(math.exp(result.nats_per_token))
 
 
 def test_a_long_text_is_cut_into_pieces_that_do_not_see_each_other(measure, hf_model):
-    found = measure(TOKENS, max_model_len=80)
+    result = measure(TOKENS, max_model_len=80)
     nats = [nats_of(hf_model, piece) * (len(piece) - 1) for piece in (TOKENS[:80], TOKENS[80:160], TOKENS[160:])]
-    assert found.tokens == 79 + 79 + 39
-    assert found.nats_per_token == pytest.approx(sum(nats) / found.tokens, abs=1e-5)
+    assert result.tokens == 79 + 79 + 39
+    assert result.nats_per_token == pytest.approx(sum(nats) / result.tokens, abs=1e-5)
 
 
 def test_a_last_token_on_its_own_is_left_out(measure, hf_model):
-    found = measure(TOKENS[:161], max_model_len=80)
-    assert found.tokens == 2 * 79
-    assert found.perplexity == pytest.approx(measure(TOKENS[:160], max_model_len=80).perplexity)
+    result = measure(TOKENS[:161], max_model_len=80)
+    assert result.tokens == 2 * 79
+    assert result.perplexity == pytest.approx(measure(TOKENS[:160], max_model_len=80).perplexity)
 
 
 @pytest.mark.parametrize(("window", "sinks"), [(20, 0), (20, 5), (64, 4)])
 def test_a_window_is_a_masked_model_in_less_memory(measure, hf_model, window, sinks):
     query, key = torch.arange(200)[:, None], torch.arange(200)
-    seen = (key <= query) & ((key > query - window) | (key < sinks))
-    found = measure(TOKENS, 8, attention_window=window, attention_sinks=sinks, block_size=4)
-    assert found.nats_per_token == pytest.approx(nats_of(hf_model, TOKENS, seen), abs=1e-5)
-    assert found.kv_peak_bytes <= ((window + sinks + 8) // 4 + 2) * 4 * found.kv_bytes_per_token
-    assert found.kv_peak_bytes < measure(TOKENS).kv_peak_bytes / 2
+    visible = (key <= query) & ((key > query - window) | (key < sinks))
+    result = measure(TOKENS, 8, attention_window=window, attention_sinks=sinks, block_size=4)
+    assert result.nats_per_token == pytest.approx(nats_of(hf_model, TOKENS, visible), abs=1e-5)
+    assert result.kv_peak_bytes <= ((window + sinks + 8) // 4 + 2) * 4 * result.kv_bytes_per_token
+    assert result.kv_peak_bytes < measure(TOKENS).kv_peak_bytes / 2
 
 
 def test_rounding_costs_little_and_saves_what_is_documented(measure):
     exact = measure(TOKENS)
     assert exact.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
     assert exact.kv_peak_bytes == 208 * exact.kv_bytes_per_token  # 13 blocks of 16 tokens
-    found = {kind: measure(TOKENS, kv_cache_dtype=kind) for kind in ("int8", "fp8", "int4")}
-    assert [one.kv_bytes_per_token for one in found.values()] == [2 * 2 * 2 * 18, 2 * 2 * 2 * 18, 2 * 2 * 2 * 12]
-    off = {kind: abs(one.nats_per_token - exact.nats_per_token) for kind, one in found.items()}
+    runs = {kind: measure(TOKENS, kv_cache_dtype=kind) for kind in ("int8", "fp8", "int4")}
+    assert [result.kv_bytes_per_token for result in runs.values()] == [2 * 2 * 2 * 18, 2 * 2 * 2 * 18, 2 * 2 * 2 * 12]
+    off = {kind: abs(result.nats_per_token - exact.nats_per_token) for kind, result in runs.items()}
     assert 0 < off["int8"] < 0.03
     assert 0 < off["fp8"] < 0.05
     assert off["int8"] < off["int4"] < 0.4
 
 
 def test_a_budget_reports_what_is_left(measure):
-    exact, found = measure(TOKENS), measure(TOKENS, kv_budget=64, kv_heavy=32)
+    exact, budgeted = measure(TOKENS), measure(TOKENS, kv_budget=64, kv_heavy=32)
     assert exact.census is None
-    assert found.census.kept_share == pytest.approx((64 + 7) / 199)  # the last boundary is at 192
-    assert found.census.compact_bytes < found.census.bytes / 2
-    assert found.perplexity != exact.perplexity
+    assert budgeted.census.kept_share == pytest.approx((64 + 7) / 199)  # the last boundary is at 192
+    assert budgeted.census.compact_bytes < budgeted.census.bytes / 2
+    assert budgeted.perplexity != exact.perplexity
     assert measure(TOKENS, kv_budget=256, kv_heavy=9).nats_per_token == pytest.approx(exact.nats_per_token, abs=1e-5)
 
 
@@ -109,11 +109,11 @@ def test_the_command_prints_one_line_of_json(checkpoint_dir, tmp_path, capsys):
     assert main(line) == 0
     exact = json.loads(capsys.readouterr().out)
     assert main([*line, "--kv-cache-dtype", "int8", "--kv-budget", "32", "--kv-heavy", "16"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert exact["tokens"] == found["tokens"] > 100
+    budgeted = json.loads(capsys.readouterr().out)
+    assert exact["tokens"] == budgeted["tokens"] > 100
     assert exact["perplexity"] > 1
-    assert found["kv_bytes_per_token"] < exact["kv_bytes_per_token"]
-    assert 0 < found["census"]["kept_share"] < 1
+    assert budgeted["kv_bytes_per_token"] < exact["kv_bytes_per_token"]
+    assert 0 < budgeted["census"]["kept_share"] < 1
 
 
 def test_a_text_that_cannot_be_read_is_status_2(checkpoint_dir, tmp_path, capsys):

@@ -60,9 +60,9 @@ def test_running_requests_share_the_blocks_of_what_they_have_in_common(bench):
     b.step()
     b.add(second := request("b", PROMPT, output=9))
     b.step()
-    mine, others = (b.scheduler.cache.blocks_of(one).blocks[0] for one in (first, second))
-    assert mine[:2] == others[:2]
-    assert mine[2] != others[2]
+    blocks, other_blocks = (b.scheduler.cache.blocks_of(sequence).blocks[0] for sequence in (first, second))
+    assert blocks[:2] == other_blocks[:2]
+    assert blocks[2] != other_blocks[2]
     assert b.pool.num_used == 4
     b.engine.cancel("a")
     b.step()
@@ -71,8 +71,8 @@ def test_running_requests_share_the_blocks_of_what_they_have_in_common(bench):
 
 def test_requests_of_one_step_compute_alike_prompts_each_for_itself(bench):
     b = bench(tokens=32)
-    b.finish(one := request("a", PROMPT), two := request("b", PROMPT))
-    assert (one.num_cached_tokens, two.num_cached_tokens) == (0, 0)
+    b.finish(first := request("a", PROMPT), second := request("b", PROMPT))
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 0)
     b.finish(three := request("c", PROMPT))
     assert three.num_cached_tokens == 8
 
@@ -128,7 +128,7 @@ def test_both_policies_find_cached_prompts(bench, policy):
     b = bench(policy=policy, seqs=2)
     requests = [request(str(number), PROMPT, output=2) for number in range(4)]
     b.finish(*requests)
-    assert [one.num_cached_tokens for one in requests] == [0, 0, 8, 8]
+    assert [sequence.num_cached_tokens for sequence in requests] == [0, 0, 8, 8]
 
 
 def test_of_one_sequence_the_end_is_evicted_before_the_beginning(bench):
@@ -183,10 +183,10 @@ def test_after_a_reset_nothing_of_before_is_found_and_running_requests_go_on():
 
 def test_different_salts_keep_prompts_apart(bench):
     b = bench()
-    asked = [request(str(number), PROMPT, salt=salt) for number, salt in enumerate(["x", "y", None, "x", "y", None])]
-    for one in asked:
-        b.finish(one)
-    assert [one.num_cached_tokens for one in asked] == [0, 0, 0, 8, 8, 8]
+    requests = [request(str(number), PROMPT, salt=salt) for number, salt in enumerate(["x", "y", None, "x", "y", None])]
+    for sequence in requests:
+        b.finish(sequence)
+    assert [sequence.num_cached_tokens for sequence in requests] == [0, 0, 0, 8, 8, 8]
 
 
 def test_reports_count_each_prompt_once_and_evictions(bench):
@@ -213,9 +213,9 @@ def test_switched_off_everything_is_computed_and_nothing_is_counted(bench):
 @pytest.mark.parametrize("caching", [True, False])
 def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench, caching):
     b = bench(caching=caching)
-    b.add(one := request("a", PROMPT, output=9))
+    b.add(sequence := request("a", PROMPT, output=9))
     b.step()
-    blocks = b.scheduler.cache.blocks_of(one)
+    blocks = b.scheduler.cache.blocks_of(sequence)
     half_full = blocks.blocks[0][2]
     b.pool.cache_block(half_full, b"some name")
     with pytest.raises(EngineBugError, match="token 10 has no place of its own"):
@@ -225,7 +225,7 @@ def test_writing_into_a_block_that_others_may_find_is_a_bug_that_speaks_up(bench
         b.engine.step()
 
 
-def test_under_a_small_pool_cached_and_computed_requests_say_the_same():
+def test_under_a_small_pool_cached_and_computed_requests_get_the_same_answers():
     rng = random.Random(4)
     prompts = [[1] * rng.randrange(12) + [rng.randrange(3) for _ in range(rng.randint(1, 8))] for _ in range(60)]
 
@@ -233,7 +233,7 @@ def test_under_a_small_pool_cached_and_computed_requests_say_the_same():
         b = Bench(RememberingRunner(2, vocabulary=3), blocks=16, size=2, seqs=3, tokens=8, caching=caching)
         requests = [request(str(number), prompt, output=8) for number, prompt in enumerate(prompts)]
         reports = b.finish(*requests)
-        return [one.token_ids for one in requests], computed(reports), sum(r.evicted_blocks for r in reports)
+        return [sequence.token_ids for sequence in requests], computed(reports), sum(r.evicted_blocks for r in reports)
 
     (with_cache, fewer, evicted), (without, all_tokens, _) = answers(caching=True), answers(caching=False)
     assert with_cache == without

@@ -113,14 +113,14 @@ def test_a_free_block_without_contents_can_be_neither_shared_nor_published():
 
 def test_a_block_that_others_hold_or_may_find_must_not_be_written():
     pool = BlockPool(2, 16)
-    mine, shared = pool.take(2)
-    pool.check_writable([mine, shared])
+    own, shared = pool.take(2)
+    pool.check_writable([own, shared])
     pool.share(shared)
     with pytest.raises(EngineBugError, match=r"about to be written but has 2 references$"):
-        pool.check_writable([mine, shared])
-    pool.cache_block(mine, b"name")
+        pool.check_writable([own, shared])
+    pool.cache_block(own, b"name")
     with pytest.raises(EngineBugError, match="has 1 references and is cached"):
-        pool.check_writable([mine])
+        pool.check_writable([own])
 
 
 def test_integrity_sees_an_index_that_disagrees():
@@ -141,34 +141,34 @@ def test_integrity_sees_an_index_that_disagrees():
 sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-@given(computed=sequences, asked=sequences, size=st.integers(1, 4))
-def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed, asked, size):
+@given(computed=sequences, queries=sequences, size=st.integers(1, 4))
+def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed, queries, size):
     cache = KvCache([Group(BlockPool(400, size))], prefix_caching=True)
-    known = set()
+    cached = set()
 
     def entered(tokens, salt=None):
-        one = Request("x", tokens, SamplingParams(max_tokens=1), salt)
-        cache.add(one)
-        return one, cache.lookup(one)
+        request = Request("x", tokens, SamplingParams(max_tokens=1), salt)
+        cache.add(request)
+        return request, cache.lookup(request)
 
     for tokens in computed:
-        one, hit = entered(tokens)
-        assert hit.num_tokens == longest(known, tokens, size)
-        cache.attach_prefix(one, hit)
-        cache.make_writable(one, len(tokens), BlockCopies())
-        one.num_computed = one.num_settled = len(tokens)
-        cache.cache_blocks(one)
-        cache.check_integrity([one])
-        known |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
-        cache.release(one)
-    for tokens in asked:
-        assert entered(tokens)[1].num_tokens == longest(known, tokens, size)
+        request, hit = entered(tokens)
+        assert hit.num_tokens == longest(cached, tokens, size)
+        cache.attach_prefix(request, hit)
+        cache.make_writable(request, len(tokens), BlockCopies())
+        request.num_computed = request.num_settled = len(tokens)
+        cache.cache_blocks(request)
+        cache.check_integrity([request])
+        cached |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
+        cache.release(request)
+    for tokens in queries:
+        assert entered(tokens)[1].num_tokens == longest(cached, tokens, size)
         assert entered(tokens, "salt")[1].num_tokens == 0
 
 
-def longest(known, tokens, size):
+def longest(cached, tokens, size):
     end = 0
-    while end + size < len(tokens) and tuple(tokens[: end + size]) in known:
+    while end + size < len(tokens) and tuple(tokens[: end + size]) in cached:
         end += size
     return end
 
@@ -209,7 +209,7 @@ class CacheMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(sorted(self.names.values())))
         self.pool.share(block)
         self.held[block] += 1
-        self.cached_free = [one for one in self.cached_free if one != block]
+        self.cached_free = [free for free in self.cached_free if free != block]
 
     @precondition(lambda self: +self.held)
     @rule(data=st.data())

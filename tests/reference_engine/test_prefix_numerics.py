@@ -1,4 +1,4 @@
-"""A prompt whose beginning comes from the cache goes on as one that is computed: tiny model, real arithmetic."""
+"""A prompt whose beginning comes from the cache continues as a computed one does: tiny model, real arithmetic."""
 
 import random
 
@@ -20,14 +20,14 @@ def tokens(count, seed):
 @pytest.fixture
 def logits_of(monkeypatch):
     """Runs one prompt and returns its tokens and the logits behind each, [num_tokens, vocab]."""
-    seen = []
+    rows = []
     original = runner.argmax  # greedy, and nothing else is asked for
-    monkeypatch.setattr(runner, "argmax", lambda logits: seen.append(logits) or original(logits))
+    monkeypatch.setattr(runner, "argmax", lambda logits: rows.append(logits) or original(logits))
 
     def run(engine, prompt):
-        seen.clear()
+        rows.clear()
         (output,) = generate(engine, [prompt], [GREEDY])
-        return output, torch.cat(seen)
+        return output, torch.cat(rows)
 
     return run
 
@@ -39,7 +39,7 @@ def test_logits_behind_a_cached_beginning_are_those_without(tiny_engine, logits_
     output, expected = logits_of(tiny_engine(enable_prefix_caching=False, max_num_batched_tokens=budget), prompt)
     engine = tiny_engine(max_num_batched_tokens=budget)
     generate(engine, [beginning], [GREEDY])  # leaves the beginning behind
-    for _ in range(2):  # the second time the whole prompt is known too
+    for _ in range(2):  # the second time the whole prompt is cached
         cached_output, logits = logits_of(engine, prompt)
         assert cached_output == output
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
@@ -55,13 +55,13 @@ def test_the_next_turn_of_a_conversation_continues_as_if_all_were_computed(tiny_
         prompt = prompt + output + tokens(5, turn + 10)
 
 
-def test_batches_under_eviction_and_preemption_say_what_they_say_without_a_cache(tiny_engine):
+def test_batches_under_eviction_and_preemption_answer_as_without_a_cache(tiny_engine):
     families = [tokens(40, seed) for seed in range(3)]
     prompts = [families[number % 3][: 10 + number * 3] + tokens(number % 5 + 1, 50 + number) for number in range(18)]
     settings = {"num_blocks": 24, "block_size": 4, "max_num_batched_tokens": 24, "max_num_seqs": 4}
     engine, without = tiny_engine(**settings), tiny_engine(**settings, enable_prefix_caching=False)
-    asked = (prompts * 2, [GREEDY] * 36)
-    assert generate(engine, *asked) == generate(without, *asked)
+    arguments = (prompts * 2, [GREEDY] * 36)
+    assert generate(engine, *arguments) == generate(without, *arguments)
     engine.check_integrity()
     assert engine.preemptions > 0
     assert engine.core._scheduler.cache.num_evicted > 50

@@ -60,7 +60,7 @@ def ranks(row, token):
     return range(1 + int((row > row[token] + NEAR).sum()), 1 + int((row > row[token] - NEAR).sum()))
 
 
-def asked(llm, prompts=(PROMPT,), params=ASKING, **how):
+def generated(llm, prompts=(PROMPT,), params=ASKING, **how):
     return llm.generate(prompts, params, ignore_eos=True, **how)
 
 
@@ -73,7 +73,7 @@ def asked(llm, prompts=(PROMPT,), params=ASKING, **how):
     ],
 )
 def test_each_token_has_the_log_probability_that_transformers_gives_it(llm, settings, expected):
-    (answer,) = asked(llm(**settings))
+    (answer,) = generated(llm(**settings))
     assert len(answer.completions[0].token_ids) == 3
     check(answer.prompt_logprobs, expected)
 
@@ -81,7 +81,7 @@ def test_each_token_has_the_log_probability_that_transformers_gives_it(llm, sett
 @pytest.mark.usefixtures("ranks_as_threads")
 def test_ranks_that_share_the_vocabulary_give_the_same(llm, expected):
     with llm(tensor_parallel_size=2, max_num_batched_tokens=66) as engine:
-        (answer,) = asked(engine)
+        (answer,) = generated(engine)
     check(answer.prompt_logprobs, expected)
 
 
@@ -89,7 +89,7 @@ def test_ranks_that_share_the_vocabulary_give_the_same(llm, expected):
 def test_a_prompt_that_loses_its_blocks_is_scored_once(llm, preemption, expected):
     engine = llm(num_blocks=18, block_size=4, max_num_batched_tokens=24, preemption=preemption)
     other = SamplingParams(max_tokens=20, temperature=0.0, prompt_logprobs=3)
-    answers = asked(engine, [PROMPT[:28], PROMPT[:29], PROMPT[:30]], [other] * 3)
+    answers = generated(engine, [PROMPT[:28], PROMPT[:29], PROMPT[:30]], [other] * 3)
     assert engine.engine.preemptions > 0
     for length, answer in enumerate(answers, start=28):
         check(answer.prompt_logprobs, expected, PROMPT[:length])
@@ -123,18 +123,18 @@ def test_the_prefix_cache_is_filled_and_not_read(llm, expected, monkeypatch):
         return report
 
     monkeypatch.setattr(engine.engine, "step", watched)
-    check(asked(engine)[0].prompt_logprobs, expected)
-    check(asked(engine)[0].prompt_logprobs, expected)
+    check(generated(engine)[0].prompt_logprobs, expected)
+    check(generated(engine)[0].prompt_logprobs, expected)
     assert sum(cached) == 0
-    asked(engine, params=plain)
+    generated(engine, params=plain)
     assert sum(cached) == 64
 
 
 def test_completions_and_beams_share_the_scores_of_their_prompt(llm, expected):
     engine = llm(max_num_batched_tokens=33, speculation="ngram:3")
-    check(asked(engine, n=3)[0].prompt_logprobs, expected)
+    check(generated(engine, n=3)[0].prompt_logprobs, expected)
     beams = SamplingParams(max_tokens=3, prompt_logprobs=3, beams=BeamParams(2))
-    (answer,) = asked(engine, params=beams, n=2)
+    (answer,) = generated(engine, params=beams, n=2)
     check(answer.prompt_logprobs, expected)
     assert len(answer.completions) == 2
 
@@ -143,7 +143,7 @@ def test_those_who_ask_and_those_who_do_not_share_steps(llm, expected):
     few = SamplingParams(max_tokens=5, temperature=0.0, prompt_logprobs=0)
     plain = SamplingParams(max_tokens=5, temperature=0.0)
     engine = llm(max_num_batched_tokens=17)
-    answers = asked(engine, [PROMPT[:40], PROMPT, PROMPT[:1], PROMPT[:50]], [few, ASKING, few, plain])
+    answers = generated(engine, [PROMPT[:40], PROMPT, PROMPT[:1], PROMPT[:50]], [few, ASKING, few, plain])
     check(answers[1].prompt_logprobs, expected)
     assert all(score.alternatives == () for score in answers[0].prompt_logprobs)
     assert [score.logprob for score in answers[0].prompt_logprobs] == near(
@@ -151,7 +151,7 @@ def test_those_who_ask_and_those_who_do_not_share_steps(llm, expected):
     )
     assert answers[2].prompt_logprobs == ()
     assert answers[3].prompt_logprobs is None
-    without = asked(llm(), [PROMPT[:50]], plain)
+    without = generated(llm(), [PROMPT[:50]], plain)
     assert answers[3].completions == without[0].completions
 
 
@@ -164,7 +164,7 @@ def test_logits_of_a_long_chunk_exist_some_rows_at_a_time(llm, monkeypatch):
         "read",
         lambda logits, positions: (sizes.append(tuple(logits.shape)), read(logits, positions)),
     )
-    asked(engine)
+    generated(engine)
     assert sizes == [(SLAB_ROWS, VOCAB_SIZE), (len(PROMPT) - 1 - SLAB_ROWS, VOCAB_SIZE)]
 
 
@@ -194,12 +194,12 @@ def test_completions_write_them_as_vllm_does(serve, expected):
         for place, entry in enumerate(first[1:]):
             row, token = expected[place], PROMPT[place + 1]
             assert (next(iter(entry)), len(entry)) == (str(token), 2 if entry[str(token)]["rank"] <= 2 else 3)
-            assert {1, 2} <= {found["rank"] for found in entry.values()}
-            for token_id, found in entry.items():
-                assert found["logprob"] == near(float(row[int(token_id)]))
-                assert found["rank"] in ranks(row, int(token_id))
+            assert {1, 2} <= {score["rank"] for score in entry.values()}
+            for token_id, score in entry.items():
+                assert score["logprob"] == near(float(row[int(token_id)]))
+                assert score["rank"] in ranks(row, int(token_id))
                 text = s.service.ready().tokenizer.decode([int(token_id)], skip_special_tokens=False)
-                assert found["decoded_token"] == text
+                assert score["decoded_token"] == text
         (plain,) = (await s.post(TEXT, {"prompt": [5, 6], "max_tokens": 1}))["choices"]
         assert "prompt_logprobs" not in plain
 

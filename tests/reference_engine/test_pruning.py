@@ -1,4 +1,4 @@
-"""What is left of a pruned checkpoint computes what the whole one computes without the rest."""
+"""A pruned checkpoint computes what the whole one computes without the removed parts."""
 
 import json
 
@@ -165,7 +165,7 @@ def test_biases_of_llama_are_cut_with_their_rows(pruned, saved, make_model):
 def test_importance_is_what_the_formulas_say(checkpoint_dir, hf_model):
     checkpoint = open_directory(checkpoint_dir)
     pieces = [TOKENS[:20], TOKENS[20:33]]
-    found = measure(load_model(checkpoint_dir, torch.device("cpu")), checkpoint.config, pieces)
+    importance = measure(load_model(checkpoint_dir, torch.device("cpu")), checkpoint.config, pieces)
     activations = []
     mlp = hf_model.model.layers[0].mlp
     hook = mlp.down_proj.register_forward_pre_hook(lambda _, inputs: activations.append(inputs[0][0]))
@@ -173,21 +173,21 @@ def test_importance_is_what_the_formulas_say(checkpoint_dir, hf_model):
         states = [hf_model(torch.tensor([piece]), output_hidden_states=True).hidden_states for piece in pieces]
     hook.remove()
     before, after = (torch.cat([state[number][0] for state in states]) for number in (0, 1))
-    assert float(found.layers[0]) == pytest.approx(float((1 - cosine_similarity(before, after, dim=-1)).mean()))
+    assert float(importance.layers[0]) == pytest.approx(float((1 - cosine_similarity(before, after, dim=-1)).mean()))
     neurons = torch.cat(activations).abs().mean(0) * mlp.down_proj.weight.norm(dim=0)
-    torch.testing.assert_close(found.neurons[0].float(), neurons.detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(importance.neurons[0].float(), neurons.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_heads_are_as_important_as_what_they_add_is_long(checkpoint_dir, hf_model):
     checkpoint = open_directory(checkpoint_dir)
-    found = measure(load_model(checkpoint_dir, torch.device("cpu")), checkpoint.config, [TOKENS])
-    out, seen = hf_model.model.layers[1].self_attn.o_proj, []
-    hook = out.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
+    importance = measure(load_model(checkpoint_dir, torch.device("cpu")), checkpoint.config, [TOKENS])
+    out, rows = hf_model.model.layers[1].self_attn.o_proj, []
+    hook = out.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0][0]))
     logits_of(hf_model)
     hook.remove()
     weight = out.weight.detach()
-    added = [(seen[0][:, part] @ weight[:, part].T).norm(dim=-1).mean() for part in (slice(0, 32), slice(32, 64))]
-    assert found.groups[1].tolist() == pytest.approx([float(length) for length in added], rel=1e-4)
+    added = [(rows[0][:, part] @ weight[:, part].T).norm(dim=-1).mean() for part in (slice(0, 32), slice(32, 64))]
+    assert importance.groups[1].tolist() == pytest.approx([float(length) for length in added], rel=1e-4)
 
 
 def test_activation_compares_a_row_and_magnitude_a_matrix():

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def weight_of(rows=6, columns=192):
-    """With a row of zeros, one of a single huge outlier, one of tiny numbers, and both signs of equal size."""
+    """A weight with a row of zeros, one with a huge outlier, one of tiny numbers, and both signs of equal size."""
     weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(3)) * 0.05
     weight[0] = 0
     weight[1, 70] = 1e4
@@ -94,9 +94,9 @@ def test_fp8_products_scale_rows_and_outputs(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         moved = matrix.to(CPU, dtype)
         activations = fp8.quantised(rows.to(dtype), fp8.E4M3).to(CPU, torch.float32).dequantised().double()
-        for given in (bias, None):
-            expected = linear(activations, matrix.dequantised().double(), None if given is None else given.double())
-            product = moved.linear(None if given is None else given.to(dtype))(rows.to(dtype))
+        for added in (bias, None):
+            expected = linear(activations, matrix.dequantised().double(), None if added is None else added.double())
+            product = moved.linear(None if added is None else added.to(dtype))(rows.to(dtype))
             assert product.dtype == dtype
             tolerance = 1e-5 if dtype == torch.float32 else 1e-2
             assert (product.double() - expected).abs().max() <= tolerance * expected.abs().max()
@@ -167,10 +167,10 @@ def test_llm_int8_keeps_outliers_out_of_the_codes():
 def test_models_with_llm_int8_run_without_graphs(monkeypatch, tiny_config):
     """Its shapes depend on the numbers."""
 
-    def asked(device):
+    def refuse(device):
         raise AssertionError(device)
 
-    monkeypatch.setattr(executors, "has_triton", asked)
+    monkeypatch.setattr(executors, "has_triton", refuse)
     load_engine(tiny_config(quantization="llm-int8"))
     with pytest.raises(AssertionError, match="cpu"):
         load_engine(tiny_config(quantization="w8a8"))
@@ -222,10 +222,10 @@ def test_nested_scales_are_the_nearest_of_the_map():
     offset, table = scales.mean(), nf4.dynamic_map().double().numpy()
     groups = [scales[:256] - offset, scales[256:] - offset]
     expected = [nearest(group / np.abs(group).max(), table) * np.abs(group).max() + offset for group in groups]
-    found = matrix.scales.values().double().numpy().ravel()
+    nested = matrix.scales.values().double().numpy().ravel()
     clear = ~np.concatenate([ties(group / np.abs(group).max(), table) for group in groups])
     assert clear.sum() > 370
-    assert found[clear] == pytest.approx(np.concatenate(expected)[clear], rel=1e-5)
+    assert nested[clear] == pytest.approx(np.concatenate(expected)[clear], rel=1e-5)
     assert (matrix.dequantised()[3, 64:128] == 0).all()
 
 
@@ -242,9 +242,9 @@ def test_mxfp4_follows_the_microscaling_conversion():
     shares = blocks / scales[..., None]
     values = np.array(sorted({sign * value for value in mxfp4.MAGNITUDES for sign in (1, -1)}))
     assert np.array_equal(values, small_floats(2, 1, 6.0))
-    found = matrix.dequantised().double().numpy().reshape(6, 6, 32)
+    decoded = matrix.dequantised().double().numpy().reshape(6, 6, 32)
     clear = ~ties(shares, values)
-    assert np.array_equal(found[clear], (nearest(shares, values) * scales[..., None])[clear])
+    assert np.array_equal(decoded[clear], (nearest(shares, values) * scales[..., None])[clear])
     # Ties go to even codes, and what is above 6 saturates.
     assert (matrix.dequantised()[4, :8] * 64).tolist() == [6.0, 6.0, 4.0, 2.0, 4.0, 0.0, 1.0, -1.0]
     assert matrix.dequantised()[0].any().item() is False
@@ -274,8 +274,8 @@ def test_smoothing_moves_difficulty_and_keeps_the_product():
     largest_x, largest_w = (rows / scales).abs().amax(0), (torch.cat(weights) * scales).abs().amax(0)
     assert torch.allclose(largest_x[live], largest_w[live])  # alpha 0.5 makes both sides equally hard
 
-    def error(given, matrices):
-        return sum((W8A8Matrix.of(m).linear(None)(given) - linear(given, m)).abs().mean() for m in matrices)
+    def error(inputs, matrices):
+        return sum((W8A8Matrix.of(m).linear(None)(inputs) - linear(inputs, m)).abs().mean() for m in matrices)
 
     assert error(rows / scales, [weight * scales for weight in weights]) < error(rows, weights)
 
@@ -290,10 +290,10 @@ def test_smoothing_refuses_a_share_that_is_none(alpha):
 
 def test_cuda_products_get_the_rows_that_cublas_needs(monkeypatch):
     """`torch._int_mm` is on CPUs, too; without padding cuBLAS would refuse fewer than 17 rows."""
-    given = []
+    row_counts = []
 
     def int_mm(rows, weight):
-        given.append(rows.shape[0])
+        row_counts.append(rows.shape[0])
         return torch.ops.aten._int_mm(rows, weight)
 
     rows, weight = (torch.randint(-127, 128, shape, dtype=torch.int8) for shape in ((3, 64), (16, 64)))
@@ -301,4 +301,4 @@ def test_cuda_products_get_the_rows_that_cublas_needs(monkeypatch):
     monkeypatch.setattr(w8a8, "_int_mm", int_mm)
     assert torch.equal(integer_product(rows, weight).long(), rows.long() @ weight.long().T)
     assert integer_product(rows.repeat(20, 1), weight).shape == (60, 16)
-    assert given == [32, 60]
+    assert row_counts == [32, 60]

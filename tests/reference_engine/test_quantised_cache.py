@@ -22,7 +22,7 @@ from tests.reference_engine.naive_attention import NaiveAttention
 KINDS = ["int8", "fp8", "int4"]
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
-SEEN = 1.01  # a scale is rounded up by at most 1/128
+SCALE_ROUNDING = 1.01  # a scale is rounded up by at most 1/128
 
 
 def random_rows(dim, seed, size, outlier, dtype=torch.float32):
@@ -40,8 +40,8 @@ def storage(kind, layout, blocks=100, block_size=4, dtype=torch.float32):
 
 
 def bytes_per_element(kind, dim, **layer):
-    one = LayerLayout(3, dim, dim, **layer)
-    return token_bytes(CacheLayout((one,)), torch.bfloat16, store_maker(kind))[0] / one.elements_per_token
+    layout = LayerLayout(3, dim, dim, **layer)
+    return token_bytes(CacheLayout((layout,)), torch.bfloat16, store_maker(kind))[0] / layout.elements_per_token
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +56,7 @@ def test_costs_count_the_bytes_that_a_row_takes(kind, dim):
 def test_int8_is_off_by_half_a_step(half, seed, size, outlier):
     rows = random_rows(2 * half, seed, size, outlier)
     step = rows.abs().amax(dim=-1, keepdim=True) / 127
-    assert ((Int8().decode(Int8().encode(rows), torch.float32) - rows).abs() <= step / 2 * SEEN).all()
+    assert ((Int8().decode(Int8().encode(rows), torch.float32) - rows).abs() <= step / 2 * SCALE_ROUNDING).all()
 
 
 @given(
@@ -66,7 +66,7 @@ def test_fp8_is_off_by_a_sixteenth_or_by_its_smallest_step(half, seed, size, out
     rows = random_rows(2 * half, seed, size, outlier)
     smallest = rows.abs().amax(dim=-1, keepdim=True) / 448 / 512
     error = (Fp8().decode(Fp8().encode(rows), torch.float32) - rows).abs()
-    assert (error <= torch.maximum(rows.abs() / 16, smallest / 2) * SEEN).all()
+    assert (error <= torch.maximum(rows.abs() / 16, smallest / 2) * SCALE_ROUNDING).all()
 
 
 @given(
@@ -80,7 +80,7 @@ def test_int4_is_off_by_half_a_step_of_its_group(half, seed, size, outlier):
     for some, errors in zip(rows.split(width, dim=-1), error.split(width, dim=-1), strict=True):
         low, high = some.aminmax(dim=-1, keepdim=True)
         step = (high - low + low.abs() / 128) / 15
-        assert (errors <= step / 2 * SEEN).all()
+        assert (errors <= step / 2 * SCALE_ROUNDING).all()
 
 
 @pytest.mark.parametrize("codec", [Int8(), Fp8(), Int4()])
@@ -101,7 +101,7 @@ def test_an_outlier_in_one_head_or_token_leaves_the_others_alone(kind):
     calm.stores[0].write(torch.arange(4), keys, values)
     keys[1, 1] *= 1e4
     wild.stores[0].write(torch.arange(4), keys, values)
-    before, after = (one.stores[0].read(torch.tensor([0]))[0] for one in (calm, wild))
+    before, after = (storage.stores[0].read(torch.tensor([0]))[0] for storage in (calm, wild))
     assert not torch.equal(before[1, 1], after[1, 1])
     after[1, 1] = before[1, 1]
     assert torch.equal(before, after)
@@ -167,12 +167,12 @@ def test_copies_and_swaps_keep_codes_and_scales(kind):
     copies.within += [(0, 30, 40), (0, 31, 41)]
     device.copy_blocks(copies, host)
     for place in ([30, 31], [40, 41]):
-        for found, part in zip(device.stores[0].read(torch.tensor(place)), wanted, strict=True):
-            assert torch.equal(found, part)
+        for copied, part in zip(device.stores[0].read(torch.tensor(place)), wanted, strict=True):
+            assert torch.equal(copied, part)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_siblings_and_swapping_say_what_each_request_says_alone(tiny_engine, kind):
+def test_siblings_and_swapped_requests_answer_as_each_alone(tiny_engine, kind):
     """Rounding is the same wherever a token is computed, so nothing may differ by more than the order of sums."""
     prompts = [[5 + i, 9, 17, 200 - i, 31] * 3 for i in range(5)]
     alone = [generate(tiny_engine(kv_cache_dtype=kind), [prompt], [GREEDY])[0] for prompt in prompts]
@@ -207,11 +207,11 @@ def test_the_same_bytes_hold_about_twice_the_blocks(tiny_config, checkpoint_dir)
 
 def test_a_window_over_all_layers_leaves_smaller_ones_alone():
     layers = [LayerLayout(1, 8, 8), LayerLayout(1, 8, 8, Visible(4)), LayerLayout(1, 8, 8, Visible(99))]
-    seen = [layer.visible for layer in windowed(CacheLayout(tuple(layers)), 16, 2).layers]
-    assert seen == [Visible(16, 2), Visible(4), Visible(16, 2)]
+    visible = [layer.visible for layer in windowed(CacheLayout(tuple(layers)), 16, 2).layers]
+    assert visible == [Visible(16, 2), Visible(4), Visible(16, 2)]
 
 
-def test_a_window_with_sinks_says_what_a_masked_model_says_and_gives_blocks_back(tiny_engine, hf_model):
+def test_a_window_with_sinks_answers_as_a_masked_model_and_frees_blocks(tiny_engine, hf_model):
     prompt, window, sinks = [5, 9, 17, 200, 31, 8] * 8, 20, 4
     engine = tiny_engine(attention_window=window, attention_sinks=sinks, block_size=4, max_num_batched_tokens=8)
     engine.add(Request("a", prompt, GREEDY))
@@ -223,13 +223,13 @@ def test_a_window_with_sinks_says_what_a_masked_model_says_and_gives_blocks_back
     assert used <= (window + sinks + 8) // 4 + 2
     length = len(tokens) - 1
     query, key = torch.arange(length)[:, None], torch.arange(length)
-    seen = (key <= query) & ((key > query - window) | (key < sinks))
-    mask = torch.zeros(length, length).masked_fill(~seen, float("-inf"))
+    visible = (key <= query) & ((key > query - window) | (key < sinks))
+    mask = torch.zeros(length, length).masked_fill(~visible, float("-inf"))
     with torch.inference_mode():
         logits = hf_model(input_ids=torch.tensor([tokens[:-1]]), attention_mask=mask[None, None]).logits[0]
     best = logits[len(prompt) - 1 :].topk(2)
-    for ours, ids, values in zip(tokens[len(prompt) :], best.indices.tolist(), best.values, strict=True):
-        assert ours == ids[0] or float(values[0] - values[1]) < 1e-4
+    for token, ids, values in zip(tokens[len(prompt) :], best.indices.tolist(), best.values, strict=True):
+        assert token == ids[0] or float(values[0] - values[1]) < 1e-4
 
 
 def test_rounded_stores_are_read_by_the_torch_backend():

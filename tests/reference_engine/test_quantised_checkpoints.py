@@ -1,4 +1,4 @@
-"""Whole checkpoints in public formats: what is read of them, and the models that they make."""
+"""Whole checkpoints in public formats: how they are read, and the models that they make."""
 
 import json
 import types
@@ -46,9 +46,9 @@ def pair(tmp_path, checkpoint_dir):
 
 
 def same_weights(quantised, twin):
-    ours, plain = open_checkpoint(quantised).weights, open_checkpoint(twin).weights
-    assert set(plain.names()) <= set(ours.names())
-    return all(torch.equal(ours.get(name), plain.get(name)) for name in plain.names())
+    weights, plain = open_checkpoint(quantised).weights, open_checkpoint(twin).weights
+    assert set(plain.names()) <= set(weights.names())
+    return all(torch.equal(weights.get(name), plain.get(name)) for name in plain.names())
 
 
 @pytest.mark.parametrize("case", ["gptq in act-order", "awq", "packed with zero points", "bytes"])
@@ -66,19 +66,19 @@ def test_linear_layers_are_fused_and_cut_over_ranks(pair, case, size):
     x = torch.randn(3, 128)
     for rank in range(size):
         ranks = types.SimpleNamespace(rank=rank, size=size)
-        ours, plain = (
+        stored, plain = (
             Weights(source, torch.float32, CPU, ranks=ranks, quantization="stored") for source in (quantised, twin)
         )
         fused, expected = (
-            weights.columns(f"{LAYER}self_attn.", ("q_proj", "k_proj", "v_proj")) for weights in (ours, plain)
+            weights.columns(f"{LAYER}self_attn.", ("q_proj", "k_proj", "v_proj")) for weights in (stored, plain)
         )
         assert isinstance(fused, JoinedLinear) == (case == "gptq in act-order")
         torch.testing.assert_close(fused(x[:, :64]), expected(x[:, :64]))
-        assert ours.plain_bytes == 0
-        mine = x.chunk(size, dim=1)[rank]
-        down, expected = (weights.rows(f"{LAYER}mlp.", "down_proj") for weights in (ours, plain))
-        torch.testing.assert_close(down(mine), expected(mine))
-        assert (ours.plain_bytes == 0) == (size == 1 or case == "awq")
+        assert stored.plain_bytes == 0
+        share = x.chunk(size, dim=1)[rank]
+        down, expected = (weights.rows(f"{LAYER}mlp.", "down_proj") for weights in (stored, plain))
+        torch.testing.assert_close(down(share), expected(share))
+        assert (stored.plain_bytes == 0) == (size == 1 or case == "awq")
 
 
 def test_ignored_modules_are_read_as_they_are(pair):

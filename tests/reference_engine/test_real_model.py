@@ -24,7 +24,7 @@ LENGTH = 16
 
 
 @pytest.fixture(scope="module")
-def asked(model_folder):
+def prompt_ids(model_folder):
     tokenizer = open_checkpoint(model_folder).tokenizer
     entries = json.loads(PROMPTS.read_text(encoding="utf-8"))
     chosen = [entries[index] for index in (24, 0, 3, 7, 12)]
@@ -37,9 +37,9 @@ def asked(model_folder):
 
 
 @pytest.fixture(scope="module")
-def truths(model_folder, asked, greedy):
+def truths(model_folder, prompt_ids, greedy):
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    return [greedy(model, prompt, LENGTH) for prompt in asked]
+    return [greedy(model, prompt, LENGTH) for prompt in prompt_ids]
 
 
 @pytest.mark.parametrize(
@@ -51,16 +51,16 @@ def truths(model_folder, asked, greedy):
     ],
     ids=["alone", "mixed with chunks", "under preemption"],
 )
-def test_greedy_says_what_transformers_says(model_folder, asked, truths, settings, together):
+def test_greedy_tokens_are_those_of_transformers(model_folder, prompt_ids, truths, settings, together):
     config = EngineConfig(model=str(model_folder), dtype="float32", **({"num_blocks": 256} | settings))
     engine = load_engine(config)
     params = SamplingParams(max_tokens=LENGTH, temperature=0.0)
     outputs = []
-    for group in chunks(asked, together):
+    for group in chunks(prompt_ids, together):
         outputs += generate(engine, group, [params] * len(group))
-    for ours, (theirs, margins) in zip(outputs, truths, strict=True):
-        for mine, expected, margin in zip(ours, theirs, margins, strict=True):
-            if mine != expected:
+    for tokens, (expected_tokens, margins) in zip(outputs, truths, strict=True):
+        for token, expected, margin in zip(tokens, expected_tokens, margins, strict=True):
+            if token != expected:
                 assert margin <= 1e-4, "differs where Transformers was sure"
                 break
     engine.check_integrity()
@@ -68,11 +68,11 @@ def test_greedy_says_what_transformers_says(model_folder, asked, truths, setting
         assert engine.preemptions > 0
 
 
-def test_cached_prompts_continue_as_computed_ones(model_folder, asked):
+def test_cached_prompts_continue_as_computed_ones(model_folder, prompt_ids):
     config = EngineConfig(model=str(model_folder), dtype="float32", num_blocks=256)
     with_cache, without = load_engine(config), load_engine(dataclasses.replace(config, enable_prefix_caching=False))
     params = [SamplingParams(max_tokens=12, temperature=0.0)]
-    first, second = sorted(asked, key=len)[1:3]
+    first, second = sorted(prompt_ids, key=len)[1:3]
     for prompt in (first, first[: len(first) // 2] + second, first):
         assert generate(with_cache, [prompt], params) == generate(without, [prompt], params)
 
@@ -82,11 +82,11 @@ def chunks(items, size):
 
 
 def test_the_tokenizer_agrees_with_transformers(model_folder):
-    ours, theirs = open_checkpoint(model_folder).tokenizer, AutoTokenizer.from_pretrained(model_folder)
+    tokenizer, reference = open_checkpoint(model_folder).tokenizer, AutoTokenizer.from_pretrained(model_folder)
     messages = [{"role": "user", "content": "How much is 123 + 4567?\n\n Größe 😀"}]
-    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert ours.render_chat(messages) == text
-    assert ours.encode(text) == theirs.encode(text)
+    text = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.render_chat(messages) == text
+    assert tokenizer.encode(text) == reference.encode(text)
 
 
 def test_it_knows_the_capital_of_france_over_http_and_the_loop_stays_free(serve, model_folder):
@@ -116,11 +116,11 @@ async def lags_during(work):
     return lags
 
 
-def test_a_file_kept_in_blocks_says_what_it_says_dequantised(model_folder, tmp_path, asked):
+def test_a_file_kept_in_blocks_answers_as_its_dequantised_twin(model_folder, tmp_path, prompt_ids):
     path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", "Q4_1", "Q8_0")
     config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)
     scorer = Scorer(open_checkpoint(path), "float32", "cpu")
-    some = sorted(asked, key=len)[:2]  # benchmarks/engine/gguf.py asks for more
+    some = sorted(prompt_ids, key=len)[:2]  # benchmarks/engine/gguf.py asks for more
     outputs = generate(load_engine(config), some, [SamplingParams(max_tokens=LENGTH // 2, temperature=0.0)] * len(some))
     for number, (prompt, output) in enumerate(zip(some, outputs, strict=True)):
         assert scorer.score(Sample(str(number), prompt, output)).max_regret <= 1e-4, "differs where it is sure"

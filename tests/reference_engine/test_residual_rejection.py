@@ -46,12 +46,12 @@ def answers(seeds, **sampling):
     bench.engine.core._speculator = Speculator(DraftLengths(3), 512, free=draft_model.free)
     requests = [request(str(seed), prompt=[1, 2], output=OUTPUT, seed=seed, **sampling) for seed in seeds]
     counts = Counter()
-    for one in requests:
-        bench.engine.add(one)
+    for sequence in requests:
+        bench.engine.add(sequence)
     while bench.engine.has_work:
         report = bench.engine.step()
         counts.update(drafted=sum(report.drafted), accepted=sum(report.accepted))
-    return [tuple(one.token_ids[one.prompt_len :]) for one in requests], counts
+    return [tuple(sequence.token_ids[sequence.prompt_len :]) for sequence in requests], counts
 
 
 def test_a_draft_model_catches_up_by_rows_so_that_a_graph_serves():
@@ -68,24 +68,24 @@ def test_a_draft_model_catches_up_by_rows_so_that_a_graph_serves():
     bench.engine.add(request("0", prompt=[1, 2, 0, 1, 2], output=12, temperature=0.0))
     while bench.engine.has_work:
         bench.engine.step()
-    prompt, *others = [[(span.start, span.length) for span in batch.spans] for batch in batches]
+    prompt, *decodes = [[(span.start, span.length) for span in batch.spans] for batch in batches]
     assert prompt == [(0, 5)]
-    assert {length for spans in others for _, length in spans} == {1}
-    assert [(8, 1), (9, 1)] in others  # all drafts were right: the last one has no entry yet
+    assert {length for spans in decodes for _, length in spans} == {1}
+    assert [(8, 1), (9, 1)] in decodes  # all drafts were right: the last one has no entry yet
 
 
-def p_value(said, probabilities):
+def p_value(answers, probabilities):
     """Of a chi-square test of answers against the product of the tokens' probabilities, [vocabulary, vocabulary]."""
     expected = {}
     for tokens in itertools.product(range(VOCABULARY), repeat=OUTPUT):
         chain = zip((2, *tokens[:-1]), tokens, strict=True)
-        expected[tokens] = len(said) * np.prod([probabilities[last, token] for last, token in chain])
-    seen = Counter(said)
-    assert seen.keys() <= {tokens for tokens, count in expected.items() if count}
+        expected[tokens] = len(answers) * np.prod([probabilities[last, token] for last, token in chain])
+    counts = Counter(answers)
+    assert counts.keys() <= {tokens for tokens, count in expected.items() if count}
     often = [tokens for tokens, count in expected.items() if count >= 5]
     rare = [tokens for tokens in expected if tokens not in often]
-    pairs = [(seen[tokens], expected[tokens]) for tokens in often]
-    pairs.append((sum(seen[tokens] for tokens in rare), sum(expected[tokens] for tokens in rare)))
+    pairs = [(counts[tokens], expected[tokens]) for tokens in often]
+    pairs.append((sum(counts[tokens] for tokens in rare), sum(expected[tokens] for tokens in rare)))
     observed, wanted = np.array([pair for pair in pairs if pair[1] > 0]).T
     return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
 
@@ -96,16 +96,16 @@ def softmax(temperature):
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_answers_have_the_distribution_of_the_model(temperature):
-    said, counts = answers(range(REQUESTS), temperature=temperature)
-    assert p_value(said, softmax(temperature)) > 0.001
+    tokens, counts = answers(range(REQUESTS), temperature=temperature)
+    assert p_value(tokens, softmax(temperature)) > 0.001
     assert 0.3 * counts["drafted"] < counts["accepted"] < 0.95 * counts["drafted"]
 
 
 def test_truncated_answers_have_the_truncated_distribution():
-    said, _ = answers(range(REQUESTS), temperature=1.0, top_k=2)
-    kept = softmax(1.0)
-    kept[np.arange(VOCABULARY), kept.argmin(axis=-1)] = 0.0
-    assert p_value(said, kept / kept.sum(axis=-1, keepdims=True)) > 0.001
+    tokens, _ = answers(range(REQUESTS), temperature=1.0, top_k=2)
+    probabilities = softmax(1.0)
+    probabilities[np.arange(VOCABULARY), probabilities.argmin(axis=-1)] = 0.0
+    assert p_value(tokens, probabilities / probabilities.sum(axis=-1, keepdims=True)) > 0.001
 
 
 def test_a_request_has_one_answer_whatever_is_beside_it():
@@ -124,16 +124,16 @@ def test_a_wrong_rule_is_found_out(monkeypatch, broken):
         return draw(distribution(scores.numpy(), place.sampling), (place.sampling.seed * 0.618) % 1)
 
     monkeypatch.setattr(verification, "accept_or_redraw", wrong)
-    said, _ = answers(range(REQUESTS), temperature=1.0)
-    assert p_value(said, softmax(1.0)) < 1e-6
+    tokens, _ = answers(range(REQUESTS), temperature=1.0)
+    assert p_value(tokens, softmax(1.0)) < 1e-6
 
 
 def test_greedy_answers_stay_as_they_are():
-    said, counts = answers(range(3), temperature=0.0)
+    tokens, counts = answers(range(3), temperature=0.0)
     chain = [2]
     for _ in range(OUTPUT):
         chain.append(int(MODEL[chain[-1]].argmax()))
-    assert set(said) == {tuple(chain[1:])}
+    assert set(tokens) == {tuple(chain[1:])}
     assert counts["drafted"] > 0
 
 
@@ -176,10 +176,10 @@ def test_a_real_engine_answers_with_it(tiny_engine, tmp_path, hf_model):
     engine = tiny_engine(speculation=f"draft:3:{path}", draft_acceptance="residual", adaptive_speculation=False)
     requests = [request(str(seed), output=20, seed=seed, temperature=1.0, logprobs=0) for seed in range(4)]
     drafted = accepted = 0
-    for one in requests:
-        engine.add(one)
+    for sequence in requests:
+        engine.add(sequence)
     while engine.has_work:
         report = engine.step()
         drafted, accepted = drafted + sum(report.drafted), accepted + sum(report.accepted)
-    assert all(one.num_output == 20 for one in requests)
+    assert all(sequence.num_output == 20 for sequence in requests)
     assert 0.95 * drafted < accepted <= drafted  # of equal distributions nearly all are accepted

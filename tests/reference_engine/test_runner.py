@@ -46,31 +46,31 @@ def make_bench(request, monkeypatch):
     return make
 
 
-def asked():
+def make_requests():
     return [request(str(i), prompt=[i + 1, i + 2], output=12, **params) for i, params in enumerate(SAMPLING)]
 
 
 def outputs(requests):
-    return [one.token_ids[one.prompt_len :] for one in requests]
+    return [sequence.token_ids[sequence.prompt_len :] for sequence in requests]
 
 
 def alone(make_bench, requests):
-    for one in requests:
-        make_bench(overlap=False).finish(one)
+    for sequence in requests:
+        make_bench(overlap=False).finish(sequence)
     return outputs(requests)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_seeded_requests_say_the_same_alone_in_company_and_in_flight(make_bench, overlap):
-    bench, together = make_bench(overlap), asked()
+def test_seeded_requests_get_the_same_tokens_alone_in_company_and_in_flight(make_bench, overlap):
+    bench, together = make_bench(overlap), make_requests()
     bench.finish(*together)
-    assert outputs(together) == alone(make_bench, asked())
+    assert outputs(together) == alone(make_bench, make_requests())
     assert (bench.runner._executor.num_ahead > 8) is overlap
 
 
 @pytest.mark.parametrize("cancels", [False, True])
 def test_a_request_that_needs_the_host_changes_nothing_for_those_in_flight(make_bench, cancels):
-    bench, (late, *together) = make_bench(overlap=True), asked()
+    bench, (late, *together) = make_bench(overlap=True), make_requests()
     late = request("late", output=4, seed=7, logprobs=0)
     bench.add(*together)
     bench.step()
@@ -80,6 +80,6 @@ def test_a_request_that_needs_the_host_changes_nothing_for_those_in_flight(make_
     if cancels:
         bench.engine.cancel("late")
     bench.finish()
-    assert outputs(together) == alone(make_bench, asked()[1:])
+    assert outputs(together) == alone(make_bench, make_requests()[1:])
     if not cancels:
         assert outputs([late]) == alone(make_bench, [request("late", output=4, seed=7, logprobs=0)])

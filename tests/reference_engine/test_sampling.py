@@ -1,4 +1,4 @@
-"""Sampling against a plain twin that does one row at a time, in float64, with nothing clever."""
+"""Sampling against a plain twin that handles one row at a time, in float64."""
 
 import itertools
 import math
@@ -24,13 +24,13 @@ LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
 def request(name=None, prompt=(1,), output=(), **params):
-    one = Request(name or f"r{next(NUMBERS)}", prompt, SamplingParams(max_tokens=999, **params))
-    one.token_ids.extend(output)
-    return one
+    sequence = Request(name or f"r{next(NUMBERS)}", prompt, SamplingParams(max_tokens=999, **params))
+    sequence.token_ids.extend(output)
+    return sequence
 
 
 def draw(logits, count=400, **params):
-    """Tokens of as many requests, alike but for their seeds."""
+    """Tokens of this many requests that differ only in their seeds."""
     drawn = sample(logits.repeat(count, 1), [request(**(params | {"seed": seed})) for seed in range(count)])
     return [token.token_id for token in drawn]
 
@@ -38,13 +38,15 @@ def draw(logits, count=400, **params):
 def changed_scores(logits, params, prompt, output):
     """Bias, penalties and forbidden stop tokens, one token at a time; in float32, as the scores are."""
     scores = list(logits.numpy())
-    factor, once, each = map(np.float32, (params.repetition_penalty, params.presence_penalty, params.frequency_penalty))
+    factor, per_token, per_use = map(
+        np.float32, (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    )
     for token, value in params.logit_bias.items():
         scores[token] += np.float32(value)
     for token in set(prompt) | set(output):
         scores[token] = scores[token] / factor if scores[token] > 0 else scores[token] * factor
     for token in set(output):
-        scores[token] -= each * np.float32(output.count(token)) + once
+        scores[token] -= per_use * np.float32(output.count(token)) + per_token
     if params.watermark is not None:
         previous = np.full(len(scores), [*prompt, *output][-1])
         green = are_green(params.watermark, previous, np.arange(len(scores)))
@@ -223,22 +225,22 @@ def cases(draw_from):
 @given(cases())
 def test_any_parameters_choose_what_the_plain_twin_chooses(case):
     logits, prompt, output, given_params = case
-    one = request("me", prompt, output, **given_params)
-    token = sample(logits.clone()[None], [one])[0].token_id
-    scores = changed_scores(logits, one.sampling, prompt, output)
-    if one.sampling.is_greedy:
+    sequence = request("me", prompt, output, **given_params)
+    token = sample(logits.clone()[None], [sequence])[0].token_id
+    scores = changed_scores(logits, sequence.sampling, prompt, output)
+    if sequence.sampling.is_greedy:
         assert scores[token] == pytest.approx(max(scores), rel=1e-5, abs=1e-5)
         return
-    order, weights = ranked_weights(scores, one.sampling)
-    if not one.sampling.is_truncated:
+    order, weights = ranked_weights(scores, sequence.sampling)
+    if not sequence.sampling.is_truncated:
         weights = [weights[order.index(token)] for token in range(len(order))]
         order = list(range(len(order)))
     ends = np.cumsum(weights) / sum(weights)
-    number = uniforms([one.sampling.seed], [len(output)])[0]
+    number = uniforms([sequence.sampling.seed], [len(output)])[0]
     place = order.index(token)
     # The sum over all tokens is made of float32 exponentials: a number next to an edge may fall on either side.
-    near = 1e-5 / min(1.0, one.sampling.temperature)
-    if np.abs(ends - number).min() > near and not near_a_threshold(scores, one.sampling, near):
+    near = 1e-5 / min(1.0, sequence.sampling.temperature)
+    if np.abs(ends - number).min() > near and not near_a_threshold(scores, sequence.sampling, near):
         assert (ends[place - 1] if place else 0.0) <= number < ends[place]
 
 
@@ -247,8 +249,8 @@ def near_a_threshold(scores, params, near):
     best = max(scores)
     every = sorted((math.exp((score - best) / params.temperature) for score in scores), reverse=True)
     close_to_min_p = params.min_p > 0 and any(abs(weight - params.min_p) < near for weight in every)
-    kept = [weight for weight in every if weight >= params.min_p][: params.top_k or None]
-    shares = np.cumsum(kept) / sum(kept)
+    weights = [weight for weight in every if weight >= params.min_p][: params.top_k or None]
+    shares = np.cumsum(weights) / sum(weights)
     return close_to_min_p or (params.top_p < 1 and bool((np.abs(shares - params.top_p) < near).any()))
 
 
@@ -257,7 +259,7 @@ def test_a_request_gets_the_same_token_alone_and_in_any_company(all_params, orde
     torch.manual_seed(1)
     logits = torch.randn(len(all_params), 200) * 3
     batch = [request(str(i), [1, 4], [7, 4, 9], **params) for i, params in enumerate(all_params)]
-    alone = [sample(row.clone()[None], [one])[0] for row, one in zip(logits, batch, strict=True)]
+    alone = [sample(row.clone()[None], [sequence])[0] for row, sequence in zip(logits, batch, strict=True)]
     shuffled = order.sample(range(len(batch)), len(batch))
     together = sample(logits[shuffled].clone(), [batch[i] for i in shuffled])
     assert together == [alone[i] for i in shuffled]
@@ -285,8 +287,8 @@ def test_a_seeded_request_says_the_same_alone_in_company_and_after_preemption(ti
 def test_a_row_of_its_own_precision_is_not_changed_by_greedy_rows_beside_it():
     logits = (torch.randn(2, 300, generator=torch.Generator().manual_seed(2)) * 3).bfloat16()
     greedy, other = request("a", temperature=0.0), request("b", top_k=5, seed=3)
-    both = sample(logits.clone(), [greedy, other])
-    assert both == [sample(logits[:1].clone(), [greedy])[0], sample(logits[1:].clone(), [other])[0]]
+    tokens = sample(logits.clone(), [greedy, other])
+    assert tokens == [sample(logits[:1].clone(), [greedy])[0], sample(logits[1:].clone(), [other])[0]]
 
 
 def test_stop_tokens_wait_for_min_tokens():
@@ -312,9 +314,9 @@ def test_logprobs_are_the_models_own_whatever_the_sampler_did():
 def test_each_row_gets_as_many_alternatives_as_it_asks_for():
     wanted = [None, 0, 1, 3, 20]
     batch = [request(str(i), temperature=0.0, logit_bias={3: 50.0}, logprobs=k) for i, k in enumerate(wanted)]
-    told = sample(LOGITS.repeat(5, 1), batch)
-    assert [token.token_id for token in told] == [3] * 5
-    assert [len(token.alternatives) for token in told] == [0, 0, 1, 3, 4]
-    assert [token.logprob for token in told[1:]] == pytest.approx([math.log(0.05)] * 4, abs=1e-5)
-    assert [token for token, _ in told[4].alternatives] == [0, 1, 2, 3]
-    assert [value for _, value in told[4].alternatives] == pytest.approx(LOGITS.tolist(), abs=1e-5)
+    tokens = sample(LOGITS.repeat(5, 1), batch)
+    assert [token.token_id for token in tokens] == [3] * 5
+    assert [len(token.alternatives) for token in tokens] == [0, 0, 1, 3, 4]
+    assert [token.logprob for token in tokens[1:]] == pytest.approx([math.log(0.05)] * 4, abs=1e-5)
+    assert [token for token, _ in tokens[4].alternatives] == [0, 1, 2, 3]
+    assert [value for _, value in tokens[4].alternatives] == pytest.approx(LOGITS.tolist(), abs=1e-5)

@@ -297,8 +297,8 @@ def test_siblings_share_the_prompt_and_part_where_they_write():
     # Two of the three got a copy of the half-full block, the last one writes into the original.
     assert (b.pool.num_used, runner.copies) == (5, 2)
     b.finish()
-    assert {tuple(one.token_ids[10:]) for one in (leader, *siblings)} != {tuple(leader.token_ids[10:])}
-    assert [one.num_output for one in (leader, *siblings)] == [4, 4, 4]
+    assert {tuple(sequence.token_ids[10:]) for sequence in (leader, *siblings)} != {tuple(leader.token_ids[10:])}
+    assert [sequence.num_output for sequence in (leader, *siblings)] == [4, 4, 4]
 
 
 def test_room_and_what_is_in_it_are_counted_once_for_siblings(bench):
@@ -313,7 +313,7 @@ def test_contiguous_memory_is_held_for_the_longest_and_mostly_empty(bench):
     b = bench(blocks=50, run=25)
     b.add(request("a", prompt=10, output=3))
     reports = [b.step() for _ in range(3)]
-    assert [one.occupancy for one in reports] == [(100, 10, 2, 0), (100, 11, 1, 0), (0, 0, 0, 0)]
+    assert [report.occupancy for report in reports] == [(100, 10, 2, 0), (100, 11, 1, 0), (0, 0, 0, 0)]
 
 
 def test_siblings_need_seats_together(bench):
@@ -361,8 +361,8 @@ def test_what_has_left_the_window_of_all_layers_is_free_again():
     runner = RememberingRunner(4, 50, window)
     b = Bench(runner, blocks=6, tokens=8, visible=window)
     b.engine.core.limits = b.engine.limits.__class__(1000, 1000, 4, 10_000)
-    b.add(one := request("a", prompt=60, output=20))
+    b.add(sequence := request("a", prompt=60, output=20))
     used = [b.step().used_blocks for _ in range(20)]
     assert max(used) <= 6  # 80 tokens in all
     b.finish()
-    assert one.num_output == 20
+    assert sequence.num_output == 20

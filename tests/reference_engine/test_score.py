@@ -1,4 +1,4 @@
-"""`score`: what it says of the engine's own answers, of damaged ones, and of input that is none."""
+"""`score` of the engine's own answers, of damaged ones, and of invalid input."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def answers(checkpoint_dir):
 
 
 def greedy(folder, dtype="float32", **params):
-    """What the engine says step by step, one request at a time."""
+    """The engine's own answer to each prompt, one request at a time."""
     engine = load_engine(EngineConfig(model=str(folder), dtype=dtype, threads=1, num_blocks=64))
     wanted = SamplingParams(max_tokens=LENGTH, min_tokens=LENGTH, temperature=0.0, **params)
     return [generate(engine, [prompt], [wanted])[0] for prompt in PROMPTS]
@@ -90,11 +90,11 @@ def test_log_probabilities_are_compared_token_by_token(scorer, answers, hf_model
 
 
 def test_a_forced_length_is_no_disagreement_and_an_early_end_is_one(make_model, save_checkpoint, tmp_path, answers):
-    """Engines that are told to go on either forbid the end, or say it and go on: both are right."""
+    """To force a length, engines either forbid the end token, or generate it and go on: both are right."""
     prompt, freely = PROMPTS[0], answers[0]
     place = next(i for i in range(1, LENGTH) if freely[i] not in freely[:i])
     stop = freely[place]
-    model = make_model(eos_token_id=stop)  # now this token ends, where the model would have said it
+    model = make_model(eos_token_id=stop)  # now this token ends an answer where the model would have chosen it
     ending = Scorer(open_checkpoint(save_checkpoint(tmp_path, model)), "float32", "cpu")
     assert ending.score(Sample("went on", prompt, freely)).agreement == 1.0
     assert ending.score(Sample("ended", prompt, freely[: place + 1])).agreement == 1.0
@@ -112,9 +112,9 @@ def test_a_long_answer_is_scored_in_steps_as_in_one(make_model, save_checkpoint,
     prompt, output = [7, 8, 9] * 200, [11, 12, 13, 14] * 200
     score = scorer.score(Sample("long", prompt, output))
     logprobs = truth(model, prompt, output)
-    mine = logprobs[range(len(output)), output]
+    own = logprobs[range(len(output)), output]
     logprobs[:, STOP] = float("-inf")
-    regrets = logprobs.max(-1).values - mine
+    regrets = logprobs.max(-1).values - own
     assert score.mean_regret == pytest.approx(float(regrets.mean()), rel=1e-4)
     assert score.agreement == pytest.approx(float((regrets < 1e-6).float().mean()))
     assert score.tokens == len(output)

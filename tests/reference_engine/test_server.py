@@ -11,7 +11,7 @@ from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slo
 
 
 def scripted(tokens):
-    """A loader whose model says these tokens, whoever asks."""
+    """A loader of a model that answers every request with these tokens."""
 
     def load(config):
         engine, facts = core_loop.load(config)
@@ -229,7 +229,7 @@ def test_alternatives_come_in_each_routes_own_shape(serve):
             assert max(best.values()) > value
         answer = await s.post(CHAT, body | {"messages": HELLO, "logprobs": True, "top_logprobs": 3})
         for entry in answer["choices"][0]["logprobs"]["content"]:
-            values = [one["logprob"] for one in entry["top_logprobs"]]
+            values = [alternative["logprob"] for alternative in entry["top_logprobs"]]
             assert len(values) == 3
             assert values == sorted(values, reverse=True)
             assert values[0] > entry["logprob"]
@@ -321,12 +321,12 @@ async def running(s):
 
 @pytest.mark.parametrize("stop", ["lo wor", "o w", "hello world h", "rld"])
 def test_a_stop_string_over_several_chunks_never_shows(serve, checkpoint_dir, stop):
-    said = "hello world hello"
+    answer = "hello world hello"
 
     async def test(s):
         body = {"prompt": "x", "max_tokens": 12, "stop": [stop]}
         events = await s.stream(TEXT, body)
-        assert "".join(event["choices"][0]["text"] for event in events) == said[: said.index(stop)]
+        assert "".join(event["choices"][0]["text"] for event in events) == answer[: answer.index(stop)]
         assert events[-1]["choices"][0]["stop_reason"] == stop
 
     with_server(serve, test, loader=scripted(hello_world(checkpoint_dir)))
@@ -345,8 +345,8 @@ def test_one_request_too_many_is_told_to_come_back(serve, stream):
             assert "requests are waiting already" in text
             assert '"code":"queue_full"' in text
             assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-        for one in going:
-            one.close()
+        for response in going:
+            response.close()
         await s.until(lambda: is_idle(s))
         await s.post(TEXT, {"prompt": "x", "max_tokens": 1})
 

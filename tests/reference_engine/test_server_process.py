@@ -60,7 +60,7 @@ async def is_gone(*pids):
 
 
 async def is_ill(session):
-    """Waits until the server says that it takes no requests."""
+    """Waits until the server reports that it accepts no requests."""
     async with asyncio.timeout(5):
         while (await get(session, "/health"))[0] == 200:  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.01)
@@ -109,7 +109,7 @@ def test_replicas_work_side_by_side_are_profiled_and_drained(checkpoint_dir, tmp
 
 
 async def drain(process, session):
-    """SIGTERM in the middle of an answer: it comes to its end, and nobody else gets in."""
+    """SIGTERM in the middle of an answer: the answer is completed, and no further request is accepted."""
     async with session.post(TEXT, json=LONG | {"stream": True}) as answer:
         await answer.content.readline()
         process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""In some seconds what `benchmarks/engine/soak.py` does for half an hour: every kind of user, on a tiny model."""
+"""`benchmarks/engine/soak.py` in seconds instead of half an hour: every kind of user, on a tiny model."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ def test_good_and_bad_users_together_leave_nothing_behind(serve, make_model, sav
         model=str(tmp_path), dtype="float32", threads=1, num_blocks=72, max_num_seqs=8, max_num_batched_tokens=64
     )
 
-    async def one(client, number, tally):
+    async def one_user(client, number, tally):
         rng = random.Random(number)
         kinds = [*KINDS]
         rng.shuffle(kinds)
@@ -31,7 +31,7 @@ def test_good_and_bad_users_together_leave_nothing_behind(serve, make_model, sav
     async def test():
         async with serve(config=config) as s, aiohttp.ClientSession() as session:
             client, tally = Client(session, s.client.host, s.client.port), Tally()
-            await asyncio.gather(*(one(client, number, tally) for number in range(USERS)))
+            await asyncio.gather(*(one_user(client, number, tally) for number in range(USERS)))
             left = await left_over(client, 20)
             async with s.client.get("/health") as answer:
                 assert answer.status == 200

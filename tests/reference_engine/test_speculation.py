@@ -64,12 +64,12 @@ def spelled(checkpoint_dir, drafting_dir):
 def answers(engine, sampling=SAMPLING, prompts=PROMPTS, n=1):
     """Tokens of each request; and the drafts, those that were right, preemptions and swaps."""
     grammar = engine.grammars.of_regex(CHOICES)
-    asked = [SamplingParams(max_tokens=NUM_TOKENS, **params) for params in sampling]
+    all_params = [SamplingParams(max_tokens=NUM_TOKENS, **params) for params in sampling]
     bound = {"grammar": grammar, "stop_token_ids": frozenset({0, 2})}
-    asked.append(SamplingParams(max_tokens=NUM_TOKENS, temperature=0.9, seed=8, **bound))
+    all_params.append(SamplingParams(max_tokens=NUM_TOKENS, temperature=0.9, seed=8, **bound))
     requests = [
         Request(str(number), prompt, params, siblings=[Request(f"{number}/{i}", prompt, params) for i in range(1, n)])
-        for number, (prompt, params) in enumerate(zip([*prompts, prompts[0]], asked, strict=True))
+        for number, (prompt, params) in enumerate(zip([*prompts, prompts[0]], all_params, strict=True))
     ]
     counts = Counter()
     for request in requests:
@@ -103,8 +103,8 @@ PAIRS += [(method, "preempted") for method in ("ngram:8", "near:8")]
 @pytest.mark.parametrize(("method", "case"), PAIRS)
 def test_answers_are_those_without_drafts(tiny_engine, spelled, method, case):
     expected, _ = answers(tiny_engine(**CASES[case]))
-    said, counts = answers(tiny_engine(**CASES[case], speculation=spelled(method), adaptive_speculation=False))
-    assert said == expected
+    tokens, counts = answers(tiny_engine(**CASES[case], speculation=spelled(method), adaptive_speculation=False))
+    assert tokens == expected
     assert 0 < counts["accepted"] <= counts["drafted"]
     if case in {"preempted", "swapped"}:
         assert counts["preemptions"] > 0
@@ -115,8 +115,8 @@ def test_answers_are_those_without_drafts(tiny_engine, spelled, method, case):
 def test_siblings_go_on_with_drafts_of_their_own(tiny_engine, spelled, method):
     expected, _ = answers(tiny_engine(num_blocks=200, max_num_seqs=64), n=3)
     engine = tiny_engine(num_blocks=200, max_num_seqs=64, speculation=spelled(method), adaptive_speculation=False)
-    said, counts = answers(engine, n=3)
-    assert said == expected
+    tokens, counts = answers(engine, n=3)
+    assert tokens == expected
     assert counts["accepted"] > 0
 
 
@@ -144,8 +144,8 @@ def test_a_draft_model_that_is_the_model_is_right_wherever_nothing_else_counts(t
 def test_windows_release_blocks_behind_verified_tokens_only(tiny_engine, method, sinks):
     window = {"attention_window": 12, "attention_sinks": sinks, "block_size": 4, "enable_prefix_caching": False}
     expected, _ = answers(tiny_engine(**window))
-    said, counts = answers(tiny_engine(**window, speculation=method, adaptive_speculation=False))
-    assert said == expected
+    tokens, counts = answers(tiny_engine(**window, speculation=method, adaptive_speculation=False))
+    assert tokens == expected
     assert counts["accepted"] > 0
 
 
@@ -178,8 +178,8 @@ def test_a_verification_that_is_wrong_is_found_out(tiny_engine, spelled, monkeyp
         return right(tokens, [[token + 1 for token in guesses] for guesses in drafts])
 
     monkeypatch.setattr(runner, "accepted", accepted)
-    said, counts = answers(tiny_engine(speculation=spelled("near:4"), adaptive_speculation=False), greedy)
-    assert (said != expected) if broken == "accepts all" else (counts["accepted"] < counts["drafted"] / 4)
+    tokens, counts = answers(tiny_engine(speculation=spelled("near:4"), adaptive_speculation=False), greedy)
+    assert (tokens != expected) if broken == "accepts all" else (counts["accepted"] < counts["drafted"] / 4)
 
 
 def test_drafts_made_on_a_device_are_split_by_sequence():
@@ -194,15 +194,15 @@ def test_the_automaton_finds_the_longest_suffix_that_occurred_before(tokens):
     automaton = SuffixAutomaton()
     for count in range(1, len(tokens) + 1):
         automaton.extend(tokens[count - 1 : count])
-        known, (length, end) = tokens[:count], automaton.match
-        suffixes = {size: known[count - size :] for size in range(count)}
+        beginning, (length, end) = tokens[:count], automaton.match
+        suffixes = {size: beginning[count - size :] for size in range(count)}
         assert length == max(
-            size for size, part in suffixes.items() if any(known[i : i + size] == part for i in range(count - size))
+            size for size, part in suffixes.items() if any(beginning[i : i + size] == part for i in range(count - size))
         )
         assert len(automaton) == count
         if length:
             assert end < count
-            assert known[end - length : end] == known[count - length :]
+            assert beginning[end - length : end] == beginning[count - length :]
 
 
 @pytest.mark.parametrize(
@@ -230,26 +230,26 @@ FLAT = StepCosts([1, 64], [1.0, 1.0])
 STEEP = StepCosts([1, 64], [1.0, 64.0])
 
 
-def seen(lengths, drafted, accepted, times=60):
+def with_history(lengths, drafted, accepted, times=60):
     for _ in range(times):
         lengths.observe(Offer("a", 0, drafted), accepted)
     return lengths
 
 
 def test_rows_that_cost_nothing_are_all_drafted_and_rows_that_cost_a_step_never():
-    assert seen(DraftLengths(6, FLAT), 6, 1).choose([Offer("a", 0, 6), Offer("b", 0, 2)], 2) == [6, 2]
-    assert seen(DraftLengths(6, STEEP), 6, 6).choose([Offer("a", 0, 6), Offer("b", 0, 2)], 2) == [0, 0]
+    assert with_history(DraftLengths(6, FLAT), 6, 1).choose([Offer("a", 0, 6), Offer("b", 0, 2)], 2) == [6, 2]
+    assert with_history(DraftLengths(6, STEEP), 6, 6).choose([Offer("a", 0, 6), Offer("b", 0, 2)], 2) == [0, 0]
 
 
 def test_lengths_follow_acceptance():
     costs = StepCosts([1, 2, 9], [1.0, 1.1, 1.8])
-    assert seen(DraftLengths(8, costs), 8, 8).choose([Offer("a", 0, 8)], 1) == [8]
-    assert seen(DraftLengths(8, costs), 8, 0).choose([Offer("a", 0, 8)], 1) == [0]
-    (some,) = seen(DraftLengths(8, costs), 8, 1).choose([Offer("a", 0, 8)], 1)
+    assert with_history(DraftLengths(8, costs), 8, 8).choose([Offer("a", 0, 8)], 1) == [8]
+    assert with_history(DraftLengths(8, costs), 8, 0).choose([Offer("a", 0, 8)], 1) == [0]
+    (some,) = with_history(DraftLengths(8, costs), 8, 1).choose([Offer("a", 0, 8)], 1)
     assert 1 <= some <= 4
-    both = seen(DraftLengths(8, costs), 8, 8)
-    both.observe(Offer("b", 0, 8), 0)
-    of_a, of_b = both.choose([Offer("a", 0, 8), Offer("b", 0, 8)], 2)
+    lengths = with_history(DraftLengths(8, costs), 8, 8)
+    lengths.observe(Offer("b", 0, 8), 0)
+    of_a, of_b = lengths.choose([Offer("a", 0, 8), Offer("b", 0, 8)], 2)
     assert of_a > of_b
 
 
@@ -264,13 +264,13 @@ def test_what_long_contexts_show_says_nothing_of_short_ones():
 
 def test_the_draft_models_time_counts():
     free, dear = DraftLengths(4, FLAT, StepCosts([1], [0.01])), DraftLengths(4, FLAT, StepCosts([1], [0.9]))
-    assert seen(free, 4, 3).choose([Offer("a", 0, 4)], 1) == [4]
-    assert seen(dear, 4, 0).choose([Offer("a", 0, 4)], 1) == [0]
+    assert with_history(free, 4, 3).choose([Offer("a", 0, 4)], 1) == [4]
+    assert with_history(dear, 4, 0).choose([Offer("a", 0, 4)], 1) == [0]
 
 
 def test_steps_that_take_longer_than_their_models_are_counted_as_such():
     """Half of all drafts right: a draft costs 0.2 steps by the models alone, and half a step as the engine runs."""
-    lengths = seen(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
+    lengths = with_history(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
     offer = [Offer("a", 0, 1)]
     assert lengths.choose(offer, 1) == [1]
     for _ in range(20):
@@ -282,7 +282,7 @@ def test_steps_that_take_longer_than_their_models_are_counted_as_such():
 
 
 def test_some_steps_go_without_drafts_to_know_what_they_take():
-    lengths, offer = seen(DraftLengths(1, FLAT, StepCosts([1], [0.01])), 2, 2), [Offer("a", 0, 1)]
+    lengths, offer = with_history(DraftLengths(1, FLAT, StepCosts([1], [0.01])), 2, 2), [Offer("a", 0, 1)]
     for _ in range(8):
         assert lengths.choose(offer, 1) == [1]
         lengths.observe_step([1], 1.1)
@@ -293,7 +293,7 @@ def test_some_steps_go_without_drafts_to_know_what_they_take():
 
 
 def test_one_step_that_was_held_up_changes_little():
-    lengths = seen(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
+    lengths = with_history(DraftLengths(1, FLAT, StepCosts([1], [0.2])), 2, 1)
     for _ in range(20):
         lengths.observe_step([0], 1.0)
         lengths.observe_step([1], 1.2)
@@ -302,7 +302,7 @@ def test_one_step_that_was_held_up_changes_little():
 
 
 def test_drafting_that_was_not_worth_it_is_tried_again():
-    lengths = seen(DraftLengths(4, StepCosts([1, 5], [1.0, 2.0])), 4, 0, times=400)
+    lengths = with_history(DraftLengths(4, StepCosts([1, 5], [1.0, 2.0])), 4, 0, times=400)
     waited = next(step for step in range(2000) if lengths.choose([Offer("a", 0, 4)], 1) != [0])
     assert 20 < waited < 1000
     lengths.free(["a"])
@@ -386,8 +386,8 @@ def test_a_server_counts_drafts_from_the_first_on(serve):
     async def test(s):
         async with s.client.get("/metrics") as answer:
             assert "spec_decode_num_drafts_total{" not in await answer.text()
-        said = await s.post(TEXT, body)
-        assert said["usage"]["completion_tokens"] == 30
+        completion = await s.post(TEXT, body)
+        assert completion["usage"]["completion_tokens"] == 30
         drafts, drafted, accepted = [await s.metric(f"spec_decode_num_{name}_total") for name in names]
         assert 0 < drafts <= drafted
         assert 0 < accepted <= drafted

@@ -24,9 +24,9 @@ PROMPT = {"prompt": list(range(5, 25)), "max_tokens": 6, "ignore_eos": True, "te
 
 def test_engine_and_reader_have_the_same_schema():
     for name in ("RequestQueued", "StepRecord", "HttpRecord"):
-        ours, theirs = getattr(event_log, name), getattr(step_log, name)
-        assert msgspec.inspect.type_info(ours).tag == msgspec.inspect.type_info(theirs).tag
-        assert ours.__struct_fields__ == theirs.__struct_fields__
+        engine_type, reader_type = getattr(event_log, name), getattr(step_log, name)
+        assert msgspec.inspect.type_info(engine_type).tag == msgspec.inspect.type_info(reader_type).tag
+        assert engine_type.__struct_fields__ == reader_type.__struct_fields__
     chunk, write = (7, 20, 1, 0, 1), (1, 30, 40)
     step = event_log.StepRecord(0, 1, 2, 3, [chunk], [8], 1, 0, 4)
     read = msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=EngineEvent)

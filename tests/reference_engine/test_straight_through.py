@@ -49,11 +49,11 @@ def test_it_computes_as_the_quantised_checkpoint_will(checkpoint_dir, tmp_path, 
 def test_gradients_are_those_at_the_rounded_weights(checkpoint_dir, tmp_path):
     model, twin = load_model(checkpoint_dir, CPU), quantised_twin(checkpoint_dir, tmp_path / "q", "int4")
     round_matrices(model, scheme_of("int4"))
-    for each in (model, twin):
-        each(TOKENS).logits.square().mean().backward()
-    got = model.model.layers[1].mlp.up_proj.parametrizations.weight.original.grad
-    assert torch.allclose(got, twin.model.layers[1].mlp.up_proj.weight.grad, rtol=1e-3, atol=1e-7)
-    assert float(got.norm()) > 0
+    for module in (model, twin):
+        module(TOKENS).logits.square().mean().backward()
+    gradient = model.model.layers[1].mlp.up_proj.parametrizations.weight.original.grad
+    assert torch.allclose(gradient, twin.model.layers[1].mlp.up_proj.weight.grad, rtol=1e-3, atol=1e-7)
+    assert float(gradient.norm()) > 0
 
 
 def test_the_weights_behind_keep_their_names_and_values(checkpoint_dir):

@@ -45,7 +45,7 @@ def grammars(tokenizer):
 
 
 def texts(engine, tokenizer, grammar, count=8, tokens=230):
-    """What the model says at a high temperature, of as many requests as ended by themselves, and how many did not."""
+    """Texts of requests that ended by themselves, drawn at a high temperature, and the number of those that did not."""
     params = [
         SamplingParams(max_tokens=tokens, temperature=1.5, seed=seed, grammar=grammar, stop_token_ids=frozenset(EOS))
         for seed in range(count)
@@ -57,41 +57,41 @@ def texts(engine, tokenizer, grammar, count=8, tokens=230):
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: next(iter(schema)))
-def test_what_a_random_model_says_matches_the_schema(tiny_engine, tokenizer, grammars, schema):
-    said, endless = texts(tiny_engine(), tokenizer, grammars.of_json_schema(schema))
-    for text in said:
+def test_texts_of_a_random_model_match_the_schema(tiny_engine, tokenizer, grammars, schema):
+    outputs, endless = texts(tiny_engine(), tokenizer, grammars.of_json_schema(schema))
+    for text in outputs:
         jsonschema.validate(json.loads(text), schema)
-    assert len(said) > endless  # blanks between JSON tokens may use up the limit
+    assert len(outputs) > endless  # blanks between JSON tokens may use up the limit
 
 
 def test_any_json_object_is_an_object(tiny_engine, tokenizer, grammars):
-    said, _ = texts(tiny_engine(), tokenizer, grammars.of_json_object(), count=16)
-    assert said
-    assert all(isinstance(json.loads(text), dict) for text in said)
+    outputs, _ = texts(tiny_engine(), tokenizer, grammars.of_json_object(), count=16)
+    assert outputs
+    assert all(isinstance(json.loads(text), dict) for text in outputs)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_a_random_model_says_matches_the_pattern_from_end_to_end(tiny_engine, tokenizer, grammars, pattern):
-    said, endless = texts(tiny_engine(), tokenizer, grammars.of_regex(pattern), count=20)
+def test_texts_of_a_random_model_match_the_pattern_from_end_to_end(tiny_engine, tokenizer, grammars, pattern):
+    outputs, endless = texts(tiny_engine(), tokenizer, grammars.of_regex(pattern), count=20)
     assert not endless
-    assert all(re.fullmatch(pattern, text) for text in said)
-    assert len(set(said)) > 4
+    assert all(re.fullmatch(pattern, text) for text in outputs)
+    assert len(set(outputs)) > 4
 
 
 def test_a_choice_is_one_of_its_texts(tiny_engine, tokenizer, grammars):
     choices = ["yes", "no", 'a "quoted"\nline', "ünï"]
-    said, endless = texts(tiny_engine(), tokenizer, grammars.of_choice(choices), count=24)
+    outputs, endless = texts(tiny_engine(), tokenizer, grammars.of_choice(choices), count=24)
     assert not endless
-    assert set(said) <= set(choices)
-    assert len(set(said)) > 2
+    assert set(outputs) <= set(choices)
+    assert len(set(outputs)) > 2
 
 
 def test_preempted_requests_go_on_where_they_were(tiny_engine, tokenizer, grammars):
     engine = tiny_engine(num_blocks=12, block_size=8, enable_prefix_caching=False)
-    said, endless = texts(engine, tokenizer, grammars.of_regex("(ab|cd){20,30}"), tokens=80)
+    outputs, endless = texts(engine, tokenizer, grammars.of_regex("(ab|cd){20,30}"), tokens=80)
     assert engine.preemptions > 0
     assert not endless
-    assert all(re.fullmatch("(ab|cd){20,30}", text) for text in said)
+    assert all(re.fullmatch("(ab|cd){20,30}", text) for text in outputs)
 
 
 def allowed(state, token_ids):
@@ -111,10 +111,10 @@ def test_the_end_is_allowed_exactly_where_the_grammar_allows_it(tokenizer, gramm
 
 def test_the_latest_grammars_stay_compiled(tokenizer):
     grammars = Grammars(tokenizer, 266, EOS)
-    first, *others = [grammars.of_regex(f"a{{{count}}}") for count in range(1, 129)]
+    first, *later = [grammars.of_regex(f"a{{{count}}}") for count in range(1, 129)]
     grammars.compile(first)
     extra = grammars.of_regex("b")
-    assert [grammars.is_compiled(source) for source in (first, others[0], others[1], extra)] == [
+    assert [grammars.is_compiled(source) for source in (first, later[0], later[1], extra)] == [
         True,
         False,
         True,
@@ -124,10 +124,10 @@ def test_the_latest_grammars_stay_compiled(tokenizer):
 
 def test_states_of_one_grammar_do_not_know_each_other(tokenizer, grammars):
     grammar = grammars.of_regex("ab|cd")
-    one, other = grammars.start(grammar), grammars.start(grammar)
+    first, second = grammars.start(grammar), grammars.start(grammar)
     a, b, c = tokenizer.encode("abc")
-    assert allowed(one, [a]) == {b}
-    assert allowed(other, []) == {a, c}
+    assert allowed(first, [a]) == {b}
+    assert allowed(second, []) == {a, c}
 
 
 def test_a_greedy_request_beside_a_bound_one_is_left_alone(tiny_engine, grammars):
@@ -167,7 +167,7 @@ def test_a_request_that_is_cut_short_says_so(tiny_engine, grammars):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "constraint",
     [
         {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}},
         {"guided_json": PERSON},
@@ -175,10 +175,10 @@ def test_a_request_that_is_cut_short_says_so(tiny_engine, grammars):
         {"structured_outputs": {"json": PERSON}},
     ],
 )
-def test_each_way_to_ask_for_a_schema_gets_it(serve, asked):
+def test_each_way_to_ask_for_a_schema_gets_it(serve, constraint):
     async def test(s):
         body = {"messages": HELLO, "max_tokens": 190, "temperature": 1.5, "seed": 4, "n": 3, "logprobs": True}
-        answer = await s.post(CHAT, body | asked)
+        answer = await s.post(CHAT, body | constraint)
         ended = [choice for choice in answer["choices"] if choice["finish_reason"] == "stop"]
         assert ended
         for choice in ended:
@@ -188,7 +188,7 @@ def test_each_way_to_ask_for_a_schema_gets_it(serve, asked):
 
 
 @pytest.mark.parametrize(
-    ("asked", "pattern"),
+    ("constraint", "pattern"),
     [
         ({"guided_regex": "[ab]{5}"}, "[ab]{5}"),
         ({"structured_outputs": {"regex": "[ab]{5}"}}, "[ab]{5}"),
@@ -198,9 +198,9 @@ def test_each_way_to_ask_for_a_schema_gets_it(serve, asked):
         ({"response_format": {"type": "text"}, "max_tokens": 1}, "(?s)."),
     ],
 )
-def test_streams_are_bound_too(serve, asked, pattern):
+def test_streams_are_bound_too(serve, constraint, pattern):
     async def test(s):
-        events = await s.stream(TEXT, {"prompt": "x", "max_tokens": 20, "temperature": 1.2, "seed": 2} | asked)
+        events = await s.stream(TEXT, {"prompt": "x", "max_tokens": 20, "temperature": 1.2, "seed": 2} | constraint)
         text = "".join(event["choices"][0]["text"] for event in events)
         assert re.fullmatch(pattern, text, re.DOTALL)
 
@@ -208,7 +208,7 @@ def test_streams_are_bound_too(serve, asked, pattern):
 
 
 @pytest.mark.parametrize(
-    ("asked", "param", "message"),
+    ("constraint", "param", "message"),
     [
         ({"guided_regex": "(ab"}, "guided_regex", "unclosed group"),
         ({"guided_json": {"type": "nothing"}}, "guided_json", "Invalid type: nothing"),
@@ -223,9 +223,9 @@ def test_streams_are_bound_too(serve, asked, pattern):
         ({"guided_regex": "a", "min_tokens": 3}, "min_tokens", "contradict each other"),
     ],
 )
-def test_each_mistake_is_named(serve, asked, param, message):
+def test_each_mistake_is_named(serve, constraint, param, message):
     async def test(s):
-        error = (await s.post(TEXT, {"prompt": "x"} | asked, status=400))["error"]
+        error = (await s.post(TEXT, {"prompt": "x"} | constraint, status=400))["error"]
         assert message in error["message"]
         assert error["param"] == param
 

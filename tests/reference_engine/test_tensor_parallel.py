@@ -1,4 +1,4 @@
-"""Ranks as threads where it is about numbers, as processes where it is about their life and death."""
+"""Ranks are threads in tests of numbers, and processes in tests of how they start, fail and end."""
 
 import array
 import asyncio
@@ -45,8 +45,8 @@ def outputs_of(engine):
 
 def children():
     """Processes below this one; Python's own tracker of semaphores, that other tests may have needed, is none."""
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if not any("resource_tracker" in word for word in process.cmdline())]
+    processes = psutil.Process().children(recursive=True)
+    return [process for process in processes if not any("resource_tracker" in word for word in process.cmdline())]
 
 
 class Rank(Alone):
@@ -58,14 +58,14 @@ class Rank(Alone):
 def test_shares_are_the_whole(size, pieces, width, vocab_size):
     ranks = [Rank(rank, size) for rank in range(size)]
     whole = torch.arange(size * width)
-    assert torch.cat([share(whole, 0, one) for one in ranks]).equal(whole)
+    assert torch.cat([share(whole, 0, rank) for rank in ranks]).equal(whole)
     heads = torch.arange(pieces * width)
     if pieces % size == 0 or size % pieces == 0:
         count = max(1, pieces // size) * width
-        shares = [share(heads, 0, one, count) for one in ranks]
+        shares = [share(heads, 0, rank, count) for rank in ranks]
         assert torch.cat(shares).equal(heads.view(-1, count).repeat_interleave(max(1, size // pieces), 0).flatten())
     matrix = torch.rand(vocab_size, 2) + 1
-    parts = [vocabulary_share(matrix, one) for one in ranks]
+    parts = [vocabulary_share(matrix, rank) for rank in ranks]
     assert len({len(part) for part in parts}) == 1
     assert torch.cat(parts)[:vocab_size].equal(matrix)
     assert not torch.cat(parts)[vocab_size:].any()
@@ -92,8 +92,8 @@ def test_four_ranks_with_shared_key_value_heads_and_an_uneven_vocabulary(
 ):
     path = str(save_checkpoint(tmp_path, make_family(family)))
     assert open_checkpoint(tmp_path).config.vocab_size % 4
-    one, four = (load_engine(tiny_config(model=path, tensor_parallel_size=size)) for size in (1, 4))
-    assert outputs_of(four) == outputs_of(one)
+    single, four = (load_engine(tiny_config(model=path, tensor_parallel_size=size)) for size in (1, 4))
+    assert outputs_of(four) == outputs_of(single)
 
 
 @pytest.mark.parametrize("settings", [{"kv_cache_dtype": "int4"}, {"attention_window": 16, "attention_sinks": 2}])
@@ -111,15 +111,15 @@ def test_biases_behind_both_matrices_are_added_once(
     tmp_path, make_model, save_checkpoint, tiny_config, ranks_as_threads
 ):
     path = str(save_checkpoint(tmp_path, make_model(attention_bias=True, mlp_bias=True)))
-    one, two = (load_engine(tiny_config(model=path, tensor_parallel_size=size)) for size in (1, 2))
-    assert outputs_of(two) == outputs_of(one)
+    single, two = (load_engine(tiny_config(model=path, tensor_parallel_size=size)) for size in (1, 2))
+    assert outputs_of(two) == outputs_of(single)
 
 
 @pytest.mark.parametrize(("family", "of_whole"), [("llama", 0.5), ("mistral, no window", 1), ("deepseek_v2", 1)])
 def test_a_rank_keeps_its_heads_only(tmp_path, save_checkpoint, tiny_config, family, of_whole):
     model = open_checkpoint(save_checkpoint(tmp_path, make_family(family))).config
-    one, two = (resolve_config(tiny_config(tensor_parallel_size=size), model) for size in (1, 2))
-    assert two.kv_cache_memory_bytes == of_whole * one.kv_cache_memory_bytes
+    single, shared = (resolve_config(tiny_config(tensor_parallel_size=size), model) for size in (1, 2))
+    assert shared.kv_cache_memory_bytes == of_whole * single.kv_cache_memory_bytes
 
 
 MODEL = ModelConfig(

@@ -1,4 +1,4 @@
-"""What the engine says of its own times: of requests step by step, and on its page."""
+"""Times that the engine reports: of requests step by step, and on its page of metrics."""
 
 import pytest
 

@@ -31,14 +31,14 @@ BLOCKS = 120
 ROUNDING = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
-def assert_close(ours, exact):
-    bound = ROUNDING[ours.dtype]
-    torch.testing.assert_close(ours.double(), exact, atol=bound, rtol=bound)
+def assert_close(actual, exact):
+    bound = ROUNDING[actual.dtype]
+    torch.testing.assert_close(actual.double(), exact, atol=bound, rtol=bound)
 
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch):
-    """Each takes milliseconds here."""
+    """Each program takes milliseconds here."""
     monkeypatch.setattr(paged_attention, "_PROGRAMS", 6)
 
 
@@ -76,9 +76,9 @@ def test_the_first_of_the_largest_is_found(dim):
     rows[3, 0], rows[3, -1] = float("-inf"), float("nan")
     rows[4] = float("-inf")
     rows[5, dim // 2 :] = 7
-    found = KERNELS.argmax(rows)
-    assert found.dtype == torch.int64
-    assert torch.equal(found, TorchKernels().argmax(rows))
+    indices = KERNELS.argmax(rows)
+    assert indices.dtype == torch.int64
+    assert torch.equal(indices, TorchKernels().argmax(rows))
 
 
 def test_pending_tokens_come_from_the_step_before():
@@ -106,9 +106,9 @@ def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, ou
     assert type(chosen) is linear.SmallProductLinear
     for programs in (1, 100):  # so that there are enough without splits, or not
         monkeypatch.setattr(small_products, "_PROGRAMS", programs)
-        ours = chosen(x) if dtype is None else small_products.multiply(x, weight, bias, dtype)
-        assert ours.dtype == (dtype or torch.float16)
-        assert_close(ours, exact)
+        products = chosen(x) if dtype is None else small_products.multiply(x, weight, bias, dtype)
+        assert products.dtype == (dtype or torch.float16)
+        assert_close(products, exact)
     more = torch.randn(small_products.MAX_ROWS + 1, inputs).half()
     assert torch.equal(chosen(more), linear.PlainLinear(weight, bias)(more))
     assert type(linear.make_linear(weight[:60], None)) is linear.PlainLinear
@@ -118,8 +118,11 @@ spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_si
 
 
 @given(shape=spans_shape, tokens=st.integers(1, 5))
-def test_arrays_say_what_the_spans_say(shape, tokens):
-    spans = [Span([[9 * i + j for j in range(14)], block_list(range(i, 20))], *one) for i, one in enumerate(shape)]
+def test_arrays_hold_what_the_spans_describe(shape, tokens):
+    spans = [
+        Span([[9 * i + j for j in range(14)], block_list(range(i, 20))], *start_and_length)
+        for i, start_and_length in enumerate(shape)
+    ]
     arrays = SpanArrays(spans, 2, 4)
     for group in (0, 1):
         assert arrays.slots(group).tolist() == slot_mapping(spans, 4, group)
@@ -160,15 +163,15 @@ def storage_of(layout, size, dtype, kind="auto"):
 def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
     """All layers of one step against float32 attention, one token and head at a time."""
     torch.manual_seed(len(shape))
-    ours, our_parts = storage_of(layout, size, dtype, kind)
-    theirs, their_parts = storage_of(layout, size, torch.float32, kind)
-    for store, layer in zip(ours.stores, layout.layers, strict=True):
+    storage, parts = storage_of(layout, size, dtype, kind)
+    exact_storage, exact_parts = storage_of(layout, size, torch.float32, kind)
+    for store, layer in zip(storage.stores, layout.layers, strict=True):
         history = torch.randn(2, BLOCKS * size, layer.num_kv_heads, layer.key_dim).to(dtype)
         store.write(torch.arange(BLOCKS * size), *history)
-    for part, twin in zip(our_parts, their_parts, strict=True):
+    for part, twin in zip(parts, exact_parts, strict=True):
         twin.copy_(part)
     spans = spans_of(shape, layout, size)
-    step, twin = TritonAttention(ours).begin_step(spans), NaiveAttention(theirs).begin_step(spans)
+    step, twin = TritonAttention(storage).begin_step(spans), NaiveAttention(exact_storage).begin_step(spans)
     rows, kv_heads, dim = sum(length for _, length in shape), layout.layers[0].num_kv_heads, layout.layers[0].key_dim
     for index, layer in enumerate(layout.layers):
         heads = torch.randn(rows, kv_heads * (group + 2), dim).to(dtype)
@@ -181,7 +184,7 @@ def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
         attended = step.attend(index, query, key, value, scale)
         bound = 1e-5 if dtype == torch.float32 else 5e-3
         torch.testing.assert_close(attended.float(), exact, atol=bound, rtol=bound)
-    assert all(torch.equal(part.float(), twin.float()) for part, twin in zip(our_parts, their_parts, strict=True))
+    assert all(torch.equal(part.float(), twin.float()) for part, twin in zip(parts, exact_parts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ def test_tokens_are_stored_as_the_codes_that_torch_makes(kind, dtype):
     """Zeros, rows and elements of all sizes, and such that lie between two codes."""
     torch.manual_seed(2)
     layout = CacheLayout((LayerLayout(3, 40, 40),))
-    (ours, our_parts), (theirs, their_parts) = (storage_of(layout, 4, dtype, kind) for _ in range(2))
+    (storage, parts), (exact_storage, exact_parts) = (storage_of(layout, 4, dtype, kind) for _ in range(2))
     rows = torch.randn(8, 9, 40) * torch.logspace(-8, 4, 8)[:, None, None]
     rows[2] = 0
     rows[3, 0] *= 1e-4
@@ -233,9 +236,9 @@ def test_tokens_are_stored_as_the_codes_that_torch_makes(kind, dtype):
     rows[5] = torch.arange(-20, 20) * 127 / 40
     key, value, _ = rows.to(dtype).split(3, dim=1)
     span = Span([[3, 1]], 0, 8)
-    TritonAttention(ours).begin_step([span]).attend(0, key, key, value)
-    theirs.stores[0].write(torch.tensor(slot_mapping([span], 4)), key, value)
-    assert all(torch.equal(part, twin) for part, twin in zip(our_parts, their_parts, strict=True))
+    TritonAttention(storage).begin_step([span]).attend(0, key, key, value)
+    exact_storage.stores[0].write(torch.tensor(slot_mapping([span], 4)), key, value)
+    assert all(torch.equal(part, twin) for part, twin in zip(parts, exact_parts, strict=True))
 
 
 def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_another_layers(monkeypatch):
@@ -264,7 +267,7 @@ def test_what_nobody_wrote_does_not_reach_a_result(kind):
         part.fill_(float("nan") if part.is_floating_point() else 0x7F)
     whole = spans_of([(0, 29), (0, 6)], layout, 8)
     for shape in ([(0, 21), (0, 3)], [(21, 1), (3, 1)], [(22, 7), (4, 2)]):
-        spans = [Span(span.tables, *one) for span, one in zip(whole, shape, strict=True)]
+        spans = [Span(span.tables, *start_and_length) for span, start_and_length in zip(whole, shape, strict=True)]
         step = TritonAttention(storage).begin_step(spans)
         rows = torch.randn(sum(length for _, length in shape), 4, 16)
         for layer in (0, 1):

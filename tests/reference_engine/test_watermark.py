@@ -1,4 +1,4 @@
-"""Green lists, what sampling makes of them, and their detection."""
+"""Green lists, their use in sampling, and their detection."""
 
 import dataclasses
 import io
@@ -54,7 +54,7 @@ def test_a_list_is_what_philox_says(watermark, previous):
 
 
 def test_lists_never_change():
-    """Texts that were marked by an earlier version must still be found."""
+    """Texts that an earlier version marked must still be detected."""
     assert green_list(Watermark(), 17, 64).tobytes().hex() == "00009005018040b4"
 
 
@@ -73,9 +73,9 @@ def test_the_green_share_is_gamma(gamma):
 @pytest.mark.parametrize("other", [(STRONG, 4), (Watermark(4.0, key=12), 3), (Watermark(4.0, key=11 + 2**32), 3)])
 def test_lists_of_other_tokens_and_keys_are_independent(other):
     size = 49_152
-    both = mask(STRONG, 3, size) & mask(*other, size)
+    green_twice = mask(STRONG, 3, size) & mask(*other, size)
     lowest, highest = binom.interval(0.9999, size, 0.25**2)
-    assert lowest <= both.sum() <= highest
+    assert lowest <= green_twice.sum() <= highest
 
 
 def test_green_tokens_of_marked_rows_gain_delta_and_nothing_else_changes():
@@ -102,7 +102,7 @@ def test_the_lists_are_the_same_in_any_batch():
         request("e", 5, STRONG, logit_bias={8: 3.0}, presence_penalty=1.0),
         request("f", 5, None, seed=3),
     ]
-    alone = [sample(row.clone()[None], [one])[0] for row, one in zip(logits, rows, strict=True)]
+    alone = [sample(row.clone()[None], [sequence])[0] for row, sequence in zip(logits, rows, strict=True)]
     for order in ([5, 4, 3, 2, 1, 0], [2, 0, 4], [1, 3]):
         assert sample(logits[order].clone(), [rows[i] for i in order]) == [alone[i] for i in order]
 
@@ -113,8 +113,8 @@ def test_a_red_token_needs_a_lead_of_delta():
     logits = torch.full((1, 64), -50.0)
     logits[0, [red, chosen]] = 1.0
     for bias, expected in ((3.9, chosen), (4.1, red)):  # temperature and top-k come after delta
-        one = request("a", 5, STRONG, logit_bias={red: bias}, top_k=1, temperature=0.5)
-        assert sample(logits.clone(), [one])[0].token_id == expected
+        sequence = request("a", 5, STRONG, logit_bias={red: bias}, top_k=1, temperature=0.5)
+        assert sample(logits.clone(), [sequence])[0].token_id == expected
 
 
 def test_penalties_do_not_shrink_delta():
@@ -157,9 +157,9 @@ def write(llm):
 def test_marked_text_is_found_by_its_own_key_only(write, way):
     tokens = write(STRONG, **way)
     assert len(tokens) == 200
-    found = detect(tokens, STRONG)
-    assert found.z_score > 4
-    assert found.p_value < 1e-4
+    detection = detect(tokens, STRONG)
+    assert detection.z_score > 4
+    assert detection.p_value < 1e-4
     assert [key for key in range(10) if abs(detect(tokens, Watermark(key=key)).z_score) > 3] == []
 
 
@@ -179,9 +179,9 @@ def test_a_delta_of_0_changes_no_token(write, way):
 def test_z_and_p_are_those_of_the_paper():
     tokens = list(range(100, 201))
     green = sum(is_green_by_definition(STRONG, token - 1, token) for token in tokens[1:])
-    found = detect(tokens, STRONG)
+    detection = detect(tokens, STRONG)
     z_score = (green - 25) / math.sqrt(100 * 0.25 * 0.75)
-    assert found == Detection(100, green, pytest.approx(z_score), pytest.approx(norm.sf(z_score)))
+    assert detection == Detection(100, green, pytest.approx(z_score), pytest.approx(norm.sf(z_score)))
 
 
 def test_a_repeated_pair_counts_once():

@@ -22,7 +22,7 @@ each_claim = pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry
 
 
 class Synthetic:
-    """A lab whose every quantity is one that a test chooses; nothing is missing unless it says so."""
+    """A lab that measures the values that a test chooses; nothing is missing unless the test says so."""
 
     def __init__(self, value_of: Callable[[Case], float], missing: str | None = None) -> None:
         self._value_of, self._missing = value_of, missing
@@ -36,7 +36,7 @@ class Synthetic:
         return 0.0
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
-        """By the procedure's own computation, of data that gives the value."""
+        """Run the procedure's own computation on data that yields the value."""
         del entry
         value = self._value_of(case)
         if case.arithmetic is not None:
@@ -97,13 +97,13 @@ def test_offline_figures_give_tokens_per_second_by_repeat(tmp_path: Path, monkey
     (tmp_path / "offline" / "README.md").write_text("# offline\n\na GPU; today; more\n")
     for name, seconds in (("bf16", (2.0, 4.0)), ("int4", (1.0, 2.0))):
         cells = [{"engine": "ours", "cell": [8, 64, 16], "repeat": n, "seconds": s} for n, s in enumerate(seconds)]
-        others = [
+        other_cells = [
             {"engine": "machine", "cell": None},
             {"engine": "vllm", "cell": [8, 64, 16], "repeat": 0, "seconds": 9.0},
             {"engine": "ours", "cell": [1, 64, 16], "repeat": 0, "seconds": 9.0},
             {"engine": "ours", "cell": [8, 64, 16], "repeat": 2, "error": "no memory"},
         ]
-        (tmp_path / "offline" / f"{name}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in cells + others))
+        (tmp_path / "offline" / f"{name}.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in cells + other_cells))
     sides = [Side(f"offline/{name}", "ours", "8,64,16") for name in ("int4", "bf16")]
     measured = published(Contrasted("output_tokens_per_s", *sides))
     assert measured.values[sides[0].text] == {0: 8 * 16 / 1.0, 1: 8 * 16 / 2.0}

@@ -111,7 +111,7 @@ def case(outcome: Outcome | None, *, as_claimed: bool = True) -> CaseResult:
     ],
 )
 def test_cases_make_a_verdict(claimed: list[Outcome | None], elsewhere: list[Outcome | None], shown: Verdict):
-    cases = [case(each) for each in claimed] + [case(each, as_claimed=False) for each in elsewhere]
+    cases = [case(outcome) for outcome in claimed] + [case(outcome, as_claimed=False) for outcome in elsewhere]
     assert verdict(cases) is shown
 
 

@@ -31,7 +31,7 @@ def fitter() -> Fitter:
 
 
 def planted(fitter: Fitter, *concurrency: int, memory_bytes: float | None = None) -> MeasuredEngine:
-    """An engine whose loads measure exactly what an efficiency makes of them."""
+    """An engine whose measured loads follow exactly from an efficiency."""
     engine = MeasuredEngine("planted", "a run", [], Limits(plans_ahead=True), 0.9, None)
     loads: list[Load] = []
     for slots in concurrency:
@@ -58,7 +58,7 @@ def test_a_fit_finds_the_efficiency_that_made_the_figures(calibration: Calibrati
 
 def test_each_load_is_predicted_by_the_others(calibration: Calibration):
     assert calibration.is_prediction
-    errors = {(each.load, each.metric): abs(each.error) for each in calibration.predictions}
+    errors = {(prediction.load, prediction.metric): abs(prediction.error) for prediction in calibration.predictions}
     assert {load for load, _ in errors} == {"c=1", "c=8", "c=32"}
     assert max(errors[load, "ttft_p50_s"] for load in ("c=1", "c=8", "c=32")) < 0.08
     assert max(error for (_, metric), error in errors.items() if metric != "ttft_p50_s") < 0.05
@@ -66,33 +66,33 @@ def test_each_load_is_predicted_by_the_others(calibration: Calibration):
 
 def test_memory_beside_the_model_is_fitted_too(calibration: Calibration):
     assert calibration.fixed_bytes == pytest.approx(1e9)
-    memory = [each for each in calibration.predictions if each.metric == "memory"]
-    assert [each.error for each in memory] == pytest.approx([0.0] * 3)
+    memory = [prediction for prediction in calibration.predictions if prediction.metric == "memory"]
+    assert [prediction.error for prediction in memory] == pytest.approx([0.0] * 3)
 
 
-def test_two_loads_are_fitted_and_said_not_to_be_predicted(fitter: Fitter):
+def test_two_loads_are_fitted_and_reported_as_not_predicted(fitter: Fitter):
     calibration = calibrate(fitter, planted(fitter, 1, 8))
     assert not calibration.is_prediction
     assert calibration.fixed_bytes is None
-    assert max(abs(each.error) for each in calibration.predictions) < 0.05
+    assert max(abs(prediction.error) for prediction in calibration.predictions) < 0.05
 
 
 class Recorded(Fitter):
     """Fits nothing; records the loads that it was given."""
 
     def efficiency(self, engine: MeasuredEngine, loads: Sequence[Load], start: Efficiency | None = None) -> Efficiency:
-        self.asked: list[list[str]] = [*getattr(self, "asked", []), [load.label for load in loads]]
+        self.fitted_loads: list[list[str]] = [*getattr(self, "fitted_loads", []), [load.label for load in loads]]
         return TRUE
 
 
 def test_no_load_is_part_of_its_own_prediction():
     fitter = Recorded(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
     calibrate(fitter, planted(fitter, 1, 8, 32))
-    assert fitter.asked == [["c=1", "c=8", "c=32"], ["c=8", "c=32"], ["c=1", "c=32"], ["c=1", "c=8"]]
+    assert fitter.fitted_loads == [["c=1", "c=8", "c=32"], ["c=8", "c=32"], ["c=1", "c=32"], ["c=1", "c=8"]]
 
 
 def test_a_published_run_is_read_with_its_settings():
-    engines = {each.engine: each for each in measured_engines(ROOT / "docs/results/h200-bakeoff")}
+    engines = {engine.engine: engine for engine in measured_engines(ROOT / "docs/results/h200-bakeoff")}
     vllm = engines["vllm"]
     assert vllm.limits == Limits(sequences=256, step_tokens=8192, plans_ahead=True)
     assert vllm.memory_fraction == 0.9
@@ -106,14 +106,16 @@ def test_a_published_run_is_read_with_its_settings():
 
 def test_servers_that_share_a_gpu_have_no_memory_of_their_own():
     engines = measured_engines(ROOT / "docs/results/h200-served-random")
-    assert {each.why_no_memory for each in engines} == {"it ran at an address, beside others"}
+    assert {engine.why_no_memory for engine in engines} == {"it ran at an address, beside others"}
 
 
 def test_vllm_on_an_h200_is_predicted_at_a_load_that_it_was_not_fitted_to(fitter: Fitter):
     """docs/results/h200-bakeoff: 8 users from 1 and 64 users."""
-    engine = next(each for each in measured_engines(ROOT / "docs/results/h200-bakeoff") if each.engine == "vllm")
+    engine = next(engine for engine in measured_engines(ROOT / "docs/results/h200-bakeoff") if engine.engine == "vllm")
     fit = fitter.efficiency(engine, [engine.loads[0], engine.loads[2]])
-    errors = {each.metric: each.error for each in predict(fitter, engine, engine.loads[1], fit, 1.5e9)}
+    errors = {
+        prediction.metric: prediction.error for prediction in predict(fitter, engine, engine.loads[1], fit, 1.5e9)
+    }
     assert abs(errors["itl_p50_s"]) < 0.05
     assert abs(errors["tpot_p50_s"]) < 0.05
     assert abs(errors["output_tokens_per_s"]) < 0.05
@@ -134,7 +136,7 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
 
 
 def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_least(tmp_path: Path):
-    """A later trial's ramp sends words that an earlier one left in the cache: its counter says too much."""
+    """A later trial's ramp repeats prompts that an earlier trial left in the cache, so its counter is too high."""
     trials = [trial("a", "VALID", 0.01) | {"server_prefix_hit_share": 0.1}]
     trials.append(trial("b", "VALID", 0.01) | {"load": "c=8", "server_prefix_hit_share": 0.5})
     write_run(tmp_path, trials)
@@ -146,7 +148,7 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
 
 
 def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
-    """A virtual engine; its model is none that can be planned for, so only what was sent and measured is looked at."""
+    """The virtual engine's model cannot be planned for, so this checks only what was sent and measured."""
     experiment = {
         "name": "t",
         "repeats": 1,
@@ -181,9 +183,9 @@ def trial(name: str, verdict: str, itl_s: float) -> dict[str, object]:
 
 
 def write_run(folder: Path, trials: list[dict[str, object]], **sent: float) -> None:
-    each = {"planned_ns": 5, "prompt_tokens": 10.0, "output_tokens": 3.0, **sent}
-    requests = [{"trial": row["trial"], **each} for row in trials]
-    requests.append({"trial": trials[0]["trial"], **each, "planned_ns": 6, "output_tokens": ""})
+    fields = {"planned_ns": 5, "prompt_tokens": 10.0, "output_tokens": 3.0, **sent}
+    requests = [{"trial": row["trial"], **fields} for row in trials]
+    requests.append({"trial": trials[0]["trial"], **fields, "planned_ns": 6, "output_tokens": ""})
     for name, rows in (("trials", trials), ("requests", requests)):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))

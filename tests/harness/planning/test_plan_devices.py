@@ -21,13 +21,13 @@ from tests.test_imports import ROOT
 GIB = 2**30
 
 
-def one(model: str = "llama-3.1-8b", **options: object) -> DevicePlan:
+def device(model: str = "llama-3.1-8b", **options: object) -> DevicePlan:
     return bakeoff.plan(model, **{"gpu": "h200", **options}).devices[0]
 
 
 @pytest.fixture(scope="module")
 def h200() -> DevicePlan:
-    return one(price=3.6)
+    return device(price=3.6)
 
 
 def test_memory_adds_up(h200: DevicePlan):
@@ -51,21 +51,23 @@ def test_the_critical_batch_is_where_products_take_as_long_as_weights(h200: Devi
     """2 bytes and 2 operations a weight and row: the batch is products over bytes per second, 678 / 4.47 = 152."""
     assert h200.critical_batch == math.ceil(989.4e12 * 0.685 / (4.8e12 * 0.931)) == 152
     assert h200.critical_batch_at_context is None
-    assert one("llama-3.1-8b", input_tokens=16, output_tokens=16).critical_batch_at_context == pytest.approx(154, abs=6)
+    assert device("llama-3.1-8b", input_tokens=16, output_tokens=16).critical_batch_at_context == pytest.approx(
+        154, abs=6
+    )
 
 
 def test_int4_turns_compute_bound_earlier_and_fp8_later_than_int8():
-    batches = {name: one(precision=name).critical_batch or 0 for name in ("int4", "int8", "fp8", "bf16")}
+    batches = {name: device(precision=name).critical_batch or 0 for name in ("int4", "int8", "fp8", "bf16")}
     assert batches["int4"] < batches["int8"] < batches["bf16"]
     assert batches["fp8"] == pytest.approx(batches["bf16"], rel=0.1)
 
 
 def test_fewer_bits_gain_less_than_their_bytes():
     """Measured alone on an H200 (docs/quantisation.md): fp8 1.42 and 1.45 times bf16, int4 1.31 and 1.62 times."""
-    alone = {name: one(precision=name).batches[0].itl_p50_s for name in ("bf16", "fp8", "int4")}
+    alone = {name: device(precision=name).batches[0].itl_p50_s for name in ("bf16", "fp8", "int4")}
     assert alone["bf16"] / alone["fp8"] == pytest.approx(1.43, rel=0.05)
     assert alone["bf16"] / alone["int4"] == pytest.approx(1.46, rel=0.1)
-    floors = {name: one(precision=name).itl_floor_s for name in ("bf16", "int4")}
+    floors = {name: device(precision=name).itl_floor_s for name in ("bf16", "int4")}
     assert floors["bf16"] / floors["int4"] > 3
 
 
@@ -89,7 +91,9 @@ def test_costs_of_input_and_output_are_the_price_of_a_second(h200: DevicePlan):
 
 
 def test_cached_tokens_cost_less_and_are_billed_less():
-    plain, cached = (one(price={"": 3.6}, cached_share=share, cached_discount=0.9).batches[3] for share in (0.0, 0.5))
+    plain, cached = (
+        device(price={"": 3.6}, cached_share=share, cached_discount=0.9).batches[3] for share in (0.0, 0.5)
+    )
     assert cached.cost_per_million_input < 0.7 * plain.cost_per_million_input
     assert plain.list_price_per_million_input == plain.cost_per_million_input
     assert cached.list_price_per_million_input == pytest.approx(cached.cost_per_million_input / (1 - 0.5 * 0.9))
@@ -97,22 +101,22 @@ def test_cached_tokens_cost_less_and_are_billed_less():
 
 
 def test_a_model_takes_the_fewest_gpus_that_hold_it():
-    assert [one("llama-3.1-70b", gpu=[gpu]).ranks for gpu in ("mi300x", "h200", "h100", "a100-40gb")] == [1, 2, 2, 4]
-    assert [one("deepseek-v3", gpu=[gpu], precision="fp8").ranks for gpu in ("h200", "h100")] == [8, 8]
-    assert "79.7 GiB on each GPU, 71.7" in (one("deepseek-v3", gpu=["h100"], precision="fp8").why_not or "")
-    hopeless = one("llama-3.1-70b", gpu=["a10g"], tensor_parallel=2)
+    assert [device("llama-3.1-70b", gpu=[gpu]).ranks for gpu in ("mi300x", "h200", "h100", "a100-40gb")] == [1, 2, 2, 4]
+    assert [device("deepseek-v3", gpu=[gpu], precision="fp8").ranks for gpu in ("h200", "h100")] == [8, 8]
+    assert "79.7 GiB on each GPU, 71.7" in (device("deepseek-v3", gpu=["h100"], precision="fp8").why_not or "")
+    hopeless = device("llama-3.1-70b", gpu=["a10g"], tensor_parallel=2)
     assert hopeless.batches == []
     assert "one request needs" in (hopeless.why_not or "")
 
 
 def test_copies_of_the_kv_cache_are_counted_where_there_are_more_gpus_than_heads():
-    two, eight = (one("qwen3-30b-a3b", tensor_parallel=ranks).memory for ranks in (2, 8))
+    two, eight = (device("qwen3-30b-a3b", tensor_parallel=ranks).memory for ranks in (2, 8))
     assert two.kv_per_token == 98_304 / 2
     assert eight.kv_per_token == 98_304 / 4
 
 
 def test_a_smaller_kv_cache_fits_more_sequences():
-    wide, narrow = one().fitting[8192], one(kv="fp8").fitting[8192]
+    wide, narrow = device().fitting[8192], device(kv="fp8").fitting[8192]
     assert narrow == pytest.approx(2 * wide, abs=1)
 
 
@@ -148,10 +152,10 @@ def test_several_gpus_are_one_line_each_and_the_slo_has_its_table(capsys: pytest
 
 def test_json_has_the_whole_plan(capsys: pytest.CaptureFixture[str]):
     assert run("smollm2-135m", "--gpu", "a10g", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["model"]["parameters"] == 134_515_008
-    assert found["devices"][0]["gpu"]["name"] == "a10g"
-    assert found["sizing"] is None
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["model"]["parameters"] == 134_515_008
+    assert plan["devices"][0]["gpu"]["name"] == "a10g"
+    assert plan["sizing"] is None
 
 
 @pytest.mark.parametrize(
@@ -215,9 +219,9 @@ def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):
 
 def test_a_window_lets_more_sequences_run_than_whole_contexts_would():
     """Of Gemma 3's 48 layers 40 keep 1,024 tokens: 32,768 take 8/48 of the cache, and a little."""
-    device = one("gemma-3-12b", gpu=["h200"], input_tokens=32_000, output_tokens=768)
-    whole = device.memory.for_kv / (32_768 * device.memory.kv_per_token)
-    each = 393_216 * (8 * 32_768 + 40 * 1024) / 48
-    assert device.fitting[32_768] == int(device.memory.for_kv / each) > 4 * whole
-    assert device.batches[-1].batch == device.fitting[32_768]
-    assert device.batches[-1].ttft_p50_s < 60
+    gemma = device("gemma-3-12b", gpu=["h200"], input_tokens=32_000, output_tokens=768)
+    whole = gemma.memory.for_kv / (32_768 * gemma.memory.kv_per_token)
+    sequence_bytes = 393_216 * (8 * 32_768 + 40 * 1024) / 48
+    assert gemma.fitting[32_768] == int(gemma.memory.for_kv / sequence_bytes) > 4 * whole
+    assert gemma.batches[-1].batch == gemma.fitting[32_768]
+    assert gemma.batches[-1].ttft_p50_s < 60

@@ -155,7 +155,7 @@ def test_tensor_parallelism_divides_heads_and_columns():
 
 
 def test_the_planner_imports_no_torch():
-    """Modules of the reference engine that it reaches, whatever they import."""
+    """Neither do the modules of the reference engine that it reaches."""
     graph = import_graph("reference_engine")
     entry = (ROOT / "harness/planning/model.py").read_text(encoding="utf-8")
     reached = {name for name in graph if f"from {name} import" in entry}

@@ -12,14 +12,14 @@ STEP_S = 0.01
 
 
 class Steps:
-    """Steps of equal duration, prompts of a time per token; records what it was asked."""
+    """Steps of equal duration, plus a time per prompt token; records its calls."""
 
     def __init__(self, step_s: float = STEP_S, token_s: float = 0.0) -> None:
         self._step_s, self._token_s = step_s, token_s
-        self.asked: list[tuple[int, list[tuple[int, int]]]] = []
+        self.calls: list[tuple[int, list[tuple[int, int]]]] = []
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
-        self.asked.append((decodes, list(prompts)))
+        self.calls.append((decodes, list(prompts)))
         return self._step_s + self._token_s * sum(length for length, _ in prompts)
 
 
@@ -49,7 +49,7 @@ def test_a_step_on_an_idle_engine_takes_longer_and_one_behind_another_does_not()
 
 
 def test_the_front_end_hands_tokens_out_one_after_another():
-    """The newest last; so the second of two that start together has its first token a token's time after the first."""
+    """The newest request is last: of two that start together, the second gets its first token a token's time later."""
     served = simulate([Request(1, 5), Request(1, 5)], Steps(), Limits(), delays=Delays(token_s=0.001))
     assert served.ttft_s == pytest.approx([STEP_S + 0.001, STEP_S + 0.002])
     assert served.e2e_s == pytest.approx([5 * STEP_S + 0.001] * 2)
@@ -105,7 +105,7 @@ def test_littles_law():
 def test_prompts_are_cut_to_the_budget_and_decodes_go_first():
     steps = Steps()
     simulate([Request(10, 4), Request(25, 1, 0.005)], steps, Limits(step_tokens=10))
-    assert steps.asked == [
+    assert steps.calls == [
         (0, [(10, 0)]),
         (1, [(9, 0)]),
         (1, [(9, 9)]),
@@ -116,31 +116,31 @@ def test_prompts_are_cut_to_the_budget_and_decodes_go_first():
 def test_prompts_of_several_requests_share_a_step():
     steps = Steps()
     simulate([Request(4, 1), Request(4, 1), Request(4, 1)], steps, Limits(step_tokens=10))
-    assert steps.asked == [(0, [(4, 0), (4, 0), (2, 0)]), (0, [(2, 2)])]
+    assert steps.calls == [(0, [(4, 0), (4, 0), (2, 0)]), (0, [(2, 2)])]
 
 
 def test_cached_tokens_are_not_computed_but_for_the_last():
     steps = Steps()
     simulate([Request(10, 1, cached_tokens=8)], steps, Limits())
     simulate([Request(10, 1, cached_tokens=10)], steps, Limits())
-    assert steps.asked == [(0, [(2, 8)]), (0, [(1, 9)])]
+    assert steps.calls == [(0, [(2, 8)]), (0, [(1, 9)])]
 
 
 def test_a_request_waits_for_room_in_the_kv_cache():
-    both = [Request(10, 5), Request(10, 5)]
-    together = simulate(both, Steps(), Limits(kv_tokens=30))
-    apart = simulate(both, Steps(), Limits(kv_tokens=29))
+    requests = [Request(10, 5), Request(10, 5)]
+    together = simulate(requests, Steps(), Limits(kv_tokens=30))
+    apart = simulate(requests, Steps(), Limits(kv_tokens=29))
     assert max(together.ttft_s) == pytest.approx(STEP_S)
     assert max(apart.ttft_s) == pytest.approx(6 * STEP_S)
     assert apart.peak_kv_tokens == 14
     with pytest.raises(BadPlan, match="15 tokens does not fit into a KV cache of 14 tokens"):
-        simulate(both, Steps(), Limits(kv_tokens=14))
+        simulate(requests, Steps(), Limits(kv_tokens=14))
 
 
 def test_an_engine_that_plans_ahead_lets_a_request_wait_for_a_step_more():
     requests = [Request(1, 100), Request(1, 2, 0.255)]
     waits = [simulate(requests, Steps(), Limits(plans_ahead=ahead)).ttft_s[-1] for ahead in (False, True)]
-    assert waits[0] == pytest.approx(0.015)  # rest of the step under way, and its own
+    assert waits[0] == pytest.approx(0.015)  # the rest of the current step, and its own
     assert waits[1] == pytest.approx(0.025)
 
 

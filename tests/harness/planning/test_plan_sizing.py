@@ -22,15 +22,15 @@ def h200() -> list[Candidate]:
 
 
 def test_replicas_are_the_rate_over_what_one_keeps_up(h200: list[Candidate]):
-    for each in h200:
-        assert each.replicas == -(-50.0 // each.capacity_per_s)
-        assert each.count == each.ranks * each.replicas
-        assert each.values["ttft_p90_s"] < 0.5
-        assert each.values["itl_p90_s"] < 0.05
+    for candidate in h200:
+        assert candidate.replicas == -(-50.0 // candidate.capacity_per_s)
+        assert candidate.count == candidate.ranks * candidate.replicas
+        assert candidate.values["ttft_p90_s"] < 0.5
+        assert candidate.values["itl_p90_s"] < 0.05
 
 
 def test_more_gpus_of_one_replica_keep_up_more_but_not_in_proportion(h200: list[Candidate]):
-    by_ranks = {each.ranks: each.capacity_per_s for each in h200}
+    by_ranks = {candidate.ranks: candidate.capacity_per_s for candidate in h200}
     assert by_ranks[1] < by_ranks[2] < by_ranks[4] < by_ranks[8]
     assert by_ranks[8] < 8 * by_ranks[1]
 
@@ -42,8 +42,10 @@ def test_a_tighter_slo_has_a_lower_capacity():
     assert capacity("itl_p90<5.5ms") < capacity("itl_p90<20ms") < capacity("itl_p90<60ms")
 
 
-def test_why_a_gpu_fails_is_said():
-    failed = {(each.gpu, each.ranks): each for each in sized(model="llama-3.1-70b", gpu=["a10g", "h200"])}
+def test_the_reason_why_a_gpu_fails_is_given():
+    failed = {
+        (candidate.gpu, candidate.ranks): candidate for candidate in sized(model="llama-3.1-70b", gpu=["a10g", "h200"])
+    }
     assert failed["a10g", 1].failure is Why.DOES_NOT_FIT
     assert "one request needs" in failed["a10g", 1].detail
     assert failed["h200", 1].failure is Why.DOES_NOT_FIT
@@ -55,13 +57,13 @@ def test_why_a_gpu_fails_is_said():
 
 
 def test_the_cheapest_is_first_and_failures_are_last():
-    def each(gpu: str, price: float | None, watts: float, failure: Why | None = None) -> Candidate:
+    def candidate(gpu: str, price: float | None, watts: float, failure: Why | None = None) -> Candidate:
         return Candidate(gpu, 1, failure, price_per_hour=price, tdp_w=watts, replicas=1)
 
-    priced = [each("a", 3.0, 1), each("b", 2.0, 9), each("c", None, 1, Why.DOES_NOT_FIT)]
-    assert [one.gpu for one in cheapest_first(priced)] == ["b", "a", "c"]
-    partly = [each("a", 3.0, 5), each("b", None, 1)]
-    assert [one.gpu for one in cheapest_first(partly)] == ["b", "a"]
+    priced = [candidate("a", 3.0, 1), candidate("b", 2.0, 9), candidate("c", None, 1, Why.DOES_NOT_FIT)]
+    assert [c.gpu for c in cheapest_first(priced)] == ["b", "a", "c"]
+    partly = [candidate("a", 3.0, 5), candidate("b", None, 1)]
+    assert [c.gpu for c in cheapest_first(partly)] == ["b", "a"]
 
 
 def test_prices_rank_and_are_summed():

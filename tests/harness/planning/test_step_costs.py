@@ -60,14 +60,14 @@ def test_bytes_and_operations_of_each_step(model: Path):
     costs = counted(model)
     assert costs.missing is None
     (steps,) = costs.steps
-    both = 2 * (LAYERS + HEAD)
+    weights = 2 * (LAYERS + HEAD)
     assert [step.bytes for step in steps] == [
-        2 * LAYERS + 12 * KV, both + 20 * KV, both + 21 * KV + 20 * KV, both + 22 * KV + 21 * KV, 0.0,
+        2 * LAYERS + 12 * KV, weights + 20 * KV, weights + 21 * KV + 20 * KV, weights + 22 * KV + 21 * KV, 0.0,
     ]  # fmt: skip
     pairs = [sum(range(1, 13)), sum(range(13, 21)), 21 + sum(range(1, 21)), 22 + 21]
     assert [step.flops for step in steps] == [
-        2 * LAYERS * tokens + 2 * HEAD * rows + PAIR * seen
-        for tokens, rows, seen in zip([12, 8, 21, 2, 0], [0, 1, 2, 2, 0], [*pairs, 0], strict=True)
+        2 * LAYERS * tokens + 2 * HEAD * rows + PAIR * pairs_seen
+        for tokens, rows, pairs_seen in zip([12, 8, 21, 2, 0], [0, 1, 2, 2, 0], [*pairs, 0], strict=True)
     ]
     assert (costs.device, costs.dtype, costs.devices) == ("cpu", "bfloat16", 1)
     assert costs.context_tokens == (20 + 21 + 20) / 3
@@ -109,13 +109,13 @@ def test_what_is_not_modelled_is_named(model: Path, settings: dict[str, Any], re
 
 
 def test_each_method_of_quantisation_has_costs_or_a_reason(model: Path):
-    methods = [name for each in get_args(MethodName) for name in (get_args(each) or (each,))]
-    found = {name: counted(model, quantization=name).missing for name in methods}
-    assert {name for name, missing in found.items() if missing is None} == {
+    methods = [name for method in get_args(MethodName) for name in (get_args(method) or (method,))]
+    reasons = {name: counted(model, quantization=name).missing for name in methods}
+    assert {name for name, missing in reasons.items() if missing is None} == {
         "int8", "int4", "int4-zp", "fp8", "w8a8", "nf4", "mxfp4",
     }  # fmt: skip
     assert all(
-        missing == f"the bytes of weights in {name} are not modelled" for name, missing in found.items() if missing
+        missing == f"the bytes of weights in {name} are not modelled" for name, missing in reasons.items() if missing
     )
 
 
@@ -133,8 +133,8 @@ def test_the_critical_batch_is_that_of_the_plan(name: str):
     costs = load_model(name).costs(PRECISIONS["bf16"], CACHES["bf16"])
     ceiling = Ceiling("cuda:0", "GPU", 1, "bfloat16", 4.47e12, 678e12)
     settings = {**SETTINGS, "model": name}
-    found = trial_costs(EngineDescription("e", "reference", details={"config": settings}), [LOG])
+    logged = trial_costs(EngineDescription("e", "reference", details={"config": settings}), [LOG])
     machine = Machine(ceiling.bytes_per_s, ceiling.flops_per_s)
-    expected = planned_batch(lambda batch: is_compute_bound(costs, machine, batch, round(found.context_tokens)))
+    expected = planned_batch(lambda batch: is_compute_bound(costs, machine, batch, round(logged.context_tokens)))
     assert expected is not None
-    assert critical_batch(found.decode, ceiling) == expected
+    assert critical_batch(logged.decode, ceiling) == expected

@@ -41,22 +41,26 @@ def prompts():
 
 class Subject:
     def __init__(self, name, directory, save_checkpoint):
-        self.theirs = make_family(name)
-        self.directory = save_checkpoint(directory, self.theirs)
+        self.reference_model = make_family(name)
+        self.directory = save_checkpoint(directory, self.reference_model)
         self.truths = {}
 
     def truth(self, name):
         if name not in self.truths:
-            self.truths[name] = [transformers_beams(self.theirs, prompt, SEARCHES[name]) for prompt in prompts()]
+            self.truths[name] = [
+                transformers_beams(self.reference_model, prompt, SEARCHES[name]) for prompt in prompts()
+            ]
         return self.truths[name]
 
     def assert_same(self, llm, name):
-        for ours, theirs in zip(searched(llm, prompts(), SEARCHES[name]), self.truth(name), strict=True):
+        for actual, expected in zip(searched(llm, prompts(), SEARCHES[name]), self.truth(name), strict=True):
             if SEARCHES[name].repetition_penalty != 1.0:  # our sums are the model's own
-                assert [one.token_ids for one in ours] == [one.token_ids for one in theirs]
+                assert [hypothesis.token_ids for hypothesis in actual] == [
+                    hypothesis.token_ids for hypothesis in expected
+                ]
                 continue
-            assert agreement(ours, theirs) != "different"
-            for a, b in zip(ours, theirs, strict=True):
+            assert agreement(actual, expected) != "different"
+            for a, b in zip(actual, expected, strict=True):
                 assert a.log_prob == pytest.approx(b.log_prob, abs=2e-4)
 
     def llm(self, **settings):
@@ -81,7 +85,7 @@ def test_all_hypotheses_equal_those_of_transformers(llama, name):
 
 def test_some_of_these_searches_end_at_stop_tokens_and_some_at_the_limit(llama):
     for name in ("four", "until there are five", "short ones", "penalised"):
-        lengths = [len(one.token_ids) for found in llama.truth(name) for one in found]
+        lengths = [len(hypothesis.token_ids) for hypotheses in llama.truth(name) for hypothesis in hypotheses]
         assert len(set(lengths)) > 2, name
 
 
@@ -109,11 +113,11 @@ def test_windows_are_left_beam_by_beam(tmp_path, save_checkpoint):
 def test_a_search_is_the_same_beside_requests_that_draw(llama):
     llm = llama.llm(num_blocks=40, block_size=4, max_num_batched_tokens=16)
     drawn = [SamplingParams(max_tokens=9, seed=3)] * 4
-    asked = [prompt for pair in zip(prompts(), prompts(), strict=True) for prompt in pair]
-    every = [one for pair in zip([SEARCHES["four"]] * 4, drawn, strict=True) for one in pair]
-    answers = llm.generate(asked, every, n=1, ignore_eos=True)
+    prompt_ids = [prompt for pair in zip(prompts(), prompts(), strict=True) for prompt in pair]
+    every = [params for pair in zip([SEARCHES["four"]] * 4, drawn, strict=True) for params in pair]
+    answers = llm.generate(prompt_ids, every, n=1, ignore_eos=True)
     alone = llm.generate(prompts(), drawn, ignore_eos=True)
     assert [answer.completions for answer in answers[1::2]] == [answer.completions for answer in alone]
     assert [answer.completions[0].token_ids for answer in answers[::2]] == [
-        found[0].token_ids for found in llama.truth("four")
+        hypotheses[0].token_ids for hypotheses in llama.truth("four")
     ]

@@ -85,12 +85,12 @@ def test_a_window_bounds_what_is_read_and_attended():
 def test_of_the_experts_only_the_chosen_ones_are_read():
     experts = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 12, "head_dim": 2}
     config = read(model_type="qwen3_moe", **experts)
-    one, expert = ModelCosts(config).decode(1, 0), 3 * 8 * 12
+    one_token, expert = ModelCosts(config).decode(1, 0), 3 * 8 * 12
     shared = LAYER - expert + 4 * 8 + 2 * 2  # the router, and the norms of queries and keys
-    assert one.bytes == 2 * (2 * (shared + expert) + 8 + HEAD) + 2 * 2 * 4 * 8 + 32
-    assert one.flops == 2 * (2 * (shared + expert) + 8 + HEAD) + 2 * 4 * 2 * 4
-    two = ModelCosts(config).decode(2, 0)
-    assert two.bytes - one.bytes == 2 * 2 * expert * 0.75 + 32
+    assert one_token.bytes == 2 * (2 * (shared + expert) + 8 + HEAD) + 2 * 2 * 4 * 8 + 32
+    assert one_token.flops == 2 * (2 * (shared + expert) + 8 + HEAD) + 2 * 4 * 2 * 4
+    two_tokens = ModelCosts(config).decode(2, 0)
+    assert two_tokens.bytes - one_token.bytes == 2 * 2 * expert * 0.75 + 32
 
 
 def test_latents_are_cached_once_for_all_heads():

@@ -1,4 +1,4 @@
-"""Every family says what Transformers says: all logits of a long prompt, then greedy tokens through the engine."""
+"""Every family agrees with Transformers: all logits of a long prompt, then greedy tokens through the engine."""
 
 import random
 
@@ -37,13 +37,13 @@ def prompts():
 
 class Subject:
     def __init__(self, name, directory, save_checkpoint, greedy):
-        self.theirs = make_family(name)
-        self.directory = save_checkpoint(directory, self.theirs, max_shard_size="40KB")
-        self.truths = [greedy(self.theirs, prompt, LENGTH) for prompt in prompts()]
+        self.reference_model = make_family(name)
+        self.directory = save_checkpoint(directory, self.reference_model, max_shard_size="40KB")
+        self.truths = [greedy(self.reference_model, prompt, LENGTH) for prompt in prompts()]
 
     @property
     def has_windows_only(self):
-        """Then blocks that have left the window come free again, and fewer are enough."""
+        """Whether all layers have windows: blocks that have left them come free again, and fewer are enough."""
         windows = SafetensorsDirectory(self.directory).config.windows
         return bool(windows) and None not in windows
 
@@ -62,8 +62,8 @@ class Subject:
         store = allocate_storage(layout, num_blocks=[16] * groups, block_size=16, dtype=dtype, device=cpu)
         step = TorchAttention(store).begin_step([Span([list(range(16))] * groups, 0, len(prompt))])
         rows = torch.arange(len(prompt))
-        ours = model.forward(torch.tensor(prompt), rows, step, rows)
-        return ours, self.theirs(input_ids=torch.tensor([prompt])).logits[0]
+        logits = model.forward(torch.tensor(prompt), rows, step, rows)
+        return logits, self.reference_model(input_ids=torch.tensor([prompt])).logits[0]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -85,15 +85,15 @@ def test_the_checkpoint_is_in_several_files(subject):
 def test_logits_of_a_prompt_longer_than_the_window_equal_transformers(subject, long_prompt, compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(weights_module, "best_kernels", lambda device, dtype, **_: TorchKernels())
-    ours, theirs = subject.logits(long_prompt)
-    torch.testing.assert_close(ours, theirs, atol=5e-5, rtol=1e-5)
+    logits, expected = subject.logits(long_prompt)
+    torch.testing.assert_close(logits, expected, atol=5e-5, rtol=1e-5)
 
 
 def test_in_bfloat16_logits_are_as_near_as_rounding_lets_them(subject, long_prompt):
-    ours, theirs = subject.logits(long_prompt, torch.bfloat16)
-    assert ours.dtype == torch.bfloat16
+    logits, expected = subject.logits(long_prompt, torch.bfloat16)
+    assert logits.dtype == torch.bfloat16
     # Transformers' own are 0.02 to 0.22 away, the most where rounding tips a router's choice.
-    assert (ours.float() - theirs).norm() < 0.4 * theirs.norm()
+    assert (logits.float() - expected).norm() < 0.4 * expected.norm()
 
 
 @pytest.mark.parametrize(

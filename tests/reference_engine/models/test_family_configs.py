@@ -54,11 +54,13 @@ def read(model_type, **changes):
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_old_and_short_configs_mean_what_transformers_takes_them_for(model_type):
-    # Transformers changes what it is given.
-    theirs = WRITTEN[model_type][0](**{name: value for name, value in raw(model_type).items() if name != "model_type"})
-    ours, full = read(model_type), config_from_hf(theirs.to_dict(), "full")
+    # Transformers modifies its argument.
+    reference = WRITTEN[model_type][0](
+        **{name: value for name, value in raw(model_type).items() if name != "model_type"}
+    )
+    short, full = read(model_type), config_from_hf(reference.to_dict(), "full")
     same = {"bos_token_id": None, "eos_token_ids": (), "dtype": "float32"}
-    assert dataclasses.replace(ours, **same) == dataclasses.replace(full, **same)
+    assert dataclasses.replace(short, **same) == dataclasses.replace(full, **same)
 
 
 def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():

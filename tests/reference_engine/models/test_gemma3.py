@@ -26,17 +26,17 @@ def weights_of(**norms):
     return Weights(source, torch.bfloat16, CPU, norm_offset=1.0)
 
 
-def assert_same_but_for_ties(ours, theirs):
-    assert (ours != theirs).float().mean() < 0.01
-    torch.testing.assert_close(ours, theirs, atol=0.0, rtol=2**-7)
+def assert_same_but_for_ties(actual, expected):
+    assert (actual != expected).float().mean() < 0.01
+    torch.testing.assert_close(actual, expected, atol=0.0, rtol=2**-7)
 
 
 @pytest.mark.parametrize("kernels", [best_kernels(CPU, torch.bfloat16), TorchKernels()], ids=["compiled", "stock"])
 def test_one_plus_the_weight_is_not_rounded(kernels):
     torch.manual_seed(1)
     norm, rows = random_norm(512), torch.randn(40, 512).bfloat16()
-    ours = kernels.add_rms_norm(rows.clone(), None, weights_of(norm=norm).norm("norm"), EPS)
-    assert_same_but_for_ties(ours, norm(rows))
+    actual = kernels.add_rms_norm(rows.clone(), None, weights_of(norm=norm).norm("norm"), EPS)
+    assert_same_but_for_ties(actual, norm(rows))
 
 
 def test_heads_are_normalised_in_float32():

@@ -1,4 +1,4 @@
-"""Rotations that depend on the length of the sequence, beside those of Transformers at one length."""
+"""Rotations that depend on the length of the sequence, against those of Transformers at one length."""
 
 import pytest
 import torch
@@ -41,14 +41,14 @@ def kind(request):
 
 
 @pytest.fixture(scope="module")
-def theirs(kind):
+def reference_model(kind):
     torch.manual_seed(11)
     return getattr(hf, f"{LENGTHS[kind][0]}ForCausalLM")(config_of(kind)).eval()
 
 
 @pytest.fixture(scope="module")
-def directory(theirs, save_checkpoint, tmp_path_factory):
-    return save_checkpoint(tmp_path_factory.mktemp("rope"), theirs)
+def directory(reference_model, save_checkpoint, tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("rope"), reference_model)
 
 
 def tokens_of(length, seed=0):
@@ -60,9 +60,9 @@ def tokens_of(length, seed=0):
 def test_frequencies_and_attention_factor_are_those_of_transformers(kind, length, more):
     config = config_of(kind, **more)
     expected, factor = ROPE_INIT_FUNCTIONS[kind](config, CPU, seq_len=length)
-    ours = config_from_hf(config.to_dict(), "config.json")
-    assert ours.rope_scaling.attention_factor == pytest.approx(factor, rel=1e-6)
-    frequencies = scaled_frequencies(ours.head_dim, ours.rope_theta, ours.rope_scaling, length)
+    own_config = config_from_hf(config.to_dict(), "config.json")
+    assert own_config.rope_scaling.attention_factor == pytest.approx(factor, rel=1e-6)
+    frequencies = scaled_frequencies(own_config.head_dim, own_config.rope_theta, own_config.rope_scaling, length)
     torch.testing.assert_close(frequencies, expected, **EXACT)
 
 
@@ -75,14 +75,14 @@ def test_vectors_are_stretched_by_the_attention_factor():
 
 @pytest.mark.parametrize("length", [TRAINED, LONGEST])
 @torch.inference_mode()
-def test_logits_equal_transformers_up_to_the_trained_length_and_beyond(theirs, directory, length):
+def test_logits_equal_transformers_up_to_the_trained_length_and_beyond(reference_model, directory, length):
     weights, prompt = SafetensorsDirectory(directory), tokens_of(length)
     model = build_model(weights.config, weights, max_positions=length, dtype=torch.float32, device=CPU)
     layout = cache_layout(weights.config)
     store = allocate_storage(layout, num_blocks=[16], block_size=16, dtype=torch.float32, device=CPU)
     step = TorchAttention(store).begin_step([Span([list(range(16))], 0, length)])
     rows = torch.arange(length)
-    expected = theirs(input_ids=torch.tensor([prompt])).logits[0]
+    expected = reference_model(input_ids=torch.tensor([prompt])).logits[0]
     torch.testing.assert_close(model.forward(torch.tensor(prompt), rows, step, rows), expected, atol=5e-5, rtol=1e-5)
 
 
@@ -97,10 +97,10 @@ def test_answers_depend_neither_on_longer_requests_nor_on_the_prefix_cache(direc
     assert counts["cached_tokens"] > 100
 
 
-def test_answers_are_scored_at_their_own_length(theirs, directory, greedy):
+def test_answers_are_scored_at_their_own_length(reference_model, directory, greedy):
     scorer = Scorer(open_checkpoint(directory), "float32", "cpu")
     for length in (TRAINED - 8, scorer._config.max_length - 1, TRAINED - 8):
         prompt = tokens_of(length)
-        (token,), _ = greedy(theirs, prompt, 1)
+        (token,), _ = greedy(reference_model, prompt, 1)
         score = scorer.score(Sample(id="a", prompt_ids=prompt, output_ids=[token]))
         assert (score.agreement, score.max_regret) == (1.0, 0.0)

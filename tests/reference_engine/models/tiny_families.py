@@ -103,16 +103,16 @@ def make_family(name, **more):
     return model
 
 
-class Remembered(torch.nn.Module):
-    """Says what a projection of an earlier layer said in the same step."""
+class Replayed(torch.nn.Module):
+    """Returns what a projection of an earlier layer returned in the same step."""
 
     def __init__(self, projection):
         super().__init__()
-        projection.register_forward_hook(lambda module, inputs, output: self.said.append(output))
-        self.said = []
+        projection.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
+        self.outputs = []
 
     def forward(self, rows):
-        return self.said.pop()
+        return self.outputs.pop()
 
 
 def share_caches(model, factor):
@@ -121,8 +121,8 @@ def share_caches(model, factor):
     for index, layer in enumerate(layers):
         first = layers[index - index % factor]
         if layer is not first:
-            layer.self_attn.k_proj = Remembered(first.self_attn.k_proj)
-            layer.self_attn.v_proj = Remembered(first.self_attn.v_proj)
+            layer.self_attn.k_proj = Replayed(first.self_attn.k_proj)
+            layer.self_attn.v_proj = Replayed(first.self_attn.v_proj)
 
 
 def engine_config(directory, **changes):
