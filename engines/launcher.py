@@ -249,6 +249,6 @@ def _not_started(server: Server) -> EngineDied:
     if status < 0 or isinstance(died, OutOfMemory):
         assert died is not None
         return died
-    said = [line.strip() for line in server.log_tail() if line.strip()]
-    reason = said[-1] if said else f"no output in {server.log}"
+    lines = [line.strip() for line in server.log_tail() if line.strip()]
+    reason = lines[-1] if lines else f"no output in {server.log}"
     return EngineDied(f"it did not start ({status_text(status)}): {reason}", [] if status == 2 else server.log_tail())

@@ -82,11 +82,11 @@ def runtime(name: str, which: Callable[[str], str | None] = shutil.which) -> Run
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Runtime(name, reason=f"it does not answer ({type(error).__name__})")
-    said = done.stdout.strip()
-    if done.returncode != 0 or not said:
+    version = done.stdout.strip()
+    if done.returncode != 0 or not version:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         return Runtime(name, reason=lines[-1] if lines else "it does not answer")
-    return Runtime(name, said)
+    return Runtime(name, version)
 
 
 def _text(value: str | bytes) -> str:

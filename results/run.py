@@ -253,9 +253,10 @@ class Run:
         import pandas as pd  # noqa: PLC0415
 
         rows = [
-            (found.record.id, found.record.engine, found.record.load.label, r.index, latency.value, part.value, seconds)
-            for found in self.attributions
-            for r in found.requests
+            (record.id, record.engine, record.load.label, r.index, latency.value, part.value, seconds)
+            for attribution in self.attributions
+            for record in [attribution.record]
+            for r in attribution.requests
             for latency in Latency
             for part, seconds in r.parts[latency].items()
         ]

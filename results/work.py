@@ -59,15 +59,17 @@ def work_of(measured: Sequence[RequestRecord]) -> Work:
     counted = [request for request in measured if request.outcome is not Outcome.CANCELLED]
     done = [request for request in counted if request.outcome is Outcome.OK]
     tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in done]
-    known = [request.requested_output_tokens for request in done if request.requested_output_tokens]
-    is_known = bool(done) and len(known) == len(done)
-    each = [count / asked for count, asked in zip(tokens, known, strict=True)] if is_known else tokens
+    requested_tokens = [request.requested_output_tokens for request in done if request.requested_output_tokens]
+    is_known = bool(done) and len(requested_tokens) == len(done)
+    amounts = (
+        [count / requested for count, requested in zip(tokens, requested_tokens, strict=True)] if is_known else tokens
+    )
     return Work(
         requests=len(counted),
         ok=len(done),
         output_tokens=sum(tokens),
-        asked_tokens=sum(known) if is_known else None,
-        delivered=[float(q) for q in np.quantile(each, _QUANTILES)] if done else [],
+        asked_tokens=sum(requested_tokens) if is_known else None,
+        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if done else [],
         finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in done)),
     )
 
@@ -191,10 +193,10 @@ def _finish(reason: str) -> Callable[[Work], float]:
 
 def _mix(a: Sequence[Work], b: Sequence[Work], band: float) -> tuple[float, float] | None:
     """Mean requested output tokens of both sides; None if they are alike or unknown."""
-    asked = [[work.asked_tokens / work.ok for work in side if work.asked_tokens] for side in (a, b)]
-    if any(len(of_side) < len(side) for of_side, side in zip(asked, (a, b), strict=True)):
+    requested_means = [[work.asked_tokens / work.ok for work in side if work.asked_tokens] for side in (a, b)]
+    if any(len(of_side) < len(side) for of_side, side in zip(requested_means, (a, b), strict=True)):
         return None
-    mean_a, mean_b = (sum(of_side) / len(of_side) for of_side in asked)
+    mean_a, mean_b = (sum(of_side) / len(of_side) for of_side in requested_means)
     return None if abs(mean_b - mean_a) <= band * mean_a else (mean_a, mean_b)
 
 

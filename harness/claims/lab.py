@@ -99,8 +99,8 @@ class RealLab:
             return case.absent
         if case.published is not None:
             names = {side.run for side in case.published.sides}
-            gone = [name for name in sorted(names) if not is_published(name)]
-            return f"the published run {gone[0]}, which is in the repository's docs/results" if gone else None
+            absent = [name for name in sorted(names) if not is_published(name)]
+            return f"the published run {absent[0]}, which is in the repository's docs/results" if absent else None
         if case.device is Device.GPU and not self._has_gpu:
             return "an NVIDIA GPU"
         if case.device is Device.CPU and self._has_gpu:
@@ -137,13 +137,13 @@ class RealLab:
         }
         ids = [run.path.name for run in runs.values()]
         place = machine_text(next(iter(runs.values())).manifest)
-        made = contrasted_measurement(case.experiment, values, ids, place)
-        return msgspec.structs.replace(made, retry=not all(_is_valid(run.folder) for run in runs.values()))
+        measurement = contrasted_measurement(case.experiment, values, ids, place)
+        return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
         """What one engine of a run lacks here."""
         experiment = self._whole(entry, side.run)
-        engine = next((each for each in experiment.engines if each.name == side.engine), None)
+        engine = next((candidate for candidate in experiment.engines if candidate.name == side.engine), None)
         if engine is None:
             raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no engine '{side.engine}'")
         if side.load not in {load.label for load in experiment.loads}:
@@ -151,9 +151,9 @@ class RealLab:
         for needed in (experiment.workload.options.get("path"), experiment.model.path):
             if needed and not Path(needed).expanduser().exists():
                 return f"{needed}, below the folder where the command runs"
-        found = self._finding(engine.adapter)
-        fix = f": {found.fix}" if found.fix else ""
-        return f"{engine.adapter} ({', '.join(found.missing)}{fix})" if found.missing else None
+        finding = self._finding(engine.adapter)
+        fix = f": {finding.fix}" if finding.fix else ""
+        return f"{engine.adapter} ({', '.join(finding.missing)}{fix})" if finding.missing else None
 
     def _finding(self, adapter: str) -> doctor.Finding:
         if adapter not in self._findings:
@@ -189,8 +189,8 @@ class RealLab:
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
-            earlier = [each for each in runs_below(self._runs) if _name(each) == experiment.name]
-            fullest = max(earlier, key=lambda each: len(each.read_log().finished), default=None)
+            earlier = [candidate for candidate in runs_below(self._runs) if _name(candidate) == experiment.name]
+            fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
             if run_into(folder, experiment, fullest, retry_invalid=True):
                 raise KeyboardInterrupt
@@ -252,8 +252,8 @@ def _shared(evaluated: Evaluated) -> Evaluated:
 def _plain(model: str) -> Path:
     """Folder of a known or given model."""
     is_path = "/" in model
-    found = resolve(None if is_path else model, model if is_path else None, lambda _have, _total: None)
-    return Path(found.path or model)
+    resolved = resolve(None if is_path else model, model if is_path else None, lambda _have, _total: None)
+    return Path(resolved.path or model)
 
 
 def _evaluation_s(evaluated: Evaluated) -> float:

@@ -113,5 +113,5 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
 
 
 def _remarks(row: cells.Row) -> list[str]:
-    found = cells.remarks(row.record, row.entry.claim.expected) if row.record else []
-    return [*([row.entry.claim.note] if row.entry.claim.note else []), *found]
+    remarks = cells.remarks(row.record, row.entry.claim.expected) if row.record else []
+    return [*([row.entry.claim.note] if row.entry.claim.note else []), *remarks]

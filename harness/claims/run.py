@@ -70,14 +70,14 @@ def claims(
     folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
     if budget_min is not None and budget_min <= 0:
         raise BadClaim("--budget-min must be above 0")
-    entries, folder = load_catalogue([Path(each) for each in folders], names), Path(out)
+    entries, folder = load_catalogue([Path(path) for path in folders], names), Path(out)
     return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
 
 
 def here() -> Here:
     """This machine."""
-    known = environment()
-    return Here(place_text(known, "this machine"), machine(known))
+    facts = environment()
+    return Here(place_text(facts, "this machine"), machine(facts))
 
 
 def run_all(
@@ -116,7 +116,7 @@ def run_all(
             waiting[entry.name] = entry, mark
     while waiting:
         costs = {name: _cost_s(entry, lab) for name, (entry, _) in waiting.items()}
-        name = min(waiting, key=lambda each: (costs[each], each))
+        name = min(waiting, key=lambda candidate: (costs[candidate], candidate))
         if end is not None and clock() + costs[name] > end:
             break
         entry, mark = waiting.pop(name)

@@ -169,7 +169,7 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, WirePool(sessions))
-            done = await self._each(workers, _done)
+            done = await self._from_workers(workers, _done)
         # After the block: collecting the logs measures the clocks again, and the result states those that the logs use.
         return _merged(done, workers)
 
@@ -183,13 +183,13 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, plan.ramp)
-            ramp = _ramp(await self._each(workers, lambda host: _expected(host, Ramped)))
+            ramp = _ramp(await self._from_workers(workers, lambda host: _expected(host, Ramped)))
             start_ns = await self._open_window(workers, await self._in_thread(plan.window, ramp))
-            closed = await self._each(workers, lambda host: _expected(host, WindowClosed))
+            closed = await self._from_workers(workers, lambda host: _expected(host, WindowClosed))
             in_flight = [sum(readings) for readings in zip(*(reply.in_flight for reply in closed), strict=False)]
             abort = plan.is_saturated(in_flight) or not await self._all_answered(workers, order.timeout_s)
-            await self._each(workers, lambda host: host.send(Finish(abort)))
-            done = await self._each(workers, _done)
+            await self._from_workers(workers, lambda host: host.send(Finish(abort)))
+            done = await self._from_workers(workers, _done)
             ends_ns = [
                 reply.end_ns - worker.host.clock.offset_ns for reply, worker in zip(closed, workers, strict=True)
             ]
@@ -229,9 +229,9 @@ class Fleet:
                     transport=order.transport,
                 )
             )
-        await self._each(workers, lambda host: _expected(host, Ready))
+        await self._from_workers(workers, lambda host: _expected(host, Ready))
         start_ns = self._now_ns() + _HEAD_START_NS
-        await self._each(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
+        await self._from_workers(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
 
     async def _open_window(self, workers: Sequence["_Worker"], plan: WindowPlan) -> int:
         """Open the window on every worker at one instant; returns that instant."""
@@ -256,12 +256,12 @@ class Fleet:
         """Whether every request of the window ends in time; those that wait inside the client may not."""
         try:
             async with asyncio.timeout(timeout_s + _STOP_S):
-                await self._each(workers, lambda host: _expected(host, WindowAnswered))
+                await self._from_workers(workers, lambda host: _expected(host, WindowAnswered))
         except TimeoutError:
             return False
         return True
 
-    async def _each(
+    async def _from_workers(
         self, workers: Sequence["_Worker"], work: Callable[[WorkerHost], Coroutine[Any, Any, T]]
     ) -> list[T]:
         """Call ``work`` for every worker concurrently; the first failure cancels the rest."""

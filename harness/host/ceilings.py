@@ -67,12 +67,12 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
         copy_bytes_per_s=copied_bytes * max(copies),
         # Other processes slow rounds on a CPU down. On a GPU the fastest round may be one before the power limit.
         flops_per_s={
-            name: flops * (statistics.median(found) if is_cuda else max(found)) for name, found in sustained.items()
+            name: flops * (statistics.median(rounds) if is_cuda else max(rounds)) for name, rounds in sustained.items()
         },
         spread={
             READ: _spread(reads, read_bytes),
             COPY: _spread(copies, copied_bytes),
-            **{name: _spread(found, flops) for name, found in sustained.items()},
+            **{name: _spread(rounds, flops) for name, rounds in sustained.items()},
         },
         threads=None if is_cuda else torch.get_num_threads(),
     )
@@ -87,9 +87,9 @@ def _memory(
     return rates(source.sum, wait, seconds), rates(lambda: target.copy_(source), wait, seconds)
 
 
-def _spread(found: Sequence[float], amount: int) -> tuple[float, float]:
+def _spread(rounds: Sequence[float], amount: int) -> tuple[float, float]:
     """10th percentile and maximum of the rounds, in units of what a call moves or computes."""
-    return amount * sorted(found)[len(found) // 10], amount * max(found)
+    return amount * sorted(rounds)[len(rounds) // 10], amount * max(rounds)
 
 
 def rates(
@@ -109,22 +109,22 @@ def rates(
     call()
     wait()
     began = last = clock()
-    calls, found = 1, list[float]()
-    while not found or last - began < seconds:
+    calls, rounds = 1, list[float]()
+    while not rounds or last - began < seconds:
         for _ in range(calls):
             call()
         wait()
         now = clock()
-        found.append(calls / max(now - last, 1e-9))
-        calls = max(1, round(found[-1] * _ROUND_S))
+        rounds.append(calls / max(now - last, 1e-9))
+        calls = max(1, round(rounds[-1] * _ROUND_S))
         last = now
-    return found
+    return rounds
 
 
 def _sustained(call: Callable[[], object], wait: Callable[[], object], seconds: float) -> list[float]:
     """Calls per second in the second half of the rounds: a GPU is faster before it meets its power limit."""
-    found = rates(call, wait, seconds)
-    return found[len(found) // 2 :]
+    rounds = rates(call, wait, seconds)
+    return rounds[len(rounds) // 2 :]
 
 
 def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[], object]:
@@ -136,10 +136,10 @@ def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[]
 
 def _fp8_product(rows: int, device: torch.device) -> Callable[[], object]:
     matrix = torch.randn(rows, rows, device=device).to(torch.float8_e4m3fn)
-    one = torch.ones((), device=device)
+    unit_scale = torch.ones((), device=device)
     # cuBLAS wants the second matrix column by column.
     multiply: Any = torch._scaled_mm  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  (no public name)
-    return lambda: multiply(matrix, matrix.t(), one, one, out_dtype=torch.bfloat16)
+    return lambda: multiply(matrix, matrix.t(), unit_scale, unit_scale, out_dtype=torch.bfloat16)
 
 
 def _described(device: torch.device) -> tuple[str, int]:

@@ -109,7 +109,9 @@ def _engine(
     name: str, trials: Sequence[Row], requests: Sequence[Row], experiment: Mapping[str, Any], path: Path
 ) -> MeasuredEngine:
     entries = experiment.get("engines", [])
-    entry = next((each for each in entries if (each.get("label") or each.get("adapter")) == name), {})
+    entry = next(
+        (candidate for candidate in entries if (candidate.get("label") or candidate.get("adapter")) == name), {}
+    )
     spec = {} if entry.get("url") else {**experiment.get("spec", {}), **entry.get("spec", {})}
     on_gpu = any(_number(trial, "peak_gpu_bytes") is not None for trial in trials)
     limits = Limits(
@@ -159,8 +161,12 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: flo
                 for planned, prompt, output, cached in sent
             ]
         ),
-        measured={name: median(each) for name, each in values.items() if each},
-        spread={name: (max(each) - min(each)) / median(each) for name, each in values.items() if len(each) > 1},
+        measured={name: median(samples) for name, samples in values.items() if samples},
+        spread={
+            name: (max(samples) - min(samples)) / median(samples)
+            for name, samples in values.items()
+            if len(samples) > 1
+        },
     )
 
 

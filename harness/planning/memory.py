@@ -86,5 +86,5 @@ def workspace_bytes(model: Model, step_tokens: int, sequences: int, ranks: int =
 
 def fitting_sequences(memory: Memory, costs: ModelCosts, ranks: int, context: int) -> int:
     """How many sequences of a context fit at once; layers with a window keep only that."""
-    each = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
-    return max(0, int(memory.for_kv // each))
+    sequence_bytes = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
+    return max(0, int(memory.for_kv // sequence_bytes))

@@ -93,7 +93,7 @@ def _page(plan: Plan) -> Page:
         itl=_itl_chart(served),
         devices=[_device(device) for device in plan.devices],
         sizing=_sizing(plan.sizing) if plan.sizing else None,
-        calibration=[_calibration(each) for each in plan.calibration],
+        calibration=[_calibration(calibration) for calibration in plan.calibration],
         calibration_headings=cells.CALIBRATION_HEADINGS,
         assumptions=plan.assumptions,
     )
@@ -182,15 +182,17 @@ def _calibration(calibration: Calibration) -> CalibrationPart:
         facts=cells.calibration_facts(calibration),
         note=cells.calibration_note(calibration),
         rows=cells.calibration_cells(calibration),
-        picture=frontier(f"Frontier of {calibration.engine}, predicted and measured", _both(calibration)),
+        picture=frontier(
+            f"Frontier of {calibration.engine}, predicted and measured", _measured_and_predicted(calibration)
+        ),
     )
 
 
-def _both(calibration: Calibration) -> list[Series]:
+def _measured_and_predicted(calibration: Calibration) -> list[Series]:
     """Predicted and measured points of closed loops."""
     loads: dict[str, dict[str, tuple[float, float]]] = {}
-    for each in calibration.predictions:
-        loads.setdefault(each.load, {})[each.metric] = (each.measured, each.predicted)
+    for prediction in calibration.predictions:
+        loads.setdefault(prediction.load, {})[prediction.metric] = (prediction.measured, prediction.predicted)
     closed = {
         load: (of["tpot_p50_s"], of["output_tokens_per_s"])
         for load, of in loads.items()

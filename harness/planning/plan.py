@@ -280,7 +280,7 @@ def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
 
 def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Efficiency, float]:
     """Efficiency and memory beside the model: of the engine, else of the first one, else typical."""
-    calibration = next((each for each in calibrations if engine in {None, each.engine}), None)
+    calibration = next((candidate for candidate in calibrations if engine in {None, candidate.engine}), None)
     if calibration is None:
         return TYPICAL, RUNTIME_BYTES
     return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)

@@ -192,7 +192,7 @@ class Server:
         """Under Poisson arrivals."""
         times = poisson_s(rate_per_s, count, self._seed)
         mixed = [self._mix[i % len(self._mix)] for i in range(count)]
-        requests = [msgspec.structs.replace(each, arrival_s=t) for each, t in zip(mixed, times, strict=True)]
+        requests = [msgspec.structs.replace(request, arrival_s=t) for request, t in zip(mixed, times, strict=True)]
         return self._serve(requests, None)
 
     def decode_s(self, batch: int, context: int) -> float:
@@ -297,11 +297,16 @@ def candidate(
 
 def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that keep the SLO by price, without prices by power, then by number of GPUs; the others follow."""
-    priced = all(each.price_per_hour is not None for each in candidates if each.failure is None)
+    priced = all(candidate.price_per_hour is not None for candidate in candidates if candidate.failure is None)
 
-    def key(each: Candidate) -> tuple[bool, float, float, int]:
-        power = math.inf if each.tdp_w is None else each.tdp_w
-        return each.failure is not None, (each.price_per_hour or 0.0) if priced else 0.0, power, each.count
+    def key(candidate: Candidate) -> tuple[bool, float, float, int]:
+        power = math.inf if candidate.tdp_w is None else candidate.tdp_w
+        return (
+            candidate.failure is not None,
+            (candidate.price_per_hour or 0.0) if priced else 0.0,
+            power,
+            candidate.count,
+        )
 
     return sorted(candidates, key=key)
 

@@ -58,7 +58,9 @@ def _print_overview(plan: Plan, console: Console) -> None:
         "max tok/s",
     ]
     console.print(_table(headings, [_overview_cells(plan, device) for device in plan.devices]))
-    _say(console, *(f"{each.gpu.name} × {each.ranks}: {each.why_not}" for each in plan.devices if each.why_not))
+    _say(
+        console, *(f"{device.gpu.name} × {device.ranks}: {device.why_not}" for device in plan.devices if device.why_not)
+    )
 
 
 def _overview_cells(plan: Plan, device: DevicePlan) -> list[str]:

@@ -83,7 +83,7 @@ class NativeStep:
         decodes = self._decodes[self._storage.group_of[layer]]
         out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
         self._kernels.paged_decode(
-            ctypes.byref(decodes.told(layout, query, key, value, scale)),
+            ctypes.byref(decodes.argument(layout, query, key, value, scale)),
             out.data_ptr(),
             query.data_ptr(),
             None if key is None else key.data_ptr(),
@@ -113,9 +113,9 @@ class _Decodes:
         self._places, self._ends = array.array("Q", places), array.array("q", ends)
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
-        self._told: Decode | None = None
+        self._argument: Decode | None = None
 
-    def told(
+    def argument(
         self,
         layout: LayerLayout,
         query: torch.Tensor,
@@ -124,8 +124,8 @@ class _Decodes:
         scale: float | None,
     ) -> Decode:
         """The kernel's argument for a layer; made once, since a group's layers differ in how their tensors lie only."""
-        if self._told is None:
-            self._told = Decode(
+        if self._argument is None:
+            self._argument = Decode(
                 tables=self._places.buffer_info()[0],
                 ends=self._ends.buffer_info()[0],
                 batch=self.batch,
@@ -133,13 +133,13 @@ class _Decodes:
                 window=self._visible.window or 0,
                 sinks=self._visible.sinks,
             )
-        told = self._told
-        told.heads, told.query_stride = query.shape[1], query.stride(0)
-        told.kv_heads, told.key_dim, told.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
-        told.key_stride = 0 if key is None else key.stride(0)
-        told.value_stride = 0 if value is None else value.stride(0)
-        told.scale = query.shape[2] ** -0.5 if scale is None else scale
-        return told
+        argument = self._argument
+        argument.heads, argument.query_stride = query.shape[1], query.stride(0)
+        argument.kv_heads, argument.key_dim, argument.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
+        argument.key_stride = 0 if key is None else key.stride(0)
+        argument.value_stride = 0 if value is None else value.stride(0)
+        argument.scale = query.shape[2] ** -0.5 if scale is None else scale
+        return argument
 
 
 def _rows(tensor: torch.Tensor | None, first: int) -> torch.Tensor | None:

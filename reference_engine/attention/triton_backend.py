@@ -268,19 +268,19 @@ class Chunks:
         return is_dense if visible.window is None else is_dense & (ends <= visible.window)
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":
-        arrays, found = self._arrays, list[DenseChunks]()
+        arrays, dense = self._arrays, list[DenseChunks]()
         last_length = 0  # of the chunks of `found[-1]`, where they have no past
         for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
             row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
-            if not start and length == last_length and found[-1].rows.stop == row:
-                found[-1] = DenseChunks(slice(found[-1].rows.start, row + length), found[-1].num_chunks + 1)
+            if not start and length == last_length and dense[-1].rows.stop == row:
+                dense[-1] = DenseChunks(slice(dense[-1].rows.start, row + length), dense[-1].num_chunks + 1)
                 continue
             past = None
             if start:
                 past = to_device([arrays.blocks(group, number, start)], self._storage.device)[0]
-            found.append(DenseChunks(slice(row, row + length), 1, start, past))
+            dense.append(DenseChunks(slice(row, row + length), 1, start, past))
             last_length = 0 if start else length
-        return found
+        return dense
 
 
 class DenseChunks(NamedTuple):

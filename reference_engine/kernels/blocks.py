@@ -133,8 +133,8 @@ def _q6_k(blocks: torch.Tensor) -> Parts:
 
 
 def _q2_k(blocks: torch.Tensor) -> Parts:
-    both, numbers = blocks[:, :16], _shifted(blocks[:, 16:80].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
-    scale, least = (both & 15).float() * _half(blocks, 80), (both >> 4).float() * _half(blocks, 82)
+    pairs, numbers = blocks[:, :16], _shifted(blocks[:, 16:80].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
+    scale, least = (pairs & 15).float() * _half(blocks, 80), (pairs >> 4).float() * _half(blocks, 82)
     return Parts(numbers.flatten(1), scale, -least)
 
 

@@ -148,7 +148,7 @@ def _draw_nucleus(tokens, scores, rows, tops, uniforms, rates, top_ps, min_ps, W
             is_equal = (_load(row, at, WIDTH) == drawn_score).to(tl.int32)
             number = before + tl.cumsum(is_equal, axis=0) - 1
             # The last one, should rounding skip them all.
-            found = tl.max(tl.where((is_equal != 0) & (number <= skipped), at, -1), axis=0)
-            drawn = tl.where(found >= 0, found, drawn)
+            candidate = tl.max(tl.where((is_equal != 0) & (number <= skipped), at, -1), axis=0)
+            drawn = tl.where(candidate >= 0, candidate, drawn)
             before += tl.sum(is_equal, axis=0)
     tl.store(tokens + place, drawn.to(tl.int64))

@@ -41,7 +41,7 @@ class Codec(Protocol):
         """Rows float32 [..., dim] -> what `parts` says, each [..., width]."""
         ...
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """What `encode` gave -> [..., dim]."""
         ...
 
@@ -58,9 +58,9 @@ class Int8:
         scaled, scale = _scaled(rows, 127.0)
         return [scaled.round_().to(torch.int8), scale]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        codes, scale = kept
+        codes, scale = parts
         return codes.to(dtype).mul_(scale.to(dtype))
 
 
@@ -76,9 +76,9 @@ class Fp8:
         scaled, scale = _scaled(rows, 448.0)
         return [scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        codes, scale = kept
+        codes, scale = parts
         # Looked up: torch's own conversion on the CPU takes five times as long.
         numbers = _e4m3_numbers(dtype, codes.device).index_select(0, codes.flatten().int())
         return numbers.view(codes.shape).mul_(scale.to(dtype))
@@ -105,9 +105,9 @@ class Int4:
         low, high = torch.cat(codes, dim=-1).to(torch.uint8).chunk(2, dim=-1)
         return [low | (high << 4), step, offset]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        packed, step, offset = kept
+        packed, step, offset = parts
         codes = torch.cat((packed & 15, packed >> 4), dim=-1).to(dtype)
         size = _group_size(codes.shape[-1])
         for i, group in enumerate(codes.split(size, dim=-1)):
@@ -145,13 +145,13 @@ class QuantisedStore:
         """See `LayerStore.write`."""
         for parts, fresh in zip(self._rows, (key, value), strict=False):
             if fresh is not None:
-                for part, made in zip(parts, self.codec.encode(fresh.float()), strict=True):
-                    part.flatten(0, 1).index_copy_(0, slots, made)
+                for part, encoded in zip(parts, self.codec.encode(fresh.float()), strict=True):
+                    part.flatten(0, 1).index_copy_(0, slots, encoded)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `LayerStore.read`."""
-        found = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
-        return found[0], found[-1][..., : self._value_dim]
+        rows = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
+        return rows[0], rows[-1][..., : self._value_dim]
 
 
 _CODECS: dict[KvCacheDtypeName, Codec] = {"int8": Int8(), "fp8": Fp8(), "int4": Int4()}

@@ -171,12 +171,12 @@ class ModelCosts:
     def _bytes_of(self, name: str, shape: Shape) -> float:
         if name in self.quantised:
             return self.quantised[name]
-        each = self.weight_bytes_each
+        itemsize = self.weight_bytes_each
         if name in ENDS and self.end_bytes_each is not None:
-            each = self.end_bytes_each
+            itemsize = self.end_bytes_each
         elif name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name):
-            each = _FLOAT32_BYTES
-        return math.prod(shape) * each
+            itemsize = _FLOAT32_BYTES
+        return math.prod(shape) * itemsize
 
     @property
     def _active_share(self) -> float:

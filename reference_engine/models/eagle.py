@@ -126,14 +126,14 @@ def check_shapes(source: WeightSource, config: EagleConfig, num_taps: int, where
     Raises:
         CheckpointError: one is missing or has another shape.
     """
-    wanted = head_shapes(config, num_taps)
+    expected = head_shapes(config, num_taps)
     if "embed_tokens.weight" in source.names():
-        wanted["embed_tokens.weight"] = (config.layer.vocab_size, config.layer.hidden_size)
-    for name, shape in wanted.items():
-        found = tuple(source.get(name).shape)
-        if found != shape:
+        expected["embed_tokens.weight"] = (config.layer.vocab_size, config.layer.hidden_size)
+    for name, shape in expected.items():
+        actual = tuple(source.get(name).shape)
+        if actual != shape:
             raise CheckpointError(
-                f"{where}: {name} is {list(found)}, where config.json and the model imply {list(shape)}; fetch the "
+                f"{where}: {name} is {list(actual)}, where config.json and the model imply {list(shape)}; fetch the "
                 "head again, or give the one that was made for this model"
             )
 

@@ -84,12 +84,12 @@ def quantised_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
 
 def product_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
     """Bytes of the weights of each product in layers, by the name of its first matrix."""
-    quantised, each = quantised_bytes(config, loading), loading.dtype.itemsize
+    quantised, itemsize = quantised_bytes(config, loading), loading.dtype.itemsize
     sizes: dict[str, int] = {}
     for name, shape in layer_matrices(config).items():
         prefix, part = name.removesuffix(".weight").rsplit(".", 1)
         first = f"{prefix}.{_JOINED.get(part, part)}.weight"
-        sizes[first] = sizes.get(first, 0) + quantised.get(name, math.prod(shape) * each)
+        sizes[first] = sizes.get(first, 0) + quantised.get(name, math.prod(shape) * itemsize)
     return sizes
 
 

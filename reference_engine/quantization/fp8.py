@@ -87,7 +87,7 @@ class Fp8Linear:
     def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
         device = weight.codes.device
         self._codes, self._scales = weight.codes.contiguous(), weight.scales.t().contiguous()
-        self._one = torch.ones((), device=device)
+        self._unit_scale = torch.ones((), device=device)
         self._bias, self._dtype = bias, dtype
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
@@ -108,7 +108,7 @@ class Fp8Linear:
         if self._scales_inside:
             sums = product(codes, weight, scales, self._scales, out_dtype=self._dtype, use_fast_accum=True)
         else:
-            sums = product(codes, weight, self._one, self._one, out_dtype=torch.float32)
+            sums = product(codes, weight, self._unit_scale, self._unit_scale, out_dtype=torch.float32)
             sums = sums.mul_(scales).mul_(self._scales)
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)
 

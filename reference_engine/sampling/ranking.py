@@ -66,10 +66,10 @@ def rank(blocked: BlockedScores, floors: NDArray[np.float32]) -> Ranked:
     floors = np.maximum(floors, _LEAST)
     owners, numbers = np.nonzero(blocked.maxima >= floors[:, None])
     scores = blocked.take(owners, numbers)
-    found = np.flatnonzero(scores >= floors[owners][:, None])
-    owner, place = found // BLOCK, found % BLOCK
+    ranked = np.flatnonzero(scores >= floors[owners][:, None])
+    owner, place = ranked // BLOCK, ranked % BLOCK
     tokens = numbers[owner] * BLOCK + place
-    return _sorted(owners[owner], tokens, scores.reshape(-1)[found], blocked.num_rows)
+    return _sorted(owners[owner], tokens, scores.reshape(-1)[ranked], blocked.num_rows)
 
 
 def _sorted(rows: NDArray[np.int64], tokens: NDArray[np.int64], scores: NDArray[np.float32], num_rows: int) -> Ranked:

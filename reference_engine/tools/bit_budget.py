@@ -114,7 +114,7 @@ class _Head:
 
     def __init__(self, source: SafetensorsDirectory, device: torch.device) -> None:
         name = "model.embed_tokens.weight" if source.config.tie_word_embeddings else "lm_head.weight"
-        self._norm, self._matrix = (source.get(each).to(device, torch.float32) for each in ("model.norm.weight", name))
+        self._norm, self._matrix = (source.get(key).to(device, torch.float32) for key in ("model.norm.weight", name))
         self._eps = source.config.rms_norm_eps
 
     @torch.inference_mode()

@@ -121,7 +121,7 @@ def distil(
     result = TrainingRun(trainer, held_out, folder, distillation, say=say, clock=clock).finish()
     vocabulary = None
     if distillation.trim_vocabulary is not None:
-        answers, unseen = ([one.answer for one in exchanges] for exchanges in (learned, held_out))
+        answers, unseen = ([exchange.answer for exchange in exchanges] for exchanges in (learned, held_out))
         vocabulary = frequent_vocabulary(models[1], distillation.trim_vocabulary, answers)
         say(f"drafts {coverage_text(vocabulary, unseen)} of the held-out answers")
     _write(student, folder, trainer.student, {**settings, "result": dataclasses.asdict(result)}, vocabulary)

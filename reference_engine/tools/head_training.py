@@ -256,11 +256,11 @@ class HeadLesson:
 
     def _observed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's hidden states at the head's depths, and its last ones behind the final norm."""
-        found: dict[int, torch.Tensor] = {}
+        observed: dict[int, torch.Tensor] = {}
 
         def listen(index: int) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
             def on_input(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:  # noqa: ANN401
-                found[index] = (inputs[0] if inputs else named["hidden_states"]).detach().clone()
+                observed[index] = (inputs[0] if inputs else named["hidden_states"]).detach().clone()
 
             return on_input
 
@@ -271,4 +271,4 @@ class HeadLesson:
                     handle = module.register_forward_pre_hook(listen(index), with_kwargs=True)
                     hooks.callback(handle.remove)
             last = model(input_ids=ids, use_cache=False).last_hidden_state
-        return torch.cat([found[index] for index in self._layers], dim=-1), last
+        return torch.cat([observed[index] for index in self._layers], dim=-1), last

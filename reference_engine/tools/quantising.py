@@ -115,8 +115,8 @@ def _plain_modules(source: SafetensorsDirectory, scheme: Scheme) -> list[str]:
     widths = _widths(source)
     unsuited = [module for module, width in widths.items() if not scheme.suits(width)]
     if len(unsuited) == len(widths):
-        found = sorted(set(widths.values()))
-        raise ConfigError(f"blocks of the method divide none of the widths {found} of the matrices; choose another")
+        distinct = sorted(set(widths.values()))
+        raise ConfigError(f"blocks of the method divide none of the widths {distinct} of the matrices; choose another")
     return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(_ROUTER)), *unsuited]
 
 

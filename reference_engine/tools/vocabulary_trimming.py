@@ -85,8 +85,8 @@ def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always:
 def coverage_text(vocabulary: DraftVocabulary, texts: Iterable[Sequence[int]]) -> str:
     """How much of some texts the kept tokens are: no larger share of drafts can be right."""
     kept = frozenset(vocabulary.kept_token_ids)
-    found = [token in kept for text in texts for token in text]
-    share = sum(found) / max(1, len(found))
+    is_kept = [token in kept for text in texts for token in text]
+    share = sum(is_kept) / max(1, len(is_kept))
     return f"{len(kept):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
 
 

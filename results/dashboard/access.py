@@ -114,8 +114,8 @@ def _is_meant(request: web.Request) -> bool:
     headers = request.headers
     if headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}:
         return True
-    told = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"), headers.get("Sec-Fetch-User"))
-    return told == ("navigate", "document", "?1") and "Sec-Purpose" not in headers
+    navigation = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"), headers.get("Sec-Fetch-User"))
+    return navigation == ("navigate", "document", "?1") and "Sec-Purpose" not in headers
 
 
 def _without_token(request: web.Request) -> web.Response | None:
@@ -136,12 +136,12 @@ def _is_tls(request: web.Request) -> bool:
 
 
 def _shows(request: web.Request, token: str) -> bool:
-    shown = (
+    tokens = (
         request.query.get("token"),
         request.cookies.get(COOKIE),
         request.headers.get("Authorization", "").removeprefix("Bearer "),
     )
-    return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown if one)
+    return any(hmac.compare_digest(shown.encode(), token.encode()) for shown in tokens if shown)
 
 
 def _dress(response: web.StreamResponse) -> None:

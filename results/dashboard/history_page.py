@@ -127,7 +127,7 @@ def _line(
     return Step(
         run=run,
         address=report_at(run),
-        compare=compare_at(*(f"{each}@{series.engine}" for each in compared)),
+        compare=compare_at(*(f"{run}@{series.engine}" for run in compared)),
         commits=where,
         engine=series.engine,
         level=series.level,

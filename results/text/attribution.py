@@ -30,16 +30,16 @@ def bottleneck_sentence(attribution: Attribution) -> str:
 
     ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms). Decode is memory-bound: 71 % of …``.
     """
-    found = bottleneck(attribution)
-    if found is None:
+    largest = bottleneck(attribution)
+    if largest is None:
         return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
     whole = attribution.mean_s(Latency.E2E)
-    spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
-    share = percent_text(found.share)
-    sentence = f"Bottleneck: {PARTS[found.part].title}, {share} of the mean E2E ({spent} of {total})"
-    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
+    spent, total = value_text(Unit.SECONDS, largest.seconds), value_text(Unit.SECONDS, whole)
+    share = percent_text(largest.share)
+    sentence = f"Bottleneck: {PARTS[largest.part].title}, {share} of the mean E2E ({spent} of {total})"
+    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in largest.others.items()])
     sentence = f"{sentence}; then {others}" if others else sentence
-    return ". ".join(filter(None, [sentence, limit_sentence(attribution, found.part)]))
+    return ". ".join(filter(None, [sentence, limit_sentence(attribution, largest.part)]))
 
 
 def what_if_text(attribution: Attribution) -> str:
@@ -121,8 +121,8 @@ def energy_line(energy: PhaseEnergy | str | None) -> str:
     texts: list[str] = []
     for phase, watts in energy.watts.items():
         count, unit = tokens.get(phase, (0, ""))
-        each = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
-        texts.append(f"{phase.value} {watts:,.0f} W{each}")
+        per_unit = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
+        texts.append(f"{phase.value} {watts:,.0f} W{per_unit}")
     return f"energy by phase: {'; '.join(texts)} (± {percent_text(energy.residual_share)} of an interval's energy)"
 
 

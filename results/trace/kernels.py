@@ -133,7 +133,7 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
     except (OSError, EOFError, msgspec.MsgspecError) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); restore it from a copy") from error
     base_ns = trace.baseTimeNanoseconds - offset_ns
-    found = [
+    kernels = [
         Kernel(
             event.name,
             f"stream {event.args.stream}" if event.cat in _GPU else f"thread {event.tid}",
@@ -144,4 +144,4 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
         for event in trace.traceEvents
         if event.ph == "X" and event.cat in _GPU | _CPU
     ]
-    return sorted(found, key=lambda kernel: (kernel.start_ns, -kernel.end_ns))
+    return sorted(kernels, key=lambda kernel: (kernel.start_ns, -kernel.end_ns))

@@ -150,19 +150,19 @@ def _integer_matrix(
 
 
 def _integer_parts(module: str, matrix: IntegerMatrix, storage: Storage) -> dict[str, torch.Tensor]:
-    found, bits = Codes.of(matrix, module), matrix.bits
-    if found.group_index is not None:
+    codes, bits = Codes.of(matrix, module), matrix.bits
+    if codes.group_index is not None:
         raise ConfigError(f"{module}: compressed-tensors no longer reads act-order; write gptq")
     if storage == "pack-quantized":
         tensors = {
-            "weight_packed": packed(found.codes, bits),
+            "weight_packed": packed(codes.codes, bits),
             "weight_shape": torch.tensor(matrix.shape),
-            "weight_scale": found.scales.contiguous(),
+            "weight_scale": codes.scales.contiguous(),
         }
-        zeros = None if found.zeros is None else packed(found.zeros.t(), bits).t().contiguous()
+        zeros = None if codes.zeros is None else packed(codes.zeros.t(), bits).t().contiguous()
     else:
-        tensors = {"weight": _signed(found.codes, bits), "weight_scale": found.scales.contiguous()}
-        zeros = None if found.zeros is None else _signed(found.zeros, bits)
+        tensors = {"weight": _signed(codes.codes, bits), "weight_scale": codes.scales.contiguous()}
+        zeros = None if codes.zeros is None else _signed(codes.zeros, bits)
     return tensors if zeros is None else tensors | {"weight_zero_point": zeros}
 
 
@@ -173,9 +173,9 @@ def _zeros(stored: torch.Tensor, codes: torch.Tensor, bits: Bits) -> torch.Tenso
     return _columns(_unsigned(stored, bits), rows)
 
 
-def _columns(each: torch.Tensor, rows: int) -> torch.Tensor:
+def _columns(numbers: torch.Tensor, rows: int) -> torch.Tensor:
     """One number for each group: [rows, groups], from that or [rows] or a single one."""
-    return each.reshape(1, 1).expand(rows, 1) if each.numel() == 1 else each.reshape(each.shape[0], -1)
+    return numbers.reshape(1, 1).expand(rows, 1) if numbers.numel() == 1 else numbers.reshape(numbers.shape[0], -1)
 
 
 def _unsigned(stored: torch.Tensor, bits: Bits) -> torch.Tensor:

@@ -32,8 +32,8 @@ def fp8_matrix(parts: Mapping[str, torch.Tensor], module: str) -> Fp8Matrix:
             f"{module}: scales of shape {tuple(scales.shape)} for a weight of shape {tuple(codes.shape)} are not "
             "supported, only one scale or one for each output"
         )
-    each = scales.float().reshape(-1, 1).expand(codes.shape[0], 1)
-    return Fp8Matrix(codes.clone(), each.clone(memory_format=torch.contiguous_format))
+    row_scales = scales.float().reshape(-1, 1).expand(codes.shape[0], 1)
+    return Fp8Matrix(codes.clone(), row_scales.clone(memory_format=torch.contiguous_format))
 
 
 def fp8_parts(matrix: Fp8Matrix, *, per_tensor: bool) -> dict[str, torch.Tensor]:

@@ -92,7 +92,7 @@ def layered_format(schemes: Sequence[IntegerScheme | None], plain: Sequence[str]
     """
 
     def layers(scheme: IntegerScheme | None) -> str:
-        numbers = "|".join(str(index) for index, each in enumerate(schemes) if each == scheme)
+        numbers = "|".join(str(index) for index, layer_scheme in enumerate(schemes) if layer_scheme == scheme)
         return rf"re:model\.layers\.({numbers})\."
 
     groups = tuple(Group(scheme, targets=(layers(scheme),)) for scheme in dict.fromkeys(filter(None, schemes)))

@@ -88,7 +88,7 @@ def _quality_against_memory(run: Run) -> Markup:
         cells = [cell for level in levels_of(run) for cell in level.cells if cell.engine == engine]
         points = [point for cell in cells if (point := _point(cell))]
         series.append(Series(engine, position, points[-1:]))
-    if sum(len(each.points) for each in series) < _MIN_POINTS:
+    if sum(len(line.points) for line in series) < _MIN_POINTS:
         return Markup("")
     return frontier("Token match against peak memory", series, MEMORY_GIB, MISMATCH)
 

@@ -39,12 +39,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 def batch_figures(run: Run) -> list[BatchFigure]:
     """One per workload with an observation, over all load levels, since the load varies the batch size."""
-    levels, found = levels_of(run), list[BatchFigure]()
+    levels, figures = levels_of(run), list[BatchFigure]()
     for workload in dict.fromkeys(level.workload for level in levels):
         cells = [cell for level in levels if level.workload == workload for cell in level.cells]
         charts = [chart for batch in _BATCHES if (chart := _chart(run, cells, workload, batch))]
-        found += [BatchFigure(workload, charts)] if charts else []
-    return found
+        figures += [BatchFigure(workload, charts)] if charts else []
+    return figures
 
 
 def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
