@@ -143,9 +143,9 @@ async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asynci
     return process
 
 
-def _secrets_line(given: Sequence[str]) -> bytes:
+def _secrets_line(values: Sequence[str]) -> bytes:
     """Secrets that the guard must mask in the log: known secrets given to the engine; empty if there are none."""
-    text = "\0".join(given)
+    text = "\0".join(values)
     lines = {line for secret in known() if secret in text for line in secret.splitlines()}
     secrets = sorted((line for line in lines if len(line) >= LEAST_CHARS), key=len, reverse=True)
     return "\0".join([MASK, *secrets]).encode(errors="surrogateescape") + b"\n" if secrets else b""

@@ -96,12 +96,12 @@ def floor_cell(series: Series, runs: Mapping[str, Sequence[Mapping[str, float | 
     bounds: dict[str, float] = {}
     for name, metric in CATALOGUE.items():
         values = [[trial[name] for trial in trials] for trials in runs.values()]
-        known = [[value for value in of_run if value is not None] for of_run in values]
-        if any(len(present) < len(of_run) for present, of_run in zip(known, values, strict=True)):
+        known_values = [[value for value in of_run if value is not None] for of_run in values]
+        if any(len(present) < len(of_run) for present, of_run in zip(known_values, values, strict=True)):
             continue
         scale = scale_of(metric)
-        if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known for value in of_run):
-            bounds[name] = upper_bound(run_means(known, scale).tolist())
+        if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known_values for value in of_run):
+            bounds[name] = upper_bound(run_means(known_values, scale).tolist())
     trials = len(runs) / sum(1 / len(of_run) for of_run in runs.values())
     return FloorCell(series, list(runs), trials, bounds)
 

@@ -48,8 +48,8 @@ class EngineState:
     @property
     def search(self) -> EngineSearch:
         """What is known now."""
-        known = msgspec.structs.asdict(self._bisection.bracket) if self._search.judged else {}
-        return msgspec.structs.replace(self._search, ended=self._ended, **known)
+        bracket = msgspec.structs.asdict(self._bisection.bracket) if self._search.judged else {}
+        return msgspec.structs.replace(self._search, ended=self._ended, **bracket)
 
     def skip_up_to(self, skip: Skip) -> None:
         """Leave out levels that have too few requests."""
@@ -91,7 +91,7 @@ class EngineState:
         return None if self._bisection.levels else Ended.NO_EVIDENCE
 
     def _skip_above(self, attempt: Attempt) -> None:
-        highest = max((known.level for known in self._search.attempts if known.met), default=attempt.level / 4)
+        highest = max((earlier.level for earlier in self._search.attempts if earlier.met), default=attempt.level / 4)
         cut = math.sqrt(highest * attempt.level)
         self._bisection.drop_from(cut)
         self._search = msgspec.structs.replace(self._search, skip=Skip(above=float(f"{cut:.3g}"), attempt=attempt))

@@ -170,13 +170,13 @@ class _Aspect(msgspec.Struct, frozen=True):
 
 def _aspects(a: Sequence[Work], b: Sequence[Work]) -> Iterator[_Aspect]:
     yield _Aspect(WorkAspect.ANSWERED, lambda work: work.ok / work.requests)
-    known = [all(work.asked_tokens for work in side) for side in (a, b)]
-    if all(known):
+    is_known = [all(work.asked_tokens for work in side) for side in (a, b)]
+    if all(is_known):
         yield _Aspect(WorkAspect.DELIVERED, lambda work: work.output_tokens / (work.asked_tokens or 1))
     else:
         yield _Aspect(WorkAspect.TOKENS, lambda work: work.output_tokens / max(1, work.ok))
-    if known[0] == known[1]:
-        kind = WorkAspect.DELIVERED_QUANTILE if all(known) else WorkAspect.TOKENS_QUANTILE
+    if is_known[0] == is_known[1]:
+        kind = WorkAspect.DELIVERED_QUANTILE if all(is_known) else WorkAspect.TOKENS_QUANTILE
         for index, q in enumerate(_QUANTILES):
             yield _Aspect(kind, _quantile(index), f"p{q * 100:g}")
     for reason in sorted({reason for work in (*a, *b) for reason in work.finishes}):

@@ -227,16 +227,16 @@ def _problems(claim: Claim) -> Iterator[str]:
 
 
 def _case_problems(case: Case) -> Iterator[str]:
-    given = _procedures(case)
-    if len(given) != 1:
+    procedures = _procedures(case)
+    if len(procedures) != 1:
         names = "absent, experiment, published, arithmetic, evaluation"
-        yield f" has {', '.join(given) or 'no procedure'}; give exactly one of {names}"
+        yield f" has {', '.join(procedures) or 'no procedure'}; give exactly one of {names}"
         return
     if contrasted := case.experiment or case.published:
         if problem := check(contrasted.metric, {}):
-            yield f".{given[0]}.metric: {problem}"
+            yield f".{procedures[0]}.metric: {problem}"
         elif unknown := sorted(names_in(contrasted.metric) - MEASURED):
-            yield f".{given[0]}.metric: no metric is called '{unknown[0]}'"
+            yield f".{procedures[0]}.metric: no metric is called '{unknown[0]}'"
     elif case.arithmetic is not None:
         for key, text in _formulas(case.arithmetic).items():
             if problem := check(text, case.arithmetic.inputs, are_inputs_complete=True):

@@ -93,8 +93,8 @@ def _value(node: ast.expr, names: Mapping[str, float]) -> float:
         case ast.BinOp(left=left, op=op, right=right):
             return _BINARY[type(op)](_value(left, names), _value(right, names))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            given = {str(keyword.arg): _argument(keyword.value, names) for keyword in keywords}
-            return _FUNCTIONS[name](*(_argument(arg, names) for arg in args), **given)
+            arguments = {str(keyword.arg): _argument(keyword.value, names) for keyword in keywords}
+            return _FUNCTIONS[name](*(_argument(arg, names) for arg in args), **arguments)
         case _:
             raise TypeError(ast.unparse(node))
 

@@ -228,11 +228,11 @@ class RealLab:
             out.parent.mkdir(parents=True, exist_ok=True)
             tokens = ["--calibration-tokens", str(evaluated.calibration_tokens)]
             command = [sys.executable, "-m", "bakeoff", "models", "quantize", str(plain), "--method"]
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, evaluated.method, *tokens, "--out", str(out)], capture_output=True, text=True, check=False
             )
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            if process.returncode:
+                reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
                 raise EvaluationFailed(f"{evaluated.model} was not quantised with {evaluated.method}: {reason}")
         return out
 

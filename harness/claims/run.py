@@ -104,14 +104,14 @@ def run_all(
         clock: seconds.
     """
     end = None if budget_s is None else clock() + budget_s
-    done: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     waiting: dict[str, tuple[Entry, str]] = {}
     for entry in entries:
         mark = fingerprint(entry, lab, place)
-        known = latest(read_records(folder, entry.name)).get(place.text)
-        if known is not None and known.fingerprint == mark and known.complete:
-            done[entry.name] = known
-            progress(f"{entry.name}: {known.verdict.value} (tested {known.tested_utc})")
+        earlier = latest(read_records(folder, entry.name)).get(place.text)
+        if earlier is not None and earlier.fingerprint == mark and earlier.complete:
+            records[entry.name] = earlier
+            progress(f"{entry.name}: {earlier.verdict.value} (tested {earlier.tested_utc})")
         else:
             waiting[entry.name] = entry, mark
     while waiting:
@@ -120,10 +120,10 @@ def run_all(
         if end is not None and clock() + costs[name] > end:
             break
         entry, mark = waiting.pop(name)
-        record = done[name] = _tested(entry, mark, lab, place)
+        record = records[name] = _tested(entry, mark, lab, place)
         append_record(folder, record)
         progress(f"{name}: {record.verdict.value}")
-    return ClaimsRun([done[name] for name in sorted(done)], sorted(waiting))
+    return ClaimsRun([records[name] for name in sorted(records)], sorted(waiting))
 
 
 def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:

@@ -102,7 +102,7 @@ def _published_machine(folder: Path) -> str | None:
 def _quantities(metric: str, rows: Iterable[_Row]) -> dict[int, float]:
     wanted, values = names_in(metric), dict[int, float]()
     for repeat, row in rows:
-        known = {name: value for name in wanted if (value := row.get(name)) is not None}
-        if known.keys() == wanted:
-            values[repeat] = evaluate(metric, known)
+        present = {name: value for name in wanted if (value := row.get(name)) is not None}
+        if present.keys() == wanted:
+            values[repeat] = evaluate(metric, present)
     return values

@@ -101,9 +101,9 @@ class Conductor:
             await self._end_turn()
             self._turn = turn
             started = self._writer.log.started
-            known = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
+            planned_trials = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
             # plan the whole repeat now, because no engine runs that the CPU work could disturb
-            for trial in known or [plan]:
+            for trial in planned_trials or [plan]:
                 await self._world.in_thread(self._preparation.planner.traffic, trial.load, trial.repeat, trial.engine)
         self._turn_plans.append(plan)
 
@@ -249,7 +249,7 @@ class Conductor:
         )  # fmt: skip
 
     def _order(self, plan: TrialPlan) -> int:
-        return 1 + [known.id for known in self._writer.log.plans].index(plan.id)
+        return 1 + [planned.id for planned in self._writer.log.plans].index(plan.id)
 
     def _append(self, event: Event) -> None:
         self._writer.append(event)

@@ -76,7 +76,7 @@ def create_run(
     """
     conceal_environment()
     world = current_world()
-    here = world.provenance()
+    provenance = world.provenance()
     if search is not None:
         experiment = msgspec.structs.replace(experiment, name=f"{experiment.name}-search")
     started = RunStarted(
@@ -85,19 +85,19 @@ def create_run(
         run_id=world.run_id(experiment.name),
         name=experiment.name,
         created_utc=_text(world.now_utc()),
-        pid=here.pid,
-        host=here.host,
+        pid=provenance.pid,
+        host=provenance.host,
         bakeoff_version=VERSION,
-        git_commit=here.git_commit,
-        source=here.source,
+        git_commit=provenance.git_commit,
+        source=provenance.source,
         experiment=masked_data(msgspec.to_builtins(experiment)),
-        environment=here.environment,
+        environment=provenance.environment,
         plan=[] if search else experiment.plan(),
         slo=experiment.slo,
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,
-        ceilings=_ceilings(root, here.environment) if experiment.profile else [],
+        ceilings=_ceilings(root, provenance.environment) if experiment.profile else [],
     )
     return RunFolder.create(root, started)
 
@@ -184,8 +184,8 @@ def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, tu
     if earlier is None:
         return {}
     records = earlier.read_log().finished.values()
-    kept = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
-    return {record.fingerprint: (earlier, record) for record in kept if record.fingerprint}
+    usable = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
+    return {record.fingerprint: (earlier, record) for record in usable if record.fingerprint}
 
 
 def recover(run: RunFolder) -> int:
@@ -219,8 +219,8 @@ def why_invalid(run: Run) -> str | None:
 
 def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
     """The model's tokenizer if it is on this machine already; never downloads."""
-    known = cached(model.name) if model.name in KNOWN_MODELS else None
-    folder = model.tokenizer or model.path or known
+    cached_model = cached(model.name) if model.name in KNOWN_MODELS else None
+    folder = model.tokenizer or model.path or cached_model
     try:
         return Tokenizer(Path(folder).expanduser()) if folder and folder != APPROXIMATE else None
     except WorkloadError:

@@ -159,14 +159,16 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     whole = fitter.efficiency(engine, loads)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
-    known = [value for value in extra.values() if value is not None]
+    known_bytes = [value for value in extra.values() if value is not None]
     predictions: list[Prediction] = []
     for load in loads:
         others = [other for other in loads if other is not load] if apart else loads
         fit = fitter.efficiency(engine, others, whole) if apart else whole
         fixed = [value for other in others if (value := extra[other.label]) is not None]
         predictions += predict(fitter, engine, load, fit, median(fixed) if fixed else None)
-    return Calibration(engine.engine, engine.run, whole, median(known) if known else None, apart, predictions)
+    return Calibration(
+        engine.engine, engine.run, whole, median(known_bytes) if known_bytes else None, apart, predictions
+    )
 
 
 def predict(

@@ -260,18 +260,18 @@ class _Simulation:
         decodes = len(self._decoding)
         budget = max(1, self._limits.step_tokens - decodes)
         chunks: list[tuple[int, int]] = []
-        taken: list[_Running] = []
+        scheduled: list[_Running] = []
         for running in self._prompts:
             length = min(budget, running.request.prompt_tokens - running.computed)
             if length == 0:
                 break
             chunks.append((length, running.computed))
             running.computed += length
-            taken.append(running)
+            scheduled.append(running)
             budget -= length
         past = self._context / decodes if decodes else 0.0
         self._advance(self._durations.seconds(decodes, past, chunks), 1, decodes, sum(length for length, _ in chunks))
-        for running in taken:
+        for running in scheduled:
             if running.computed == running.request.prompt_tokens:
                 self._prompts.remove(running)
                 self._begin_decoding(running)

@@ -213,8 +213,8 @@ def check_predictable(objectives: Sequence[Objective]) -> None:
     for objective in objectives:
         family, share = _quantile(objective)
         if family not in _QUANTILE or share is None:
-            known = ", ".join(f"{name}_p90" for name in _QUANTILE)
-            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {known}")
+            names = ", ".join(f"{name}_p90" for name in _QUANTILE)
+            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {names}")
 
 
 def objective_value(objective: Objective, served: Served) -> float | None:

@@ -156,13 +156,13 @@ class FieldReader:
         """An answer to each field; a driver that refuses the call refuses every field."""
         if not self._fields:
             return []
-        asked = [(field.number, field.scope) for field in self._fields.values()]
+        fields = [(field.number, field.scope) for field in self._fields.values()]
         try:
-            return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, asked))
+            return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, fields))
         except pynvml.NVMLError as error:
             if code_of(error) not in _FIELD_REFUSED:
                 raise
-            return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in asked]
+            return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in fields]
 
     def _fall_back(self, name: str, field: Field, reason: str, into: Readings) -> None:
         """Stop asking for a refused field; from now on the older call is asked for its counter, if it has one."""

@@ -303,10 +303,10 @@ def _of_machine(evidence: Evidence) -> Sequence[Finding]:
 def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
     if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in done):
-        output, asked = wrong[0]
+        output, requested = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), output_tokens=output,
-            asked_tokens=asked,
+            asked_tokens=requested,
         )  # fmt: skip
     if wrong := _unequal((r.prompt_tokens, r.requested_input_tokens) for r in done):
         counted, planned = wrong[0]

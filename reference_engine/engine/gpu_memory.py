@@ -28,10 +28,10 @@ class GpuBudget:
     def __init__(self, device: torch.device, share: float, cuda: Any = torch.cuda) -> None:  # noqa: ANN401  (a module)
         self._device, self._cuda = device, cuda
         free, total = cuda.mem_get_info(device)
-        ours = cuda.memory_reserved(device)
-        self._outside = total - free - ours  # other processes, and this one's CUDA context
+        reserved = cuda.memory_reserved(device)
+        self._outside = total - free - reserved  # other processes, and this one's CUDA context
         self.total = total
-        self.most = min(int(total * share), free + ours - int(total * RESERVED_SHARE))
+        self.most = min(int(total * share), free + reserved - int(total * RESERVED_SHARE))
 
     def left(self, step: Callable[[], object]) -> int:
         """Bytes that remain at the peak of a step; not above 0 if it takes all of them.

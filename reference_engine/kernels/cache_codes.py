@@ -104,14 +104,14 @@ def _store_row(
     divisor = tl.broadcast_to(tl.maximum(scale, 1.1754943508222875e-38)[:, None], (PADDED_HEADS, PADDED_DIM))
     scaled = tl.minimum(tl.maximum(tl.div_rn(numbers, divisor), -largest), largest)
     if ENCODING == 1:
-        made = _nearest(scaled).to(tl.int8)
+        encoded = _nearest(scaled).to(tl.int8)
     else:
         bits = scaled.to(tl.int32, bitcast=True)
         size = bits & 0x7FFFFFFF
         normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)  # three bits of mantissa, bias 7 for 127
         small = _nearest(tl.abs(scaled) * 512.0).to(tl.int32)  # steps of 2^-9 below 2^-6
-        made = (tl.where(tl.abs(scaled) < 0.015625, small, normal) | ((bits >> 24) & 0x80)).to(tl.uint8)
-    tl.store(codes + vector * DIM + places, made, mask=mask)
+        encoded = (tl.where(tl.abs(scaled) < 0.015625, small, normal) | ((bits >> 24) & 0x80)).to(tl.uint8)
+    tl.store(codes + vector * DIM + places, encoded, mask=mask)
     tl.store(scales + vector + head, scale.to(tl.bfloat16), mask=is_head)
 
 

@@ -72,10 +72,10 @@ def _compiled(compiler: str, source: Path) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / target.name
-        command = [compiler, *_FLAGS, str(source), "-o", str(made)]
+        library = Path(scratch) / target.name
+        command = [compiler, *_FLAGS, str(source), "-o", str(library)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        made.replace(target)  # whole or not at all, whoever else compiles at the same time
+        library.replace(target)  # whole or not at all, whoever else compiles at the same time
     return target
 
 

@@ -97,8 +97,8 @@ class GgufFile:
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         architecture = self.metadata.get("general.architecture")
         if architecture not in _ARCHITECTURES:
-            known = ", ".join(map(repr, _ARCHITECTURES))
-            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {known}")
+            names = ", ".join(map(repr, _ARCHITECTURES))
+            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {names}")
         stored = {tensor.name: tensor for tensor in reader.tensors}
         divisors = stored.pop(ROPE_DIVISORS, None)
         self._tensors = {_hf_name(name, path): tensor for name, tensor in stored.items()}
@@ -184,7 +184,7 @@ def gguf_name(name: str) -> str | None:
     stem, _, kind = name.rpartition(".")
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
     names, wanted = (_BLOCK_TENSOR_NAMES, layer[2]) if layer else (_TENSOR_NAMES, stem)
-    stored = next((own for own, theirs in names.items() if theirs == wanted), None)
+    stored = next((own for own, stored_name in names.items() if stored_name == wanted), None)
     if stored is None or kind not in ("weight", "bias"):
         return None
     return f"blk.{layer[1]}.{stored}.{kind}" if layer else f"{stored}.{kind}"

@@ -238,26 +238,30 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
     if kind == "default":
         return None
     if kind not in _SCALINGS:
-        known = ", ".join(map(repr, _SCALINGS))
-        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {known}")
+        names = ", ".join(map(repr, _SCALINGS))
+        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {names}")
     longest = raw.get("max_position_embeddings", _DEFAULT_LENGTH)
     # As in Transformers 5, a trained length outside the parameters has precedence.
     length = raw.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
-    given = {**rope, "original_max_position_embeddings": longest if kind == "dynamic" else length}
+    rope_values = {**rope, "original_max_position_embeddings": longest if kind == "dynamic" else length}
     if kind == "longrope":
-        given["factor"] = rope.get("factor") or longest / length
+        rope_values["factor"] = rope.get("factor") or longest / length
         if length < 2 and not rope.get("attention_factor"):
             raise CheckpointError(
                 f"{where}: original_max_position_embeddings {length} of rope scaling 'longrope' must be at least 2 "
                 "without an attention_factor; fetch the checkpoint again"
             )
     if kind in ("yarn", "longrope"):
-        given["attention_factor"] = rope.get("attention_factor") or _attention_factor(kind, given)
+        rope_values["attention_factor"] = rope.get("attention_factor") or _attention_factor(kind, rope_values)
     required = ("short_factor", "long_factor") if kind == "longrope" else ("factor",)
     for name in required:
-        _ = given[name]  # a KeyError names what is missing
-    known = {name: convert(given[name]) for name, convert in _SCALINGS[kind].items() if given.get(name) is not None}
-    scaling = RopeScaling(kind=kind, **known)
+        _ = rope_values[name]  # a KeyError names what is missing
+    settings = {
+        name: convert(rope_values[name])
+        for name, convert in _SCALINGS[kind].items()
+        if rope_values.get(name) is not None
+    }
+    scaling = RopeScaling(kind=kind, **settings)
     _check_scaling(scaling, _head_dim(raw), where)
     return scaling
 

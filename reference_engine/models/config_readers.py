@@ -299,8 +299,8 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """
     read = READERS.get(str(raw.get("model_type")))
     if read is None:
-        known = ", ".join(map(repr, READERS))
-        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
+        names = ", ".join(map(repr, READERS))
+        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {names}")
     check_options(raw, where, partial_rotary_factor=(None, 1.0))
     try:
         return read(raw, where)

@@ -103,8 +103,8 @@ class ModelCosts:
 
     def memory_bytes(self, sequences: int, tokens: int) -> float:
         """Weights, and the KV cache of `sequences` of `tokens` each, of which a layer with a window keeps only that."""
-        kept = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
-        return self.weight_bytes + sequences * kept
+        kv_bytes = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
+        return self.weight_bytes + sequences * kv_bytes
 
     def flops_per_token(self, past: int = 0) -> float:
         """Operations of one decoded token that sees `past` earlier ones."""
@@ -193,8 +193,8 @@ class ModelCosts:
 
     def _vector_bytes(self, dim: int) -> float:
         """Of a cached key or value in one head."""
-        kept = row_bytes(self.kv_cache_dtype, dim)
-        return dim * self.kv_bytes_each if kept is None else kept
+        kv_row_bytes = row_bytes(self.kv_cache_dtype, dim)
+        return dim * self.kv_bytes_each if kv_row_bytes is None else kv_row_bytes
 
     def _kv_traffic(self, chunk: Chunk) -> float:
         """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""

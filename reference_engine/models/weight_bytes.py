@@ -60,16 +60,16 @@ def quantised_matrices(config: ModelConfig, loading: Loading) -> dict[str, Quant
     method, layers = METHODS.get(loading.quantization), layer_matrices(config)
     if method is not None:
         make = _by_shape(method.make, loading.dtype)
-        made = {name: make(shape) for name, shape in layers.items()}
+        matrices = {name: make(shape) for name, shape in layers.items()}
     elif loading.quantization == "none" or loading.checkpoint_format is None:
         return {}
     else:
         shapes = layers | {name: shape for name, shape in weight_shapes(config).items() if name in ENDS}
-        made = _stored(shapes, loading.checkpoint_format, loading.dtype)
+        matrices = _stored(shapes, loading.checkpoint_format, loading.dtype)
     is_auto = loading.quantization == "auto"
     return {
         name: matrix
-        for name, matrix in made.items()
+        for name, matrix in matrices.items()
         if matrix is not None and not (is_auto and not matrix.has_kernel(loading.device, loading.dtype))
     }
 
@@ -115,7 +115,7 @@ def _by_shape(
     make: Callable[[torch.Tensor], QuantisedMatrix | None], dtype: torch.dtype
 ) -> Callable[[Shape], QuantisedMatrix | None]:
     @functools.cache
-    def made(shape: Shape) -> QuantisedMatrix | None:
+    def placeholder(shape: Shape) -> QuantisedMatrix | None:
         return make(torch.empty(shape, dtype=dtype, device=_META))
 
-    return made
+    return placeholder

@@ -113,9 +113,9 @@ class Weights:
         kept = self._kept(name)
         weight: Matrix | None = None
         if kept is not None:
-            mine = span(kept.shape[1], self.ranks)
-            if mine.start % kept.column_unit == 0 == mine.stop % kept.column_unit:
-                weight = self._placed(kept if self.ranks.size == 1 else kept.columns(mine.start, mine.stop))
+            columns = span(kept.shape[1], self.ranks)
+            if columns.start % kept.column_unit == 0 == columns.stop % kept.column_unit:
+                weight = self._placed(kept if self.ranks.size == 1 else kept.columns(columns.start, columns.stop))
         if weight is None:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
@@ -132,8 +132,8 @@ class Weights:
             stored = self._stored("lm_head.weight", is_outer=True)
             weight = self._get("lm_head.weight") if stored is None else self._placed(stored)
         if isinstance(weight, torch.Tensor):
-            mine = vocabulary_share(weight, self.ranks)
-            return self._head(mine if embedding is not None else self._copy(mine))
+            own_rows = vocabulary_share(weight, self.ranks)
+            return self._head(own_rows if embedding is not None else self._copy(own_rows))
         if weight.shape[0] % self.ranks.size:
             return self._head(vocabulary_share(weight.dequantised(), self.ranks))
         return self._head(weight if self.ranks.size == 1 else weight.rows(span(weight.shape[0], self.ranks)))

@@ -61,15 +61,15 @@ def gptq(
                 )
                 all_scales.append(scales)
                 all_zeros.append(zeros)
-            here = work[:, column, None, None]
-            code = nearest(here, scales, zeros, bits)
+            weights = work[:, column, None, None]
+            code = nearest(weights, scales, zeros, bits)
             codes[:, column] = code[:, 0, 0]
-            error = (here - decoded(code, scales, zeros, bits))[:, 0, 0] / factor[column, column]
+            error = (weights - decoded(code, scales, zeros, bits))[:, 0, 0] / factor[column, column]
             work[:, column:stop] -= error[:, None] * factor[column, column:stop]
             errors[:, column - start] = error
         work[:, stop:] -= errors @ factor[start:stop, stop:]
-    kept = [zero for zero in all_zeros if zero is not None]
-    return from_codes(codes, torch.cat(all_scales, 1), torch.cat(kept, 1) if kept else None, bits, order)
+    known_zeros = [zero for zero in all_zeros if zero is not None]
+    return from_codes(codes, torch.cat(all_scales, 1), torch.cat(known_zeros, 1) if known_zeros else None, bits, order)
 
 
 def _factor(hessian: torch.Tensor) -> torch.Tensor:

@@ -57,8 +57,8 @@ def nested_scales(absmax: torch.Tensor) -> NestedScales:
     """Quantises scales, float32 [rows, blocks]."""
     offset, table = absmax.mean(), dynamic_map().to(absmax.device)
     codes, nested = coded(in_blocks((absmax - offset).flatten(), NESTED_BLOCK), table)
-    kept = codes.flatten()[: absmax.numel()].view_as(absmax)
-    return NestedScales.of(kept, table, nested, offset, NESTED_BLOCK)
+    own_codes = codes.flatten()[: absmax.numel()].view_as(absmax)
+    return NestedScales.of(own_codes, table, nested, offset, NESTED_BLOCK)
 
 
 @functools.cache

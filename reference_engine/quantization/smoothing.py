@@ -28,6 +28,6 @@ def smoothing_scales(activations: torch.Tensor, weights: Sequence[torch.Tensor],
     if any(weight.shape[1:] != activations.shape for weight in weights):
         raise ValueError(f"not all matrices have the {len(activations)} inputs that the activations have")
     largest = torch.stack([weight.abs().amax(0).float() for weight in weights]).amax(0)
-    given = activations.float()
-    scales = given.pow(alpha) / largest.pow(1 - alpha)
-    return torch.where((given > 0) & (largest > 0), scales, 1.0)
+    magnitudes = activations.float()
+    scales = magnitudes.pow(alpha) / largest.pow(1 - alpha)
+    return torch.where((magnitudes > 0) & (largest > 0), scales, 1.0)

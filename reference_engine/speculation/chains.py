@@ -48,29 +48,29 @@ class Chains:
         lengths = [len(chunk.drafts) for chunk in chunks]
         firsts = [sum(lengths[:place]) for place in range(len(chunks))]
         going, places = list(range(len(chunks))), list[int]()
-        made: list[torch.Tensor] = []
+        drawn: list[torch.Tensor] = []
         self.origins = [None] * sum(lengths) if self._rejects_residually else []
         for place in range(max(lengths)):
             requests = [chunks[number].request for number in going]
             later = [LaterPlace(request.sampling, request.num_sampled + place) for request in requests]
-            here = [firsts[number] + place for number in going]
-            made.append(self._drawn(logits, later, here))
-            places += here
+            indices = [firsts[number] + place for number in going]
+            drawn.append(self._drawn(logits, later, indices))
+            places += indices
             rows = [row for row, number in enumerate(going) if lengths[number] > place + 1]
             going = [going[row] for row in rows]
             if not going:
                 break
-            logits = advance([chunks[number] for number in going], rows, place, made[-1])
-        drafts = torch.cat(made)
+            logits = advance([chunks[number] for number in going], rows, place, drawn[-1])
+        drafts = torch.cat(drawn)
         order = torch.tensor(places).to(drafts.device, non_blocking=True)
         return torch.empty_like(drafts).index_copy_(0, order, drafts)
 
-    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], here: Sequence[int]) -> torch.Tensor:
-        """A draft for each place, int64 [places]; what they were drawn from goes to `origins` at the indices `here`."""
+    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], indices: Sequence[int]) -> torch.Tensor:
+        """A draft for each place, int64 [places]; `origins[indices]` gets the distributions they were drawn from."""
         if self._rejects_residually:
             chosen, origins = draw_drafts(logits, later)
             rows = torch.tensor(chosen, device=logits.device)
-            for index, origin in zip(here, origins, strict=True):
+            for index, origin in zip(indices, origins, strict=True):
                 if origin is not None and self._tokens is not None:
                     self.origins[index] = self._tokens.distribution(origin)
                 else:

@@ -34,8 +34,8 @@ class StepCosts(msgspec.Struct, frozen=True):
 
     def of(self, rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         """Seconds of steps with so many rows, int64 [n]: interpolated, and proportional behind the largest."""
-        known = np.interp(rows, self.rows, self.seconds)
-        return known * np.maximum(1.0, rows / self.rows[-1])
+        measured = np.interp(rows, self.rows, self.seconds)
+        return measured * np.maximum(1.0, rows / self.rows[-1])
 
 
 class _Slowness:

@@ -105,8 +105,8 @@ def _rounded(tensors: Tensors, matrices: Mapping[str, QuantisedMatrix]) -> Tenso
 
 
 def _nbytes(tensors: Tensors, matrices: Mapping[str, QuantisedMatrix]) -> int:
-    kept = sum(tensor.nbytes for name, tensor in tensors.items() if name.removesuffix(".weight") not in matrices)
-    return kept + sum(matrix.nbytes for matrix in matrices.values())
+    plain_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name.removesuffix(".weight") not in matrices)
+    return plain_bytes + sum(matrix.nbytes for matrix in matrices.values())
 
 
 class _Head:

@@ -133,18 +133,20 @@ def _integers(
     return WrittenMethod(plan, ("group_size", *more), needs_text=layer is not None)
 
 
-def _group(given: int | None, bits: Bits, widths: Collection[int]) -> int | None:
+def _group(requested: int | None, bits: Bits, widths: Collection[int]) -> int | None:
     """Columns that share a scale."""
-    if given is None and bits == 8:
+    if requested is None and bits == 8:
         return None
-    for group in _GROUPS if given is None else (given,):
+    for group in _GROUPS if requested is None else (requested,):
         if not any(width % group for width in widths):
             return group
-    if given is None:
+    if requested is None:
         raise ConfigError(
             f"4 bits need widths that 32 divides, and those of this model are {sorted(widths)}; take 8 bits"
         )
-    raise ConfigError(f"--group-size {given} does not divide the widths of the matrices, which are {sorted(widths)}")
+    raise ConfigError(
+        f"--group-size {requested} does not divide the widths of the matrices, which are {sorted(widths)}"
+    )
 
 
 def _rounded(scheme: Fp8Scheme | Int8Scheme | Nf4Scheme) -> WrittenMethod:

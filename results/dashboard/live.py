@@ -185,7 +185,7 @@ class _LiveTrial:
         earliest_ns, last_ns = self._recent[0].ended_ns, self._recent[-1].ended_ns
         self._first_ended_ns = min(self._first_ended_ns or earliest_ns, earliest_ns)
         first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * NS_PER_S)
-        shown = [ended for ended in self._recent if ended.ended_ns >= first_ns]
-        counts = Counter((last_ns - ended.ended_ns) // NS_PER_S for ended in shown)
-        self._recent = self._recent[-max(_RECENT, len(shown)) :]
+        recent = [ended for ended in self._recent if ended.ended_ns >= first_ns]
+        counts = Counter((last_ns - ended.ended_ns) // NS_PER_S for ended in recent)
+        self._recent = self._recent[-max(_RECENT, len(recent)) :]
         return [counts[ago] for ago in range((last_ns - first_ns) // NS_PER_S, -1, -1)]

@@ -60,9 +60,9 @@ def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
         return ServerCell(why="no valid trial")
     intervals: dict[str, Interval] = {}
     reasons: dict[str, str] = {}
-    for name, seen in ENGINE_FIGURES.items():
+    for name, figure in ENGINE_FIGURES.items():
         values = [trial[name] for trial in trials]
-        interval = interval_of(seen.unit, [value.value for value in values if value.value is not None])
+        interval = interval_of(figure.unit, [value.value for value in values if value.value is not None])
         if interval is not None:
             intervals[name] = interval
         else:
@@ -117,8 +117,8 @@ def _speculation(samples: Readings) -> dict[str, Value]:
 def _accepted_at(samples: Readings, position: int) -> Value:
     """Accepted drafts at a position; 0 where the page shows only positions that have had one, and not this one."""
     first, own = (samples.increase(f"accepted_at_{number}_total") for number in (0, position))
-    shown = samples.after is not None and f"accepted_at_{position}_total" in samples.after.values
-    return own if shown or first.value is None else Value(0.0)
+    is_reported = samples.after is not None and f"accepted_at_{position}_total" in samples.after.values
+    return own if is_reported or first.value is None else Value(0.0)
 
 
 def _share(part: Value, whole: Value, empty: str) -> Value:

@@ -186,12 +186,12 @@ def _signed_percent(share: float) -> str:
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
     """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
     means = attribution.means
-    shown = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
+    parts = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
     pairs = [
         [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
-        for part in shown
+        for part in parts
     ]
-    return [(part, part_title(attribution, part), texts) for part, texts in zip(shown, pairs, strict=True)]
+    return [(part, part_title(attribution, part), texts) for part, texts in zip(parts, pairs, strict=True)]
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:

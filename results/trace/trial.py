@@ -38,10 +38,10 @@ def trial_trace(
     trace = Trace()
     client, server = trace.process("client"), trace.process("server, by request")
     for request in requests:
-        known = attribution.traces.get(request.answer_id or "")
+        server_trace = attribution.traces.get(request.answer_id or "")
         _client(trace, trace.track(_name(request), client), request)
-        if known is not None:
-            _server(trace, trace.track(_name(request), server), request, known)
+        if server_trace is not None:
+            _server(trace, trace.track(_name(request), server), request, server_trace)
         if span := attribution.spans.get(request.answer_id or ""):
             _derived(trace, trace.track(_name(request), server), request, span)
     for number, steps in enumerate(attribution.steps):
@@ -111,9 +111,9 @@ def _flows(steps: Steps, requests: Sequence[RequestRecord], attribution: Attribu
     """The flows through each step: a request passes through its first and its last one."""
     flows: dict[int, list[int]] = {}
     for request in requests:
-        known = attribution.traces.get(request.answer_id or "")
-        if known is not None and known.steps is steps:
-            for step in {known.own.first_step, known.own.output_steps[-1]}:
+        server_trace = attribution.traces.get(request.answer_id or "")
+        if server_trace is not None and server_trace.steps is steps:
+            for step in {server_trace.own.first_step, server_trace.own.output_steps[-1]}:
                 flows.setdefault(step, []).append(_flow(request))
     return flows
 

@@ -41,8 +41,8 @@ def attempt_of(
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
     if len(violations) > len(unknown):
         margin = None if unknown else least_margin(objectives, metrics)
-        known = [entry for entry in violations if entry not in unknown]
-        return Attempt(record.id, level, met=False, margin=margin, violations=known)
+        definite = [entry for entry in violations if entry not in unknown]
+        return Attempt(record.id, level, met=False, margin=margin, violations=definite)
     if unknown:
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
     return Attempt(record.id, level, met=True, margin=least_margin(objectives, metrics))

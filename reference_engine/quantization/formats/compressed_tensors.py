@@ -227,30 +227,32 @@ def read_compressed_tensors(raw: Mapping[str, Any], where: str) -> CompressedTen
     sparsity: Mapping[str, Any] = raw.get("sparsity_config") or {}
     check_options({"sparsity": sparsity.get("format", "dense")}, where, sparsity=("dense",))
     check_options({"transform_config": raw.get("transform_config") or None}, where, transform_config=(None,))
-    given: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
-    groups = tuple(_read_group(group, group.get("format") or raw.get("format"), where) for group in given.values())
+    config_groups: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
+    groups = tuple(
+        _read_group(group, group.get("format") or raw.get("format"), where) for group in config_groups.values()
+    )
     return CompressedTensors(groups, tuple(raw.get("ignore") or ()))
 
 
 def _read_group(raw: Mapping[str, Any], storage: str | None, where: str) -> Group:
     check_options({"format": storage}, where, format=_STORAGES)
-    kept: Storage = next(name for name in _STORAGES if name == storage)
+    storage_kind: Storage = next(name for name in _STORAGES if name == storage)
     activations: Mapping[str, Any] = raw.get("input_activations") or {}
     weights: Mapping[str, Any] = raw["weights"]
     size = weights.get("group_size")
     strategy = weights.get("strategy") or ("tensor" if size is None else "channel" if size < 0 else "group")
-    types = {"float-quantized": ("float",), "naive-quantized": ("int", "float")}.get(kept, ("int",))
+    types = {"float-quantized": ("float",), "naive-quantized": ("int", "float")}.get(storage_kind, ("int",))
     check_options({"type": weights.get("type", "int")}, where, type=types)
     if weights.get("type") == "float":
         scheme = _float_scheme(weights, strategy, activations, where)
     else:
         scheme = _integer_scheme(weights, strategy, where)
-        in_8_bits = scheme == IntegerScheme(8, None) and kept != "pack-quantized"
+        in_8_bits = scheme == IntegerScheme(8, None) and storage_kind != "pack-quantized"
         if in_8_bits and _is_dynamic(activations, _DYNAMIC_INT8):
             scheme = Int8Scheme()
         elif activations:
             _log.info("%s: activations stay in the dtype of the model; only weights are in fewer bits", where)
-    return Group(scheme, kept, tuple(raw["targets"]))
+    return Group(scheme, storage_kind, tuple(raw["targets"]))
 
 
 def _integer_scheme(weights: Mapping[str, Any], strategy: str, where: str) -> AnyScheme:

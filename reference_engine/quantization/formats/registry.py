@@ -46,8 +46,8 @@ def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
     try:
         method = config.get("quant_method")
         if method not in READERS:
-            known = ", ".join(map(repr, READERS))
-            raise CheckpointError(f"{where}: quant_method {method!r} is not supported, these are: {known}")
+            names = ", ".join(map(repr, READERS))
+            raise CheckpointError(f"{where}: quant_method {method!r} is not supported, these are: {names}")
         return READERS[method](config, where)
     except KeyError as error:
         raise CheckpointError(

@@ -184,31 +184,31 @@ class OpenChoices:
         return event
 
 
-def share_prompt_logprobs(choices: Sequence[Choice], made: int) -> None:
-    """Gives the log-probabilities of each prompt, which its first answer has, to its other answers.
+def share_prompt_logprobs(choices: Sequence[Choice], num_candidates: int) -> None:
+    """Copies the log-probabilities of each prompt from its first answer to the others.
 
     Args:
         choices: finished, in order of prompts.
-        made: how many there are of each prompt.
+        num_candidates: answers made for each prompt.
     """
     for number, choice in enumerate(choices):
-        choice.prompt_logprobs = choices[number - number % made].prompt_logprobs
+        choice.prompt_logprobs = choices[number - number % num_candidates].prompt_logprobs
 
 
-def best_of(choices: Sequence[Choice], made: int, count: int) -> list[Choice]:
-    """The answers with the highest mean log-probability, best first, numbered anew; a beam search has ranked its own.
+def best_of(choices: Sequence[Choice], num_candidates: int, count: int) -> list[Choice]:
+    """Returns each prompt's best answers by mean log-probability, best first and renumbered; keeps beam-search order.
 
     Args:
         choices: finished, in order of prompts.
-        made: how many there are of each prompt.
-        count: how many of them are kept; if all, they stay as they are.
+        num_candidates: answers made for each prompt.
+        count: how many to keep for each prompt; if all, nothing is sorted or renumbered.
     """
-    if made == count:
+    if num_candidates == count:
         return list(choices)
-    kept: list[Choice] = []
-    for first in range(0, len(choices), made):
-        group = choices[first : first + made]
-        kept += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:count]
-    for index, choice in enumerate(kept):
+    best: list[Choice] = []
+    for first in range(0, len(choices), num_candidates):
+        group = choices[first : first + num_candidates]
+        best += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:count]
+    for index, choice in enumerate(best):
         choice.index = index
-    return kept
+    return best

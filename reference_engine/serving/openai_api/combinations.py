@@ -32,10 +32,10 @@ def check_combinations(fields: GenerationFields) -> None:
 
 
 def _check_best_of(fields: GenerationFields) -> None:
-    made, wanted = candidates_of(fields), answers_of(fields)
-    if made < wanted:
-        raise RequestError(f"best_of {made} is less than n {wanted}", param="best_of")
-    if made > wanted and fields.stream:
+    num_candidates, num_answers = candidates_of(fields), answers_of(fields)
+    if num_candidates < num_answers:
+        raise RequestError(f"best_of {num_candidates} is less than n {num_answers}", param="best_of")
+    if num_candidates > num_answers and fields.stream:
         raise RequestError(
             "a stream cannot wait until the best answers are known; leave out stream, or best_of", param="best_of"
         )

@@ -148,10 +148,10 @@ async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, c
                 collected[event.index].append(event)
     events = dict(zip([choice.request_id for choice in choices], collected, strict=True))
     usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
-    made = len(choices) // len(job.prompts)
-    share_prompt_logprobs(choices, made)
-    kept = best_of(choices, made, count)
-    answer = job.form.whole([(choice, events[choice.request_id]) for choice in kept], usage)
+    num_candidates = len(choices) // len(job.prompts)
+    share_prompt_logprobs(choices, num_candidates)
+    best = best_of(choices, num_candidates, count)
+    answer = job.form.whole([(choice, events[choice.request_id]) for choice in best], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 
 

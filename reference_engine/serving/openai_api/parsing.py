@@ -84,8 +84,8 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> 
         raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
     items = cast("list[object]", prompt)
     texts = [item for item in items if isinstance(item, str)]
-    given = [item for item in items if isinstance(item, list)]
-    if len(texts) + len(given) < len(items) or not all(type(token) is int for token in itertools.chain(*given)):
+    lists = [item for item in items if isinstance(item, list)]
+    if len(texts) + len(lists) < len(items) or not all(type(token) is int for token in itertools.chain(*lists)):
         raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
     encoded = iter(await tokenizer.encode_off_loop(texts, add_special_tokens=fields.add_special_tokens))
     return [next(encoded) if isinstance(item, str) else cast("list[int]", item) for item in items]
@@ -97,8 +97,10 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     Raises:
         RequestError: a message without a role, with content that is not text, or refused by the template.
     """
-    if taken := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
-        raise RequestError(f"chat_template_kwargs cannot set {min(taken)}; leave it out", param="chat_template_kwargs")
+    if reserved := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
+        raise RequestError(
+            f"chat_template_kwargs cannot set {min(reserved)}; leave it out", param="chat_template_kwargs"
+        )
     variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
 
     def render() -> str:

@@ -17,18 +17,18 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
     Raises:
         RequestError: a format without its schema.
     """
-    asked = fields.structured_outputs
+    options = fields.structured_outputs
     wishes: list[Wish] = [
         ("response_format", Grammars.of_json_schema, _schema_of(fields.response_format)),
         ("guided_json", Grammars.of_json_schema, fields.guided_json),
         ("guided_regex", Grammars.of_regex, fields.guided_regex),
     ]
-    if asked is not None:
+    if options is not None:
         wishes += [
-            ("structured_outputs.json", Grammars.of_json_schema, asked.json),
-            ("structured_outputs.regex", Grammars.of_regex, asked.regex),
-            ("structured_outputs.choice", Grammars.of_choice, asked.choice),
-            ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if asked.json_object else None),
+            ("structured_outputs.json", Grammars.of_json_schema, options.json),
+            ("structured_outputs.regex", Grammars.of_regex, options.regex),
+            ("structured_outputs.choice", Grammars.of_choice, options.choice),
+            ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if options.json_object else None),
         ]
     return [wish for wish in wishes if wish[2] is not None]
 

@@ -77,11 +77,11 @@ def frontier(
 
 def _values(intervals: Iterable[Interval]) -> list[float]:
     """Values that the axis covers: all centres, and bounds up to a factor of 2 beyond them; wider bars are clipped."""
-    known = list(intervals)
-    low = min(interval.centre for interval in known) / 2
-    high = max(interval.centre for interval in known) * 2
-    bounds = [bound for interval in known for bound in (interval.low, interval.high) if bound is not None]
-    return [interval.centre for interval in known] + [min(high, max(low, bound)) for bound in bounds]
+    all_intervals = list(intervals)
+    low = min(interval.centre for interval in all_intervals) / 2
+    high = max(interval.centre for interval in all_intervals) * 2
+    bounds = [bound for interval in all_intervals for bound in (interval.low, interval.high) if bound is not None]
+    return [interval.centre for interval in all_intervals] + [min(high, max(low, bound)) for bound in bounds]
 
 
 def _draw(series: Series, path: Path, texts: Sequence[str], x: Axis, y: Axis) -> Markup:

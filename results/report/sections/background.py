@@ -196,5 +196,5 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
 
 
 def _token_match(cell: Cell) -> str:
-    shown = match_of(cell)
-    return f"{shown.text} {shown.why or f'{shown.answers} answers'}"
+    match = match_of(cell)
+    return f"{match.text} {match.why or f'{match.answers} answers'}"
