@@ -24,7 +24,7 @@ class FreeBlockProjection:
         self._changes: list[Counter[int]] = [Counter() for _ in cache.groups]
 
     def copy(self) -> Self:
-        """A projection of its own, for changes that may be dropped."""
+        """An independent copy, for changes that may be dropped."""
         twin = type(self)(self._cache)
         twin._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
         return twin
