@@ -181,7 +181,7 @@ class _Search:
         return outputs
 
     def check_integrity(self, core: Engine) -> None:
-        """Raises EngineBugError unless the engine has exactly the beams, in lockstep, and one is still to be computed."""
+        """Raises EngineBugError unless the engine has exactly the beams, in lockstep, and one is still uncomputed."""
         name = self.members[0].request_id
         if {beam.request_id for beam in self.beams} != {
             member.request_id for member in self.members if core.has(member)

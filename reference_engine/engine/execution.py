@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, frozen=True):
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
         scored_rows: the tokens whose successor in the prompt is scored.
-        previous: int64 on the device, tokens of the previous step that the host does not know yet; None if there are none.
+        previous: int64 on the device, tokens of the previous step that the host does not know yet; None if it has none.
     """
 
     copies: BlockCopies

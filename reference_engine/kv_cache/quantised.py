@@ -187,7 +187,7 @@ def _group_size(dim: int) -> int:
 
 
 def _to_bfloat16(numbers: torch.Tensor, *, up: bool) -> torch.Tensor:
-    """The nearest bfloat16 not below a float32, or not above it: its upper half, plus one if that is on the wrong side."""
+    """The nearest bfloat16 not below a float32, or not above it: its upper half, plus one if that is too small."""
     bits = numbers.contiguous().view(torch.int32)
     grows = bits >= 0 if up else bits < 0  # where a larger magnitude is the wanted direction
     return ((bits + grows * 0xFFFF) >> 16).to(torch.int16).view(torch.bfloat16)
