@@ -50,7 +50,7 @@ class FreedMemory:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     def give_back(self) -> bool:
-        """Gives memory back if that is due; returns whether it was. Call it while idle: under the soak it took 13 ms."""
+        """Gives memory back if that is due; returns whether it was. Call it while idle: it took 13 ms in the soak."""
         if self._trim is None or self._clock() - self._since_s < _PATIENCE_S:
             return False
         self._trim(0)

@@ -58,8 +58,8 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
         start, pending = request.num_computed, request.num_pending
         if pending and request.is_exhausted:
             continue
-        # `is_decoding` and, below, `has_room`, inlined: between two runs of the model, most of the cost is code that is not
-        # in the caches any more.
+        # `is_decoding` and, below, `has_room`, inlined: between two runs of the model, the cost is mostly code that has
+        # left the caches.
         if len(request.token_ids) + pending != start + 1 or start < request.prompt_len or request.draft_token_ids:
             return None
         blocks = cache.blocks_of(request)

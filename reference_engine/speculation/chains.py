@@ -1,4 +1,4 @@
-"""Chains of drafts, drawn a place at a time for all sequences of a step together."""
+"""Chains of drafts, drawn one position at a time for all sequences of a step together."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,23 +11,24 @@ from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution, draw_drafts
 
 Advance = Callable[[Sequence[Chunk], Sequence[int], int, torch.Tensor], torch.Tensor]
-"""Takes the chunks whose chains go on, their rows among the latest tokens, the place of these behind each sequence's
-last token (from 0), and the tokens, int64 [rows]; gives logits [chunks, rows of the head] of what follows them."""
+"""Takes the chunks whose chains continue, their rows among the latest tokens, the position of these after each
+sequence's last token (from 0), and the tokens, int64 [rows]; returns logits [chunks, rows of the head] of their
+successors."""
 
 
 class Chains:
     """Draws drafts from a model's logits.
 
-    Unless drafts are rejected residually, one is drawn as the verifying model would draw it, with the request's own
-    random number for that place: where the two models' distributions are close, so are the tokens. Penalties, biases
-    and grammars do not count here: nothing but a drafter and this class sees rows of a trimmed head.
+    Unless drafts are rejected residually, each is drawn as the verifying model would draw it, with the request's own
+    random number for that position: if the two models' distributions are close, so are the tokens. Penalties, biases
+    and grammars are not applied, because a trimmed head has other rows than they expect.
 
     Args:
-        rejects_residually: whether drafts are verified by `residual.py`, and drawn with random numbers of their own.
-        tokens: of the rows of a trimmed head; None where each token has its row.
+        rejects_residually: whether drafts are verified by `residual.py`, and drawn with separate random numbers.
+        tokens: of the rows of a trimmed head; None if each token has its row.
 
     Attributes:
-        origins: what the latest drafts were drawn from, draft by draft; empty unless they are rejected residually.
+        origins: the distribution of each of the latest drafts; empty unless they are rejected residually.
     """
 
     def __init__(self, *, rejects_residually: bool, tokens: TokenMap | None = None) -> None:
@@ -39,8 +40,8 @@ class Chains:
 
         Args:
             chunks: each with placeholders.
-            logits: of what follows each sequence's last token, [chunks, rows of the head].
-            advance: computes the next place.
+            logits: of each sequence's next token, [chunks, rows of the head].
+            advance: computes the next position.
 
         Returns:
             int64 [drafts of all chunks], chunk by chunk, on the device of the logits.
@@ -81,7 +82,7 @@ class Chains:
 
 
 def copies_of_group(copies: BlockCopies, group: int) -> BlockCopies:
-    """Those of one group of layers, for a shadow of the cache that has no other."""
+    """The copies of one group of layers, for a shadow of the cache that has no other."""
 
     def own(pairs: Sequence[BlockCopy]) -> list[BlockCopy]:
         return [(0, read, write) for copied, read, write in pairs if copied == group]

@@ -1,9 +1,9 @@
 """A draft model's head without the rows of rare tokens: FR-Spec, Zhao et al., arXiv 2502.14856.
 
 A small model spends most of its time in its head, one row for each token of the vocabulary, and few tokens make up most
-of a text. A file beside the checkpoint, which stays whole, lists the kept rows. It is JSON because loaders, vLLM's
-among them, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it: to
-a model that is served, or exits early, it means nothing.
+of a text. A file beside the checkpoint, which stays whole, lists the kept rows. It is JSON because loaders, such as
+vLLM's, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it; models that
+are served or exit early ignore it.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.speculation.residual import Distribution
 
 FILE = "draft_vocabulary.json"
-"""In the folder of a checkpoint."""
+"""File name in the folder of a checkpoint."""
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class DraftVocabulary(msgspec.Struct, frozen=True):
 
 
 class TokenMap:
-    """From rows of a trimmed head to tokens.
+    """Maps rows of a trimmed head to tokens.
 
     Args:
-        vocabulary: whose rows are kept.
+        vocabulary: lists the kept rows.
         device: of the logits.
     """
 
@@ -81,7 +81,7 @@ class TokenMap:
 
 
 class _TrimmedHead:
-    """A `WeightSource` whose head has some rows of a stored matrix."""
+    """A `WeightSource` whose head has a subset of the rows of a stored matrix."""
 
     def __init__(self, source: WeightSource, stored: str, token_ids: Sequence[int]) -> None:
         self._source, self._stored, self._token_ids = source, stored, torch.tensor(token_ids)
@@ -106,7 +106,7 @@ class _TrimmedHead:
 
 
 def read_draft_vocabulary(checkpoint: Checkpoint) -> DraftVocabulary | None:
-    """What `FILE` in the folder of a checkpoint says; None without that file, and for a .gguf file.
+    """Reads `FILE` in the folder of a checkpoint; None without that file, and for a .gguf file.
 
     Raises:
         CheckpointError: the file is damaged, or belongs to another vocabulary.

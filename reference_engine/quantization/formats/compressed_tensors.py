@@ -9,8 +9,8 @@ All have weight_scale [out, groups], or [out, 1], or one number, and early files
 are not neighbours (actorder group, which the library has dropped). Codes and zero points are signed; packed ones are
 stored plus 2^(bits - 1).
 
-Activations are followed where they are dynamic, of 8 bits and with a scale for each token: FP8 beside FP8 weights, INT8
-beside symmetric INT8 weights with a scale for each output. Others stay in the dtype of the model.
+Activations are quantised if the checkpoint quantises them dynamically in 8 bits with a scale for each token: to FP8
+beside FP8 weights, to INT8 beside symmetric INT8 weights with a scale for each output. Others keep the model's dtype.
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ class CompressedTensors:
     """A `CheckpointFormat`.
 
     Attributes:
-        groups: the first one with a matching target decides.
-        ignore: modules that stay plain, as in targets.
+        groups: the first one with a matching target applies.
+        ignore: modules that stay plain, in the syntax of targets.
     """
 
     groups: tuple[Group, ...]
@@ -174,7 +174,7 @@ def _zeros(stored: torch.Tensor, codes: torch.Tensor, bits: Bits) -> torch.Tenso
 
 
 def _columns(numbers: torch.Tensor, rows: int) -> torch.Tensor:
-    """One number for each group: [rows, groups], from that or [rows] or a single one."""
+    """One number for each group, [rows, groups], from that shape, [rows] or a single number."""
     return numbers.reshape(1, 1).expand(rows, 1) if numbers.numel() == 1 else numbers.reshape(numbers.shape[0], -1)
 
 
@@ -276,5 +276,5 @@ def _float_scheme(weights: Mapping[str, Any], strategy: str, activations: Mappin
 
 
 def _is_dynamic(activations: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether activations are quantised as `wanted` says."""
+    """Whether activations are quantised dynamically with the settings `wanted`."""
     return {"symmetric": True} | {name: activations[name] for name in wanted if name in activations} == wanted

@@ -1,6 +1,6 @@
 """FP8 checkpoints: weight float8_e4m3fn [out, in], and weight_scale, one number or [out] or [out, 1].
 
-`quant_method` fp8 is vLLM's own: one scale for a tensor, and activations whose scales are found as they come.
+`quant_method` fp8 is vLLM's own: one scale for a tensor, and activations whose scales are computed at run time.
 compressed-tensors stores the same tensors.
 """
 

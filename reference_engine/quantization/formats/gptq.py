@@ -3,8 +3,8 @@
 Codes are packed along inputs, zero points along outputs: qweight int32 [in / n, out], qzeros int32 [groups, out / n],
 scales [groups, out], g_idx int32 [in], where n = 32 / bits.
 
-Version 1 (`checkpoint_format` gptq) stores zero points less one, modulo 2^bits. Programs disagree about what that makes
-of a zero point of 0, so it is read but not written.
+Version 1 (`checkpoint_format` gptq) stores zero points less one, modulo 2^bits. Programs disagree about the meaning of
+a stored zero point of 0, so it is read but not written.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class GptqFormat:
         default: of modules without an exception.
         version: of zero points.
         has_head: whether lm_head is quantised.
-        exceptions: the first pattern that the beginning of a module's name matches decides; None: stays plain.
+        exceptions: the first pattern that matches the beginning of a module's name applies; None: stays plain.
     """
 
     default: IntegerScheme
@@ -58,7 +58,7 @@ class GptqFormat:
         return next((scheme for pattern, scheme in self.exceptions if re.match(pattern, module)), self.default)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
-        """See `CheckpointFormat`; what the tensors say about groups and zero points has precedence."""
+        """See `CheckpointFormat`; groups and zero points of the tensors have precedence over the configuration."""
         scheme = self._listed(module) or self.default
         codes = unpacked(part_of(parts, module, "qweight").t(), scheme.bits)
         scales = part_of(parts, module, "scales").t()

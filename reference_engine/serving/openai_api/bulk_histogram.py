@@ -11,14 +11,14 @@ from prometheus_client.utils import floatToGoString
 
 
 class BulkHistogram(Collector):
-    """Looks on /metrics exactly like `prometheus_client.Histogram`, which takes a lock or two for each value.
+    """On /metrics identical to `prometheus_client.Histogram`, which takes a lock or two for each value.
 
     Args:
         name: of the series.
         documentation: one sentence.
         labels: names and values, the same for all values.
         buckets: upper bounds, ascending; +Inf is added.
-        registry: that it is shown in.
+        registry: that exposes it.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class BulkHistogram(Collector):
         self._bounds = [float(bound) for bound in buckets]
         self._counts = [0] * (len(buckets) + 1)
         self._sum = 0.0
-        self._created_s = time.time()  # wall clock, as Prometheus wants it
+        self._created_s = time.time()  # wall clock, as Prometheus requires
         registry.register(self)
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Adds values, in their order: the sum is rounded as if they came one by one."""
+        """Adds values in their order: the sum is rounded as if they were added one by one."""
         bounds, counts, total = self._bounds, self._counts, self._sum
         for value in values:
             total += value

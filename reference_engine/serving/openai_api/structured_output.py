@@ -1,4 +1,4 @@
-"""What a request wants its output to match, in OpenAI's words and in vLLM's, and the grammar for it."""
+"""Structured output in OpenAI's and vLLM's fields, and its grammar."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,11 +8,11 @@ from reference_engine.engine.grammar import JSON_OBJECT, Grammars
 from reference_engine.errors import RequestError
 from reference_engine.serving.openai_api.fields import GenerationFields, ResponseFormat
 
-Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, how it is compiled, what it holds
+Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, its compiler, its value
 
 
 def wishes_of(fields: GenerationFields) -> list[Wish]:
-    """Everything that a body says about it; more than one is a contradiction.
+    """Every constraint in a body; more than one is a contradiction.
 
     Raises:
         RequestError: a format without its schema.
@@ -34,14 +34,14 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
 
 
 async def grammar_of(fields: GenerationFields, grammars: Grammars) -> str | None:
-    """The grammar of a checked body, which can be compiled; None where the output may be anything.
+    """The compiled grammar of a checked body; None if the output is not constrained.
 
     Raises:
-        RequestError: 400, naming the field and what is wrong with it.
+        RequestError: 400, naming the field and its error.
     """
     for param, compile_it, what in wishes_of(fields):
         try:
-            # Milliseconds mostly, but a schema can be large; the library lets other threads go on.
+            # Usually milliseconds, but a schema can be large; the library releases the interpreter lock.
             return await asyncio.to_thread(compile_it, grammars, what)
         except RequestError as error:
             raise RequestError(str(error), param=param) from error
