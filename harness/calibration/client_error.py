@@ -2,7 +2,7 @@
 
 The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes left. Every latency metric is
 computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
-includes everything in between: the client's lateness at sends and reads, the loopback, and the server's lateness at
+The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes were sent. Every latency metric is
 reading the request.
 """
 

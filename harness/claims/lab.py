@@ -1,4 +1,4 @@
-"""Where cases are tested: runs measured here, published runs, evaluated checkpoints, and arithmetic."""
+"""Tests cases: by runs measured here, published runs, evaluated checkpoints, and arithmetic."""
 
 import asyncio
 import subprocess
@@ -29,19 +29,20 @@ from results.store import RunFolder, runs_below
 from results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
-"""Of an engine's start with its warm-up, of an evaluation, and of a calibration: rough, on two cores."""
+"""Seconds of an engine's start with its warm-up, tokens per second of an evaluation, seconds of a calibration: rough
+values on two cores."""
 _CALIBRATED = frozenset({"gptq", "awq", "w8a8"})
 
 
 class Lab(Protocol):
-    """Tests cases; tests of this package have one of their own."""
+    """Tests cases; tests of this package use another implementation."""
 
     def missing(self, entry: Entry, case: Case) -> str | None:
         """What is missing to test a case here; None if nothing is."""
         ...
 
     def cost_s(self, entry: Entry, case: Case) -> float:
-        """Roughly how long a case takes; what is measured already takes nothing."""
+        """Approximate duration of a case; nothing for cases whose results are stored."""
         ...
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
@@ -81,7 +82,7 @@ class RealLab:
     """Measures on this machine.
 
     Args:
-        folder: of claims; ``runs`` and ``checkpoints`` are made in it.
+        folder: of claims; ``runs`` and ``checkpoints`` are created in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -141,7 +142,7 @@ class RealLab:
         return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
-        """What one engine of a run lacks here."""
+        """What an engine of a run needs and this machine does not have; None if nothing."""
         experiment = self._whole(entry, side.run)
         engine = next((candidate for candidate in experiment.engines if candidate.name == side.engine), None)
         if engine is None:
@@ -185,7 +186,7 @@ class RealLab:
         return self._measured[key]
 
     def _run(self, entry: Entry, run: str) -> Run:
-        """The run of an experiment; if none is known, one is made of the VALID trials that there are and new ones."""
+        """The run of an experiment; if there is none, a new one that reuses earlier VALID trials."""
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
@@ -217,7 +218,7 @@ class RealLab:
         return quality(evaluated.quantity, self._evaluations[key])
 
     def _quantised(self, evaluated: Evaluated, plain: Path) -> Path:
-        """The quantised checkpoint; the command goes on with one that is unfinished.
+        """The quantised checkpoint; continues one that is unfinished.
 
         Raises:
             EvaluationFailed: the command failed.
@@ -238,14 +239,14 @@ class RealLab:
 
 
 def duration_s(experiment: Experiment) -> float:
-    """Roughly how long a run takes on two cores."""
+    """Approximate duration of a run on two cores."""
     trial = experiment.trial
     starts = experiment.repeats * len(experiment.engines)
     return len(experiment.plan()) * (trial.duration_s + 1.3 * trial.ramp_s + 2) + starts * _START_S
 
 
 def _shared(evaluated: Evaluated) -> Evaluated:
-    """Key of the evaluation that gives every quantity."""
+    """Key of an evaluation, which yields all quantities at once."""
     return msgspec.structs.replace(evaluated, quantity="")
 
 

@@ -23,11 +23,11 @@ FOLDER = Path("claims")
 
 
 class Here(msgspec.Struct, frozen=True):
-    """This machine.
+    """A machine.
 
     Attributes:
-        text: in words.
-        facts: what tells it from another.
+        text: name for people.
+        facts: distinguish it from other machines.
     """
 
     text: str
@@ -35,10 +35,10 @@ class Here(msgspec.Struct, frozen=True):
 
 
 class ClaimsRun(msgspec.Struct, frozen=True):
-    """What a call left.
+    """Result of a call.
 
     Attributes:
-        records: newest of each claim that has one on this machine, by name.
+        records: newest record of each claim that has one on this machine, by name.
         untested: claims for which no time was left.
     """
 
@@ -65,7 +65,7 @@ def claims(
 
     Raises:
         BadClaim: a claim file is malformed, or a name is unknown.
-        KeyboardInterrupt: Ctrl-C; what is finished is kept.
+        KeyboardInterrupt: Ctrl-C; finished tests are kept.
     """
     folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
     if budget_min is not None and budget_min <= 0:
@@ -99,7 +99,7 @@ def run_all(
         lab: tests their cases.
         folder: of records.
         place: this machine.
-        budget_s: seconds after which no claim is begun; nor is one that would end later by its estimate.
+        budget_s: seconds after which no claim is begun, nor one that by its estimate would end later.
         progress: is called with one line for each claim.
         clock: seconds.
     """
@@ -127,7 +127,7 @@ def run_all(
 
 
 def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:
-    """SHA-256 of what a claim's result depends on: the claim, its experiments, the machine, what is missing on it."""
+    """SHA-256 of everything that a claim's result depends on: claim, experiments, machine, and what it lacks."""
     facts = {
         "claim": entry.digest,
         "machine": place.facts,
@@ -153,7 +153,7 @@ def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
 
 
 def _cost_s(entry: Entry, lab: Lab) -> float:
-    """Of the cases that can be tested here."""
+    """Approximate duration of the cases that can be tested here."""
 
     def own(case: Case) -> float:
         return lab.cost_s(entry, case) if lab.missing(entry, case) is None else 0.0

@@ -29,10 +29,10 @@ _HERE = {
 
 
 def catalogue(names: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``bakeoff engines list`` prints about the named adapters, or all, and their environments.
+    """The data that ``bakeoff engines list`` prints: the named adapters, or all, and their environments.
 
     Raises:
-        UnknownEngine: no adapter has entry of the names.
+        UnknownEngine: no adapter has one of the names.
     """
     adapters = known_adapters(names)
     recipes = [name for name, recipe in RECIPES.items() if not names or recipe.adapter in names]
@@ -101,7 +101,7 @@ def _environment_row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
-    """What ``bakeoff engines doctor`` prints, as data."""
+    """The data that ``bakeoff engines doctor`` prints."""
     return {"machine": msgspec.to_builtins(machine), "engines": msgspec.to_builtins(findings)}
 
 

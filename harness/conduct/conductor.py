@@ -1,4 +1,4 @@
-"""The conductor: asks the policy what comes next, carries it out, and logs what happened.
+"""The conductor: asks the policy for the next step, carries it out, and logs the result.
 
 An engine is started for each of its turns, and again if it died or stayed busy during one. An engine that does not
 start, or dies before its first trial, is given up; the others continue.
@@ -188,7 +188,7 @@ class Conductor:
         return idle or under_test.server.died() is not None
 
     async def _lose(self, planned: TrialPlanned, error: EngineError) -> None:
-        """Stop the engine and log why; give it up if this start had no trial, because another start would fail too."""
+        """Stop the engine and log why; give it up if this start had no trial, since another start would fail too."""
         label = planned.plan.engine
         fate = EngineFate.DIED if isinstance(error, EngineDied) else None
         fate = EngineFate.NOT_READY if isinstance(error, NotReady) else fate

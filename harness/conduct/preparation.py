@@ -19,7 +19,7 @@ from workloads import Tokenizer
 
 
 class Preparation(msgspec.Struct, frozen=True):
-    """What a conductor and its policy work with.
+    """Everything that a conductor and its policy need.
 
     Attributes:
         experiment: to measure.
@@ -28,7 +28,7 @@ class Preparation(msgspec.Struct, frozen=True):
         engines: by label.
         planner: of the traffic.
         machine: from :func:`harness.host.environment.machine`.
-        world: in which the run takes place.
+        world: of the run.
     """
 
     experiment: Experiment
@@ -54,9 +54,9 @@ async def prepared(
     Args:
         experiment: to measure.
         run: its folder.
-        world: in which the run takes place.
+        world: of the run.
         fetching: is called with a download's progress.
-        redraw: draw the traffic of each repeat anew.
+        redraw: draw new traffic for each repeat.
 
     Raises:
         EngineError, WorkloadError: the model or an engine's options are wrong.

@@ -1,8 +1,8 @@
-"""Makes a run: from an experiment to a run folder.
+"""Carries out runs: from an experiment to a run folder.
 
-The run's status tells how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and the
-requests of the trial under way; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``, in
-which case :func:`recover` decodes the requests of the trial under way.
+The run's status states how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and
+the requests of the current trial; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``;
+then :func:`recover` decodes the requests of the current trial.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def gate(analyses: InterimAnalyses) -> MakePolicy:
 def create_run(
     experiment: Experiment, root: Path, earlier: RunFolder | None = None, *, search: SearchConfig | None = None
 ) -> RunFolder:
-    """Make the run's folder below ``root``, before anything is fetched or started.
+    """Create the run's folder below ``root``, before anything is fetched or started.
 
     Args:
         experiment: to run.
@@ -72,7 +72,7 @@ def create_run(
         search: configuration of a capacity search; its plan is empty and its name ends in ``-search``.
 
     Raises:
-        NotWritable: the folder cannot be made.
+        NotWritable: the folder cannot be created.
     """
     conceal_environment()
     world = current_world()
@@ -192,7 +192,7 @@ def recover(run: RunFolder) -> int:
     """Decode the recorded streams of trials that were cut off, so that their requests can be read.
 
     Returns:
-        How many trials were decoded.
+        Number of decoded trials.
     """
     manifest = run.read_manifest()
     plans = [*manifest.trials, *manifest.profiled]
@@ -235,7 +235,7 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings]:
-    """What ``bakeoff machine`` stored; none of a damaged file, which the attribution reads again and reports."""
+    """Ceilings stored by ``bakeoff machine``; none if the file is damaged, which the attribution will report."""
     try:
         return stored_ceilings(root, environment)
     except RunUnreadable:

@@ -1,4 +1,4 @@
-"""A plan in words and table cells, for the terminal and the page alike."""
+"""Texts and table cells of a plan, for the terminal and the page."""
 
 from collections.abc import Sequence
 
@@ -66,7 +66,7 @@ def fit_text(device: DevicePlan) -> str:
 
 
 def critical_text(device: DevicePlan) -> str:
-    """From which batch decode is compute-bound."""
+    """The batch from which decode is compute-bound."""
     empty, at_context = (
         "no batch" if batch is None else f"batch {batch:,}"
         for batch in (device.critical_batch, device.critical_batch_at_context)

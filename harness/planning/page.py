@@ -117,7 +117,7 @@ def _memory_chart(plan: Plan) -> Markup:
 
 
 def _itl_chart(devices: Sequence[DevicePlan]) -> Markup:
-    """Predicted ITL and its floor against the batch; floors only of a single device, where there is room."""
+    """Predicted ITL and its floor against the batch; floors only if there is a single device, for lack of space."""
     most = max((device.batches[-1].batch for device in devices), default=1)
     ticks = [(float(tick), str(tick)) for tick in (1, 4, 16, 64, 256) if tick <= most]
     scale = Scale(1, max(2, most), ticks, "requests in flight →", log=True)

@@ -1,4 +1,4 @@
-"""Which GPUs, how many and in which parallelism keep an SLO at a request rate.
+"""Which GPUs, how many of them, and which parallelism keep an SLO at a request rate.
 
 Each candidate is one kind of GPU and a degree of tensor parallelism; replicas share the requests at random, so each
 gets a Poisson process of its share. A replica's capacity is the highest rate at which the simulated server meets every
@@ -25,7 +25,7 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
-_ABOVE = 1.05  # of a full server's throughput: no rate beyond can be kept up
+_ABOVE = 1.05  # of a full server's throughput: no higher rate can be sustained
 _GIB = 2**30
 _REQUESTS, _TAIL_REQUESTS = 400, 1500
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
@@ -75,7 +75,7 @@ class Candidate(msgspec.Struct, frozen=True):
         gpu: name.
         ranks: GPUs of tensor parallelism.
         failure: why it fails; None if it keeps the SLO.
-        detail: the failure in words.
+        detail: the failure as text.
         capacity_per_s: highest rate of one replica.
         replicas: needed for the rate.
         values: predicted value of each objective's metric at the rate.
@@ -102,7 +102,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all candidates share; see :class:`harness.planning.plan.Question`."""
+    """Settings that all candidates share; see :class:`harness.planning.plan.Question`."""
 
     model: Model
     precision: Precision
@@ -133,7 +133,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def why_not_split(self, gpu: Gpu, ranks: int) -> str | None:
-        """Why so many of these GPUs cannot split the model; None if they can."""
+        """Why `ranks` of these GPUs cannot split the model; None if they can."""
         if ranks > 1 and gpu.link_bytes_per_s is None:
             return f"{gpu.title} has no link to other GPUs"
         return self.model.why_not_split(ranks)
@@ -144,7 +144,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return fitting_sequences(self.memory(gpu, ranks), costs, ranks, self.traffic.tokens)
 
     def need_text(self, gpu: Gpu, ranks: int) -> str:
-        """What one request needs, and what there is."""
+        """The memory that one request needs, and the memory there is."""
         memory = self.memory(gpu, ranks)
         needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
         return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
@@ -177,7 +177,7 @@ class Server:
         self.limits = limits
 
     def closed(self, concurrency: int) -> Served:
-        """Under a closed loop, whose first answers are of all lengths, so that they do not end together."""
+        """Under a closed loop whose first answers are shortened differently, so that they do not end together."""
         count = max(24, 6 * concurrency)
         requests = [self._mix[i % len(self._mix)] for i in range(count)]
         requests[:concurrency] = [

@@ -34,7 +34,7 @@ def _say(console: Console, *lines: str, style: str | None = None) -> None:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """The first column left, the others right."""
+    """A table with the first column aligned left, the others right."""
     table = terminal_table(headings[0])
     for heading in headings[1:]:
         table.add_column(heading, justify="right")

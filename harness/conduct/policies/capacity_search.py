@@ -20,7 +20,7 @@ from results.search_fold import EngineState, engine_states
 from results.store import RunFolder
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
-"""A failing engine can cause these findings too; without another finding they do not accuse it."""
+"""Findings that a failing engine can cause too; without another finding they are not held against it."""
 TRIALS_PER_TURN = 4
 """Trials on one start; a start of vLLM takes about as long as four trials."""
 
