@@ -132,7 +132,7 @@ def outcome(estimated: Estimate, expected: Expected) -> Outcome:
 
 
 def repeats_needed(estimated: Estimate, expected: Expected) -> int | None:
-    """Repeats per side that separate the centre from the nearest bound, or from no effect; None: unknown or too many."""
+    """Repeats per side that separate the centre from the nearest bound or from no effect; None: unknown or too many."""
     centre, effect = estimated.interval.centre, estimated.contrast
     if effect is None:
         return None
