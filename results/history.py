@@ -34,7 +34,7 @@ def history(
 
     Args:
         root: folder of run folders.
-        name: of the experiment; None where the folder has runs of one only.
+        name: of the experiment; None if the folder has runs of only one.
         engine: label; None for all.
         branch: only runs of this branch of the code under test.
         metrics: names in the catalogue.

@@ -173,7 +173,7 @@ class Run:
     @cached_property
     def declared(self) -> list[str]:
         """Notes for readers of a report: notes of workload and engines, and reused trials."""
-        engines: dict[str, dict[str, None]] = {}  # that share a note, in their order
+        engines: dict[str, dict[str, None]] = {}  # engines that share a note, in order
         for trial in self.finished:
             for note in trial.record.engine_description.notes if trial.record.engine_description else ():
                 engines.setdefault(note, {})[trial.record.engine] = None
@@ -234,7 +234,7 @@ class Run:
 
     @cached_property
     def ceilings(self) -> list[Ceilings]:
-        """What the machine's devices can do at most: as known when the run began, else as measured there since.
+        """Limits of the machine's devices: from the run's log, else as measured there since.
 
         Raises:
             RunUnreadable: the measurement is damaged.
@@ -295,7 +295,7 @@ class Run:
                 ceilings=_or_reason(lambda: self.ceilings),
                 missing=trial.record.step_log_missing,
             )  # fmt: skip
-        except RunUnreadable as error:  # all else of the run can be read
+        except RunUnreadable as error:  # the rest of the run can be read
             return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
@@ -390,7 +390,7 @@ def located(address: str | Path) -> Path:
 
 
 def _or_reason(read: Callable[[], T]) -> T | str:
-    """What is read, or why it cannot be: without it the rest can be attributed."""
+    """The value read, or why it cannot be read: the rest can be attributed without it."""
     try:
         return read()
     except RunUnreadable as error:

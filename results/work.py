@@ -75,7 +75,7 @@ def work_of(measured: Sequence[RequestRecord]) -> Work:
 
 
 class WorkAspect(StrEnum):
-    """What of the work is compared."""
+    """Aspect of the work that is compared."""
 
     ANSWERED = "answered"
     """Fraction of the requests that were answered."""

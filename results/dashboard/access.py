@@ -1,9 +1,9 @@
 """Access control of the dashboard; the only module that admits requests.
 
-Guarantees: it listens on loopback only unless told otherwise; requests over the network must present a token; requests
-with a foreign ``Host`` (DNS rebinding) and requests made by other sites' pages (``Origin``, ``Sec-Fetch-Site``) are
-rejected, except for links that the user clicks; pages cannot be framed or cached; a token in an address is removed
-from it.
+Guarantees: it listens on loopback only, unless the user allows more; requests over the network must present a token;
+requests with a foreign ``Host`` (DNS rebinding) and requests made by other sites' pages (``Origin``,
+``Sec-Fetch-Site``) are rejected, except for links that the user clicks; pages cannot be framed or cached; a token in an
+address is removed from it.
 """
 
 import hmac

@@ -31,7 +31,7 @@ class Kernel(msgspec.Struct, frozen=True):
         lane: ``stream 7`` of a GPU, or ``thread 1234`` of a CPU.
         start_ns: on the monotonic clock.
         end_ns: on the monotonic clock.
-        is_gpu: whether a GPU did it.
+        is_gpu: whether it ran on a GPU.
     """
 
     name: str
@@ -89,7 +89,7 @@ class _ChromeTrace(msgspec.Struct):
 
 
 def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
-    """The kernels recorded after a profiled trial, by engine process; empty where none were.
+    """The kernels recorded after a profiled trial, by engine process; empty if there are none.
 
     Raises:
         RunUnreadable: a file is damaged.

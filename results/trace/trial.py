@@ -13,11 +13,11 @@ from results.trace.kernels import KernelRecord
 from results.trace.perfetto import Trace, Track
 
 _UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_share": "", "_w": "W", "_mhz": "MHz", "_c": "°C"}
-"""By the end of a telemetry value's name; values without one of these are not drawn."""
+"""Units by the end of a telemetry value's name; other values are not drawn."""
 _COUNTERS = {"cpu_s": "cores", "_tx_bytes": "B/s", "_rx_bytes": "B/s", "_s": "share of time"}
-"""The same of counters, which are drawn as their increase per second."""
+"""The same for counters, which are drawn as their increase per second."""
 _HALF_A_TICK_NS = 50_000_000
-"""Of the sampler. Its closing reading may come at any time after its last tick."""
+"""Half a tick of the sampler. Its closing reading may come at any time after its last tick."""
 _SAMPLED = ("host", "engine", "client", "gpu")
 
 

@@ -1,6 +1,6 @@
 """A trial as the result file of ``vllm bench serve --save-result --save-detailed``: one JSON object, the same keys.
 
-What reads such files: its own sweep plots and timelines, and the comparison scripts of vLLM's performance CI.
+Readers of such files: its own sweep plots and timelines, and the comparison scripts of vLLM's performance CI.
 """
 
 from typing import Any

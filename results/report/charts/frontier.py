@@ -20,7 +20,7 @@ Path = list[tuple[float, float]]
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """What an axis shows: ``noun`` follows the values in texts, ``title`` stands at the axis."""
+    """Quantity of an axis: ``noun`` follows the values in texts, ``title`` stands at the axis."""
 
     unit: Unit
     noun: str

@@ -112,7 +112,7 @@ def _text(unit: Unit, value: float) -> str:
 
 
 def _rates(records: Sequence[TelemetryRecord], source: str, *counters: str) -> Points:
-    """Increase of counters per second, summed over sources and counters: of CPU seconds, busy cores.
+    """Increase of counters per second, summed over sources and counters; CPU seconds give the number of busy cores.
 
     A counter without a reading between two others keeps its rate.
     """

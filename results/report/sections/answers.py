@@ -82,7 +82,7 @@ def answers_view(run: Run) -> AnswersView:
 
 
 def _quality_against_memory(run: Run) -> Markup:
-    """Each engine at the last load at which it has both: what fewer bits save, and what they cost."""
+    """Each engine at the last load with both quantities: what fewer bits save, and what they cost."""
     series: list[Series] = []
     for position, engine in enumerate(engines_of(run)):
         cells = [cell for level in levels_of(run) for cell in level.cells if cell.engine == engine]

@@ -120,7 +120,7 @@ def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str
 
 
 def figure_text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
-    """A figure of the engine over a cell's trials, or the mark of the footnote that tells why it is absent."""
+    """A figure of the engine over a cell's trials, or the mark of the footnote with the reason for its absence."""
     interval = cell.server.intervals.get(name)
     if interval is None:
         reason = cell.server.why or cell.server.reasons[name]
