@@ -1,7 +1,7 @@
-"""Paged attention on the CPU with a kernel of our own for decodes, which reads the cache where it lies.
+"""Paged attention on the CPU with our own kernel for decodes, which reads the cache in place.
 
-Stock operators must first copy every sequence's blocks side by side. Chunks of prompts are left to them: there the
-products are large enough to pay for it.
+Stock operators must first copy every sequence's blocks side by side. Prompt chunks still use them: there the products
+are large enough to pay for the copy.
 """
 
 import array
@@ -17,7 +17,7 @@ from reference_engine.kv_cache.layout import LayerLayout
 from reference_engine.kv_cache.storage import KvStorage, PlainStore
 
 _LANES, _MOST_DIMS = 16, 576
-"""Dims of a head are multiples of the first and at most the second; see `attention.cpp`."""
+"""The dims of a head are a multiple of the first and at most the second; see `attention.cpp`."""
 
 
 def suits_native(storage: KvStorage) -> bool:
@@ -95,11 +95,11 @@ class NativeStep:
 
 
 class _Decodes:
-    """What the kernel is told about the one-token spans of a step, for the layers of one group."""
+    """The kernel's arguments for the one-token spans of a step, for the layers of one group."""
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.batch = len(spans)
-        # As the kernel reads them; as a rule they are so already. Held here, since it is told where they lie.
+        # C arrays, which tables usually are already; kept here because the kernel gets only their addresses.
         self._tables: list[array.array[int]] = []
         places: list[int] = []
         ends: list[int] = []
@@ -123,7 +123,7 @@ class _Decodes:
         value: torch.Tensor | None,
         scale: float | None,
     ) -> Decode:
-        """The kernel's argument for a layer; made once, since a group's layers differ in how their tensors lie only."""
+        """The kernel's argument for a layer; reused, since layers of a group differ only in their tensors' layout."""
         if self._argument is None:
             self._argument = Decode(
                 tables=self._places.buffer_info()[0],

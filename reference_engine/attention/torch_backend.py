@@ -57,7 +57,7 @@ class PrefillChunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStep:
-    """What all layers of a group have in common in one step; slots: int64 [num_tokens]."""
+    """Inputs that all layers of a group share in one step; slots: int64 [num_tokens]."""
 
     slots: torch.Tensor
     batches: tuple[DecodeBatch, ...]
@@ -143,7 +143,7 @@ def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
 
 
 def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
-    """Which of a sequence's blocks the span's tokens see, the first token deciding."""
+    """The blocks of a sequence that the span's tokens see; the first token decides."""
     hidden = visible.out_of_window_blocks(span.start, block_size)
     return [i for i in range(-(-span.end // block_size)) if i not in hidden]
 
@@ -191,7 +191,7 @@ def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: 
 
 
 def _hidden(keys: torch.Tensor, queries: torch.Tensor, visible: Visible) -> torch.Tensor:
-    """Which positions `keys` are out of sight of tokens at the positions `queries`, which broadcast."""
+    """Whether each of the positions `keys` is invisible to tokens at the positions `queries`, which broadcast."""
     hidden = keys > queries
     if visible.window is not None:
         hidden |= (keys <= queries - visible.window) & (keys >= visible.sinks)
