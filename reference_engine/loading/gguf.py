@@ -88,7 +88,7 @@ class GgufFile:
     """An open GGUF file: `config`, `metadata`, and tensors by their Hugging Face names.
 
     Raises:
-        CheckpointError: the file is not GGUF, is cut short, or its architecture is none of ours.
+        CheckpointError: the file is not GGUF, is cut short, or its architecture is not supported.
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,7 +191,7 @@ def gguf_name(name: str) -> str | None:
 
 
 def permuted_heads(name: str, config: ModelConfig) -> int | None:
-    """How many heads a tensor has if llama.cpp permutes its rows for RoPE, by its Hugging Face name; otherwise None."""
+    """Number of heads of a tensor whose rows llama.cpp permutes for RoPE, by its Hugging Face name; otherwise None."""
     if config.model_type not in ("llama", "mistral"):
         return None
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -215,7 +215,7 @@ def _undo_rope_permutation(tensor: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _shortest_float(value: float) -> float:
-    """GGUF keeps float32; the shortest decimal that names it is the number the author wrote (1e-05, not 9.99…e-06)."""
+    """GGUF stores float32; the shortest decimal that names it is the number the author wrote (1e-05, not 9.99…e-06)."""
     return float(str(np.float32(value)))
 
 
@@ -265,10 +265,10 @@ def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _llama3_scaling(divisors: torch.Tensor, config: ModelConfig, path: Path) -> RopeScaling:
-    """The scaling of Llama 3.1 to 3.3, of which GGUF keeps only what each frequency is divided by.
+    """The scaling of Llama 3.1 to 3.3, of which GGUF stores only the divisor of each frequency.
 
     Raises:
-        CheckpointError: they are not those of that scaling with the bounds of the released models.
+        CheckpointError: the divisors are not those of that scaling with the bounds of the released models.
     """
     scaling = RopeScaling("llama3", factor=_shortest_float(float(divisors.max())))
     if divisors.shape == (config.head_dim // 2,) and scaling.factor >= 1:

@@ -1,6 +1,6 @@
 """Reads config.json into the config of its family.
 
-Imports no torch, as `shapes` and `costs` do not: a machine that only plans needs none.
+Imports no torch, like `shapes` and `costs`: a machine that only plans does not need it.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class MoeConfig(ModelConfig):
         moe_intermediate_size: intermediate size of an expert.
         norm_topk_prob: whether the chosen experts' probabilities are normalised to sum to 1.
         dense_layers: indices of layers without experts.
-        routed_scaling_factor: factor on the experts' sum.
+        routed_scaling_factor: factor on the sum of the experts.
         n_group: groups of consecutive experts.
         topk_group: groups to choose from: those with the best expert.
     """

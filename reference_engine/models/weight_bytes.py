@@ -1,4 +1,4 @@
-"""Bytes that the engine holds for the matrices that a config.json implies, quantised or not; no weight is made.
+"""Bytes that the engine needs for the matrices that a config.json implies, quantised or not; creates no weights.
 
 Matrices are quantised on torch's meta device, where tensors have a shape and a dtype but no numbers.
 """
@@ -25,7 +25,7 @@ _MATRIX = 2  # dimensions
 _JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3": "w1"}
 """Matrices that are multiplied together with an earlier one."""
 _ABSORBED = ("q_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
-"""Of DeepSeek-V2: reordered or cut into heads, so they are plain."""
+"""Of DeepSeek-V2: they are reordered or cut into heads, so they stay plain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Loading:
 
     Attributes:
         dtype: of activations and plain weights.
-        device: that computes.
+        device: the computing device.
         quantization: see `EngineConfig`.
         checkpoint_format: see `Checkpoint.format`.
     """
@@ -46,7 +46,7 @@ class Loading:
 
 
 def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
-    """Shapes [out_features, in_features], by name, of what `Weights` makes products of in layers, routers left out."""
+    """Shapes [out_features, in_features], by name, of the matrices in layers that `Weights` multiplies by; no routers."""
     plain = (ROUTER, *_ABSORBED) if isinstance(config, DeepseekV2Config) else (ROUTER,)
     return {
         name: shape
@@ -56,7 +56,7 @@ def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
 
 
 def quantised_matrices(config: ModelConfig, loading: Loading) -> dict[str, QuantisedMatrix]:
-    """The matrices that are kept quantised, by name, on the meta device; equal ones are the same object."""
+    """The matrices that stay quantised, by name, on the meta device; equal ones are the same object."""
     method, layers = METHODS.get(loading.quantization), layer_matrices(config)
     if method is not None:
         make = _by_shape(method.make, loading.dtype)
@@ -75,7 +75,7 @@ def quantised_matrices(config: ModelConfig, loading: Loading) -> dict[str, Quant
 
 
 def quantised_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
-    """Bytes of each matrix that is kept quantised; see `ModelCosts`."""
+    """Bytes of each matrix that stays quantised; see `ModelCosts`."""
     return {
         name: matrix.held_bytes(loading.device, loading.dtype)
         for name, matrix in quantised_matrices(config, loading).items()
