@@ -46,7 +46,7 @@ class Loading:
 
 
 def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
-    """Shapes [out_features, in_features], by name, of the matrices in layers that `Weights` multiplies by; no routers."""
+    """Shapes [out_features, in_features], by name, of the layers' matrices that `Weights` multiplies by, no routers."""
     plain = (ROUTER, *_ABSORBED) if isinstance(config, DeepseekV2Config) else (ROUTER,)
     return {
         name: shape

@@ -46,7 +46,7 @@ class Workers:
             self._pipes.append(pipe)
             with worker_pipe:
                 self._processes.append(_start(worker_pipe.fileno()))
-            with contextlib.suppress(OSError):  # `await_ready` tells
+            with contextlib.suppress(OSError):  # reported by `await_ready`
                 pipe.send_bytes(encode_assignment(Assignment(config, rank, str(self.folder))))
 
     def await_ready(self) -> None:
@@ -86,7 +86,7 @@ class Workers:
         """The error to raise after a failed step; names the workers that exited.
 
         Args:
-            error: of rank 0.
+            error: raised on rank 0.
         """
         wait(self._pipes, _GRACE_S)
         exited = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
@@ -110,7 +110,7 @@ def _start(descriptor: int) -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "reference_engine.parallel.worker", str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
-        stdout=2,  # keeps what libraries print out of this process's stdout
+        stdout=2,  # keeps the output of libraries out of this process's stdout
         env=os.environ | {"PYTHONPATH": paths},
     )
 

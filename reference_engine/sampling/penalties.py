@@ -1,8 +1,8 @@
 """Repetition, presence and frequency penalties, for all rows of a batch in one gather and one scatter.
 
-Repetition (CTRL, arXiv 1909.05858) divides positive and multiplies negative scores of everything in prompt and output;
-presence and frequency are subtracted, once and per occurrence, from what is in the output. That is what Transformers
-and vLLM do, and in this order.
+Repetition (CTRL, arXiv 1909.05858) divides positive and multiplies negative scores of every token in prompt and output.
+Presence (once) and frequency (per occurrence) are subtracted for tokens in the output. Transformers and vLLM do the
+same, in this order.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[
     Args:
         scores: float32 [num_rows, vocab_size], contiguous; changed in place.
         requests: one per row.
-        histories: by request id; those of the requests with penalties are brought up to date.
+        histories: by request id; updated for the requests with penalties.
     """
     rows = [row for row, request in enumerate(requests) if request.sampling.has_penalties]
     if not rows:
@@ -44,7 +44,7 @@ def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[
 
 
 def _history(request: Request, histories: dict[str, TokenHistory]) -> TokenHistory:
-    """What the request has seen, up to now."""
+    """The history of a request, up to date."""
     history = histories.get(request.request_id)
     if history is None:
         counts_prompt = request.sampling.repetition_penalty != 1.0
