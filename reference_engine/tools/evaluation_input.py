@@ -16,7 +16,7 @@ PIECE_TOKENS = 512
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Tokens, the last of which are predicted.
+    """Tokens, of which those at the end are predicted.
 
     Attributes:
         ids: all tokens.
@@ -57,8 +57,8 @@ def pieces_of(
 ) -> list[TokenSequence]:
     """Split a text into pieces.
 
-    The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token, begin each piece.
-    Without any, the first token of a piece is not predicted.
+    Tokens that the tokenizer puts before every text, such as a beginning-of-sequence token, begin each piece.
+    Without such tokens, the first token of a piece is not predicted.
 
     Args:
         tokenizer: of the model.

@@ -3,9 +3,9 @@
 Both models see the same tokens (teacher forcing), in steps that share a KV cache. Their whole distributions are
 compared step by step, so memory is bounded by the logits of a step, [512, vocab_size].
 
-For a model behind a server, `--for-server` computes the reference alone and reports tokens: those to send, and those
-that count as a match. `--tokens-only` computes nothing and reports those to send. Means and intervals are left to the
-reader of the lines.
+For a model behind a server, `--for-server` computes only the reference and reports tokens: those to send, and those
+that count as a match. `--tokens-only` computes nothing and reports those to send. The reader of the lines computes
+means and intervals.
 """
 
 import dataclasses
@@ -122,7 +122,7 @@ Line = Header | PieceLine | QuestionLine | PieceTokensLine | QuestionTokensLine
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """What to evaluate, and on what.
+    """Inputs and models of an evaluation.
 
     Attributes:
         model: the model, and how it is computed.
@@ -131,7 +131,7 @@ class EvaluationConfig:
         reference: checkpoint to compare with; None for the model's own weights.
         choices: file of questions; see `questions_of`.
         for_server: compute the model as the reference of a server; see `PieceTokensLine`.
-        tokens_only: there is no reference either: of the model, only the tokenizer and the lengths are used.
+        tokens_only: there is no reference either: only the model's tokenizer and lengths are used.
     """
 
     model: EngineConfig
@@ -197,7 +197,7 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
 
 
 def _exact(config: EngineConfig, path: Path, length: int) -> EngineConfig:
-    """Settings that round nothing but to float32."""
+    """Settings that round nothing except to float32."""
     return dataclasses.replace(
         config, model=str(path), dtype="float32", quantization="none", kv_cache_dtype="auto", max_model_len=length
     )
