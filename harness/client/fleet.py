@@ -42,7 +42,7 @@ from harness.client.orders import (
 from harness.client.wire import WireSession, write_wire
 from harness.client.worker_host import WorkerHost
 from harness.errors import ClientFailed
-from harness.host.realtime import stepping_back
+from harness.host.realtime import without_preempting
 from results.errors import NotWritable
 from results.records import ClientRecord, Phase, TelemetryRecord
 from results.store import TrialFolder
@@ -205,7 +205,7 @@ class Fleet:
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
             try:
-                with stepping_back():
+                with without_preempting():
                     yield workers
             except (asyncio.CancelledError, ClientFailed, NotWritable):
                 await asyncio.gather(*(_stopped(worker.host) for worker in workers))
