@@ -1,4 +1,4 @@
-"""Imports other tools' result files as runs, which are shown, compared and judged like ours and marked as imported."""
+"""Imports other tools' result files as runs, shown, compared and judged like native runs, and marked as imported."""
 
 import hashlib
 import os

@@ -76,8 +76,8 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
     """Sums over the predicted tokens of one piece of the text, in nats.
 
-    ``kl_nats`` is None for a server, what compares with a reference without one. ``hits`` are positions at which the
-    text's token is the likeliest.
+    Figures that need a reference are None without one; ``kl_nats`` is also None for a server. ``hits`` are positions at
+    which the text's token is the likeliest.
     """
 
     tokens: int

@@ -1,4 +1,4 @@
-"""How the server's process keeps other work from coming between a due time and its write."""
+"""Keeps other work from delaying the server's process between a due time and its write."""
 
 import gc
 import os
