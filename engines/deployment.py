@@ -32,7 +32,7 @@ class Ssh(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """Another host, on which ``ssh HOST true`` works without a prompt."""
 
     host: str
-    """As ``ssh`` takes it: ``user@host`` or an entry of ~/.ssh/config."""
+    """Host for ``ssh``: ``user@host`` or an entry of ~/.ssh/config."""
     command: list[str] = []
     """Command that starts the engine there, before its flags; the default is the adapter's program."""
     args: list[str] = []
@@ -132,7 +132,7 @@ def is_here(host: str) -> bool:
     """Whether a host name resolves to this machine."""
     try:
         resolved = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):  # the second of what can be no name
+    except (OSError, UnicodeError):  # UnicodeError: not a valid host name
         return False
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     return any(address in own or ipaddress.ip_address(address).is_loopback for address in resolved)

@@ -114,7 +114,7 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         yield server
     finally:
         if watcher:
-            watcher.cancel()  # from here on the end of the process is intended
+            watcher.cancel()  # the process ends on purpose from here on
         await _stop(process, launch)
         if (
             process.returncode is not None and process.returncode < 0
@@ -164,7 +164,7 @@ async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: 
 
 
 def _finish_for_guard(launch: Launch, log: Path, mark: str, session: int | None) -> None:
-    """Kill what the engine left and run the clean-up."""
+    """Kill the engine's remaining processes and run the clean-up."""
     kill_remains(mark, session)
     if launch.cleanup:
         with log.open("ab") as output:

@@ -96,5 +96,5 @@ class Server:
 
 
 def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
-    """A server that somebody else runs."""
+    """A running server that was not launched here."""
     return Server(base_url, access)

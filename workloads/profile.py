@@ -127,7 +127,7 @@ def profile_workload(
     """Draw a sample of a workload and profile it.
 
     Args:
-        name: what to call it.
+        name: name of the profile.
         workload: prompts are written only if it cannot outline them; starts beyond ``sessions`` are drawn only if it
             can draw them alone (:class:`~workloads.types.SupportsStarts`).
         seed: of the sample.
