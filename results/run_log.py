@@ -340,7 +340,7 @@ def read_run_log(path: Path) -> RunLog:
 
 
 class _Versioned(msgspec.Struct):
-    """The one field that is read before all others, whatever their format."""
+    """The field that is read first, because it determines the format of the others."""
 
     schema_version: int = 0
 

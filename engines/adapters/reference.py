@@ -84,7 +84,7 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     step_log_dir: str | None = None
     """Folder for the record of steps that ``bakeoff profile`` reads."""
     slow_down: float | None = None
-    """For tests of regression gates: fraction by which the model is slowed down."""
+    """Fraction by which the model is slowed down, for tests of regression gates."""
 
 
 class _Files(msgspec.Struct):

@@ -38,7 +38,7 @@ class Lab(Protocol):
     """Tests cases; tests of this package use another implementation."""
 
     def missing(self, entry: Entry, case: Case) -> str | None:
-        """What is missing to test a case here; None if nothing is."""
+        """Names what is missing to test a case on this machine; None if nothing is."""
         ...
 
     def cost_s(self, entry: Entry, case: Case) -> float:
@@ -142,7 +142,7 @@ class RealLab:
         return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
-        """What an engine of a run needs and this machine does not have; None if nothing."""
+        """Names what an engine of a run needs and this machine lacks; None if nothing."""
         experiment = self._whole(entry, side.run)
         engine = next((candidate for candidate in experiment.engines if candidate.name == side.engine), None)
         if engine is None:

@@ -1,4 +1,4 @@
-"""Tests claims one after the other, the shortest first, and keeps their records."""
+"""Tests claims one after another, the shortest first, and stores their records."""
 
 import hashlib
 import time

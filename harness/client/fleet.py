@@ -68,7 +68,7 @@ class WirePool(msgspec.Struct, frozen=True):
 
 
 class WindowPlan(msgspec.Struct, frozen=True):
-    """What follows the ramp."""
+    """The window and the tail, which follow the ramp."""
 
     length_ns: int
     sessions: WirePool
@@ -111,7 +111,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What the fleet did.
+    """The result of a load that a fleet has sent.
 
     Attributes:
         planned: requests planned.

@@ -75,7 +75,7 @@ async def prepared(
 
 
 def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
-    """The adapter's options; of a run with profiled trials, those that allow a record of requests beside them."""
+    """The adapter's options; for a run with profiled trials, plus those that let the engine record requests."""
     if not experiment.profile or config.url or not records_requests(config.adapter):
         return config.options
     recording: dict[str, Any] = dict(adapter_class(config.adapter).recording_options)

@@ -1,7 +1,7 @@
 """Fits the step-time model to a measured run, and predicts each load from the others.
 
 The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step and of each
-sequence in it, and those beside steps: of a request, of each token, and of a step on an idle engine. They minimise the
+sequence in it, and delays outside steps: per request, per token, and per step on an idle engine. They minimise the
 squared logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load
 (trust region, scipy); the server of :mod:`harness.planning.server` simulates the requests that were sent. An open
 loop's throughput is left out, since its schedule sets it. A prior keeps parameters that a run does not determine near

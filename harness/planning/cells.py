@@ -61,7 +61,7 @@ def device_title(device: DevicePlan) -> str:
 
 
 def fit_text(device: DevicePlan) -> str:
-    """How many sequences of each context fit."""
+    """Numbers of sequences that fit, by context."""
     return ", ".join(f"{count:,} × {context:,} tokens" for context, count in device.fitting.items())
 
 
@@ -161,7 +161,7 @@ def calibration_note(calibration: Calibration) -> str:
 
 
 def calibration_cells(calibration: Calibration) -> list[list[str]]:
-    """Predictions beside measurements."""
+    """Rows of a table with predictions and measurements."""
     return [
         [
             prediction.load,

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 """One row of a table: of trials or of requests."""
 
 METRICS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s", "tpot_p50_s")
-"""Metrics that a calibration fits and predicts, beside memory."""
+"""Metrics that a calibration fits and predicts, in addition to memory."""
 PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
 _FEWEST_REQUESTS = 300
 _CLOSED = re.compile(r"c=(\d+)")

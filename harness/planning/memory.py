@@ -20,8 +20,8 @@ class Memory(msgspec.Struct, frozen=True):
         weights: of its share of the model.
         kv_per_token: of its share of one token's KV cache; with windows, of a token in reach of every layer.
         workspace: activations of the largest step, and logits.
-        runtime: beside the model.
-        usable: by the engine.
+        runtime: memory of the runtime, without the model.
+        usable: memory that the engine can use.
     """
 
     weights: float
@@ -56,8 +56,8 @@ def memory_of(
         ranks: GPUs of tensor parallelism.
         step_tokens: token budget of a step.
         sequences: rows of logits.
-        usable_share: of the device's memory, that the engine may take.
-        runtime_bytes: beside the model.
+        usable_share: share of the device's memory that the engine may take.
+        runtime_bytes: memory of the runtime, without the model.
     """
     return Memory(
         weights=costs.weight_bytes / ranks,
@@ -85,6 +85,6 @@ def workspace_bytes(model: Model, step_tokens: int, sequences: int, ranks: int =
 
 
 def fitting_sequences(memory: Memory, costs: ModelCosts, ranks: int, context: int) -> int:
-    """How many sequences of a context fit at once; layers with a window keep only that."""
+    """Number of sequences of a context that fit at once; layers with a window keep only that."""
     sequence_bytes = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
     return max(0, int(memory.for_kv // sequence_bytes))

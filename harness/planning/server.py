@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """Seconds that a server spends beside its steps.
+    """Seconds that a server spends outside its steps.
 
     Attributes:
         request_s: mean time of a request before it reaches the scheduler: client, HTTP, tokenizer. Drawn evenly from
@@ -164,7 +164,7 @@ def simulate(
         limits: of the server.
         concurrency: closed loop: number of slots, each of which sends its next request when the last one has ended.
             None for an open loop.
-        delays: of the server, beside its steps.
+        delays: times that the server spends outside its steps.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.

@@ -139,7 +139,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.model.why_not_split(ranks)
 
     def fitting(self, gpu: Gpu, ranks: int) -> int:
-        """How many of the requests the KV cache holds at once."""
+        """Number of the requests that the KV cache holds at once."""
         costs = self.model.costs(self.precision, self.cache)
         return fitting_sequences(self.memory(gpu, ranks), costs, ranks, self.traffic.tokens)
 
@@ -296,7 +296,7 @@ def candidate(
 
 
 def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that keep the SLO by price, without prices by power, then by number of GPUs; the others follow."""
+    """Candidates that keep the SLO by price (without prices by power), then by number of GPUs; then the others."""
     priced = all(candidate.price_per_hour is not None for candidate in candidates if candidate.failure is None)
 
     def key(candidate: Candidate) -> tuple[bool, float, float, int]:

@@ -51,7 +51,7 @@ class Efficiency(msgspec.Struct, frozen=True):
 
     @property
     def delays(self) -> Delays:
-        """Its delays beside steps."""
+        """Times that the server spends outside its steps."""
         return Delays(self.request_s, self.token_s, self.idle_s)
 
 

@@ -92,7 +92,7 @@ class Answer:
         self.stamp = self._times_ns.append
 
     def record(self, script: Script) -> Answered:
-        """What has happened to it so far."""
+        """The record of the answer so far."""
         assert self.request is not None
         answered = Answered(
             **{name: getattr(self.request, name) for name in CompletionRequest.__struct_fields__},
@@ -259,7 +259,7 @@ class Timetable:
 
 
 class Change(Enum):
-    """What a restart does to the server."""
+    """Changes that a restart makes to the server."""
 
     DOWN = auto()
     UP = auto()

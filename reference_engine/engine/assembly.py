@@ -59,7 +59,7 @@ def build_engine(
     shadow = Shadow.load(config, checkpoint, demand)
     head = LoadedHead.load(config, checkpoint, demand)
     executor, close = _executor(config, checkpoint, shadow or head)
-    if config.num_blocks is None:  # the padding block of each group lies behind its last one
+    if config.num_blocks is None:  # the padding block of each group comes after its last one
         config = with_cache(config, demand, max(executor.storage.padding_blocks))
     limits = limits_of(config, checkpoint.config)
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)

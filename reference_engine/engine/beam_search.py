@@ -1,9 +1,9 @@
-"""The rules of one beam search: which beams go on, which hypotheses end, when it is over. Pure Python, no torch.
+"""The rules of one beam search: which beams continue, which hypotheses end, and when it is over. Pure Python, no torch.
 
 They are those of Transformers' ``generate(num_beams=…)``, so that tests can compare the two: of all
 candidates of all beams, those that end among the best `width` are hypotheses, and the best `width` that do not end
 are the next beams. Hypotheses are compared by their log-probability over a power of their length (after GNMT,
-arXiv:1609.08144), and the search goes on while a beam can become better than the worst of the hypotheses kept.
+arXiv:1609.08144), and the search continues while a beam can become better than the worst of the hypotheses kept.
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ class BeamSearch:
             ),
             key=lambda extension: -extension.log_prob,  # stable: among equals, the better beam's comes first
         )
-        # A stop token behind the best `width` ends no hypothesis: better ones may still come.
+        # A stop token ranked after the best `width` ends no hypothesis: better ones may still come.
         ended = [extension for extension in ranked[:width] if is_last or extension.token.token_id in self._stops]
         continued = (
             []

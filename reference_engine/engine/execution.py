@@ -30,7 +30,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     Attributes:
         copies: blocks to copy first.
-        spans: which tokens belong together and where their keys and values lie; empty if only blocks are copied.
+        spans: which tokens belong together and where their keys and values are stored; empty if only blocks are copied.
         token_ids: of all spans, concatenated; -1-i stands for `previous[i]`.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.

@@ -84,7 +84,7 @@ def build_executor(
 
 
 def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
-    """Offloads as much as the configuration says, evenly over this rank's share of the layers' matrices."""
+    """Offloads as many weights as configured, evenly over this rank's share of the layers' matrices."""
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
     layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)

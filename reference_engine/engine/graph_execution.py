@@ -1,7 +1,7 @@
 """Steps as CUDA graphs: one call repeats the hundreds of launches of a step.
 
 A graph repeats its kernels at the same addresses and with the same grids. So there is one for each `GraphShape`, to
-which smaller steps are padded; everything else that differs between steps lies in `StepInputs`.
+which smaller steps are padded; everything else that differs between steps is in `StepInputs`.
 """
 
 import bisect
@@ -58,7 +58,7 @@ class GraphShape(NamedTuple):
     Attributes:
         tokens: of the step.
         decodes: one-token spans, the first ones of the step.
-        factor: by which their keys are split, see `TritonAttention.split_factor`.
+        factor: split factor of their keys, see `TritonAttention.split_factor`.
     """
 
     tokens: int
@@ -297,7 +297,7 @@ class StepInputs:
         return self.attention.step(groups, tables, chunks, factor=shape.factor, is_padded=chunks is not None)
 
     def chunk_tiles(self, group: int, tokens: int, shape: GraphShape) -> torch.Tensor:
-        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those behind the last one have no tokens."""
+        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those after the last one have no tokens."""
         self._tile_tokens = tokens  # the same in all layers: heads of one model are alike
         return self._groups[group][2][: self._most_tiles(shape)]
 

@@ -189,7 +189,7 @@ class _Workspace:
         return rows * width * self._loading.dtype.itemsize
 
     def _quantised_call(self, matrices: Sequence[QuantisedMatrix], rows: int) -> int:
-        """Matrices with different orders are multiplied one after the other, and their results joined."""
+        """Matrices with different orders are multiplied one after another, and their results joined."""
         loading = self._loading
         if all(not isinstance(matrix, IntegerMatrix) or matrix.order is None for matrix in matrices):
             return stacked(matrices).call_bytes(rows, loading.device, loading.dtype)

@@ -156,7 +156,7 @@ def _check_offload(config: EngineConfig, device: str) -> None:
 
 
 def host_memory_bytes() -> int:
-    """Of this machine, whether free or in use."""
+    """Bytes of this machine's memory, free or in use."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -168,7 +168,7 @@ def _default_dtype(model: ModelConfig, device: str) -> str:
 
 
 def _free_memory_bytes(config: EngineConfig) -> int:
-    """Of the host, for each process."""
+    """Free bytes of the host's memory per process."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // config.num_processes
 
 

@@ -348,6 +348,6 @@ class Engine:
 
 
 def _by_place(counts: Iterable[int]) -> list[int]:
-    """How many of these counts are more than 0, than 1, and so on, up to the largest."""
+    """Numbers of the counts that are more than 0, more than 1, and so on, up to the largest."""
     lengths = list(counts)
     return [sum(length > place for length in lengths) for place in range(max(lengths, default=0))]

@@ -60,7 +60,7 @@ class TextWriter:
 
         Args:
             token_id: the next token.
-            finish_reason: why the engine ended the sequence with it; None if the sequence goes on.
+            finish_reason: why the engine ended the sequence with it; None if the sequence continues.
         """
         self.num_tokens += 1
         if finish_reason is None and not self._has_stops:

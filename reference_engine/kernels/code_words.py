@@ -32,7 +32,7 @@ _CAPABILITY = 9  # has arithmetic on pairs of bfloat16 numbers
 
 
 def words_of_block(group: int) -> int | None:
-    """Words of a block whose slices lie in one group each; None if there is no such number."""
+    """Words of a block whose slices each belong to a single group; None if there is no such number."""
     return next((words for words in _BLOCK_WORDS if group % words == 0), None)
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 # A narrow tile gives enough programs for one row; many rows keep prompts from reading the weight too often.
 _TILE_ROWS, _TILE_OUTPUTS = 128, 64
 _TILE_INPUTS, _STAGES = 128, 4
-# Of float32, each element of which takes three products and twice the shared memory.
+# For float32, each element of which takes three products and twice the shared memory.
 _WIDE_TILE_INPUTS, _WIDE_STAGES = 32, 3
 _WARPS = 4
 _GROUP = 8  # tiles of rows whose programs are neighbours, so that they find tiles of the weight in the L2 cache

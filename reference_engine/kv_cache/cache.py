@@ -140,7 +140,7 @@ class KvCache:
         return blocks
 
     def is_swapped(self, request: Request) -> bool:
-        """Whether the computed tokens of a request lie in host memory."""
+        """Whether the computed tokens of a request are in host memory."""
         return self.blocks_of(request).swapped is not None
 
     def free_blocks(self) -> list[int]:

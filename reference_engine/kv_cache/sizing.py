@@ -1,4 +1,4 @@
-"""How many blocks each group of layers gets of a number of bytes."""
+"""Divides a number of bytes into blocks for each group of layers."""
 
 import dataclasses
 from collections.abc import Sequence

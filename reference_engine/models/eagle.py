@@ -6,7 +6,7 @@ At positions that the model has not computed yet, the layer's own output takes t
 
 A directory holds config.json and model.safetensors: `fc.weight`, `layers.0.*` with a `hidden_norm` besides Llama's two
 norms, `norm.weight`, `lm_head.weight`, and `embed_tokens.weight` unless it is the model's. `lm_head` may have rows for
-some tokens only: row i stands for token i + `d2t[i]`, and `t2d` says of each token whether it has one.
+some tokens only: row i stands for token i + `d2t[i]`, and `t2d` states for each token whether it has one.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from reference_engine.kernels.native import has_triton
 
 _DIVISION_ERROR = 1e-3
-"""Most by which quotients may miss whole numbers."""
+"""Largest deviation of quotients from whole numbers."""
 
 
 def has_coded_products(device: torch.device, outputs: int, group: int) -> bool:

@@ -15,9 +15,9 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """By the lower three bits of a code; the fourth is the sign."""
 
 _LARGEST_EXPONENT = 2
-"""Of an E2M1 number: 4 = 2^2."""
+"""Largest exponent of an E2M1 number: 4 = 2^2."""
 _BIAS = 127
-"""Of E8M0 exponents."""
+"""Bias of E8M0 exponents."""
 
 
 def quantised(weight: torch.Tensor) -> LookUpMatrix | None:

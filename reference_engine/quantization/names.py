@@ -7,7 +7,7 @@ IntegerName = Literal["int8", "int8-zp", "int4", "int4-zp"]
 MethodName = Literal[IntegerName, "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"]
 """Methods that need only the weight; see `methods`."""
 RoundingName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double"]
-"""Those among them whose matrices a checkpoint can store."""
+"""The methods whose matrices a checkpoint can store."""
 WrittenName = Literal[RoundingName, "gptq", "awq", "w8a8"]
 """Plus the methods that use activations; see `tools.quantisation_methods`."""
 GgufName = Literal[

@@ -1,6 +1,6 @@
 """Rows of scores, cut into blocks, so that most of a vocabulary is read once and never copied or sorted.
 
-The expensive passes run on the scores' own device, over all rows at once; their results are small and go on as NumPy.
+The expensive passes run on the scores' own device, over all rows at once; NumPy processes their small results.
 """
 
 from typing import Self

@@ -39,7 +39,7 @@ class StepCosts(msgspec.Struct, frozen=True):
 
 
 class _Slowness:
-    """How much longer steps take than their models alone."""
+    """Ratio of the times of steps to those of their models."""
 
     __slots__ = ("count", "ratio")
 
@@ -54,7 +54,7 @@ class _Slowness:
 
 
 class _Evidence:
-    """How many verified drafts were accepted; older ones count less."""
+    """Counts of verified and accepted drafts; older ones count less."""
 
     __slots__ = ("accepted", "verified")
 

@@ -1,9 +1,10 @@
 """Drafts from a smaller model, or from the model's own first layers.
 
-A smaller model's keys and values lie in a shadow of the cache: other tensors, the same block tables. Sharing, copies,
-swaps and preemption of blocks so apply to both. The shadow may lack tokens that were decoded without drafts; they are
-computed before the next draft. If such a block is found in the prefix cache, drafts may be worse, never the answer. The
-first layers of the model use the cache itself: they write the same entries for drafts as the verification.
+A smaller model's keys and values are stored in a shadow of the cache: other tensors, the same block tables. So sharing,
+copies, swaps and preemption of blocks apply to both. The shadow may lack tokens that were decoded without drafts; they
+are computed before the next draft. If such a block is found in the prefix cache, drafts may be worse, but the answer
+stays the same. The first layers of the model use the cache itself: they write the same entries for drafts as the
+verification.
 """
 
 from collections.abc import Iterable, Sequence

@@ -68,7 +68,7 @@ class Speculator:
             self._lengths.observe(Offer(name, self._contexts[name], len(chunk.drafts)), num_accepted)
 
     def observe_step(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """Records the duration of a step, unless it computed prompts too, which says nothing about decoding."""
+        """Records the duration of a step, unless it also computed prompts: then it is no measure of decoding."""
         if chunks and all(chunk.length == len(chunk.drafts) + 1 for chunk in chunks):
             self._lengths.observe_step([len(chunk.drafts) for chunk in chunks], seconds)
 

@@ -69,7 +69,7 @@ class LayerStream:
         return {name: self._tensor(f"{layer_prefix(index)}{name}") for name in self._layers[index].state_dict()}
 
     def layer(self, index: int, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 (a module)
-        """A layer with such weights, which may lie on any device."""
+        """A layer with the given weights, which may be on any device."""
         layer = copy.deepcopy(self._layers[index]).requires_grad_(False)
         weights = {name: tensor.to(self._device, self._dtype) for name, tensor in tensors.items()}
         layer.load_state_dict(weights, assign=True)

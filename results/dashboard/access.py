@@ -27,7 +27,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_PAGE_POLICY = "frame-ancestors 'none'"  # the page's own policy stands in the page
+_PAGE_POLICY = "frame-ancestors 'none'"  # the rest of its policy is in the page
 _DATA_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

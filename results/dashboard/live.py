@@ -46,7 +46,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """The trial under way.
+    """The trial in progress.
 
     Attributes:
         id: as in the manifest.
@@ -109,7 +109,7 @@ class LiveRuns:
 
 
 class _LiveRun:
-    """Incremental reader of one run: its log so far, and the trial under way."""
+    """Incremental reader of one run: its log so far, and the trial in progress."""
 
     def __init__(self) -> None:
         self._log = RunLog()
@@ -146,7 +146,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class _LiveTrial:
-    """Incremental reader of the logs of the trial under way."""
+    """Incremental reader of the logs of the trial in progress."""
 
     def __init__(self, trial_id: str) -> None:
         self.id = trial_id

@@ -38,7 +38,7 @@ class SpeculationRow(msgspec.Struct, frozen=True):
 
 
 class SpeculationView(msgspec.Struct, frozen=True):
-    """What engines with speculation reported; without rows, no engine had any.
+    """Reports of the engines with speculation; no rows if no engine had any.
 
     Attributes:
         columns: name and heading of the counts.
