@@ -1,9 +1,9 @@
 // y = x·Wᵀ + b for weights that stay in the blocks of a GGUF file, and such blocks as plain numbers.
 //
 // Some rows of W at a time are unpacked into the processor's cache and multiplied by all rows of x before the next
-// rows, so only blocks are read from memory. Activations are not rounded and sums are in float32. Weights are float32 with
-// float32 activations; with bfloat16 they are rounded to it if the processor has dot products of its pairs, as they are
-// when a file is dequantised at load.
+// rows, so only blocks are read from memory. Activations are not rounded and sums are in float32. Weights are float32
+// with float32 activations; with bfloat16 they are rounded to it if the processor has dot products of its pairs, as they
+// are when a file is dequantised at load.
 
 #include <algorithm>
 #include <vector>

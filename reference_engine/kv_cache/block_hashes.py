@@ -56,6 +56,6 @@ class BlockHashes:
 
     def copy(self) -> "BlockHashes":
         """A copy for a sequence that continues on its own from here."""
-        twin = copy.copy(self)
-        twin._hashes = list(self._hashes)  # noqa: SLF001 (of this class)
-        return twin
+        duplicate = copy.copy(self)
+        duplicate._hashes = list(self._hashes)  # noqa: SLF001 (of this class)
+        return duplicate

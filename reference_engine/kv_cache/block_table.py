@@ -151,12 +151,12 @@ class BlockTable:
 
     def fork(self) -> "BlockTable":
         """A second table over the same blocks; the first of the two to write into the last block gets a copy of it."""
-        twin = BlockTable(self._pool, self._visible)
+        fork = BlockTable(self._pool, self._visible)
         for block in self.held():
             self._pool.share(block)
-        twin.blocks.extend(self.blocks)
-        twin._num_cached, twin._num_out_of_window = self._num_cached, self._num_out_of_window
-        return twin
+        fork.blocks.extend(self.blocks)
+        fork._num_cached, fork._num_out_of_window = self._num_cached, self._num_out_of_window
+        return fork
 
     def clear(self) -> None:
         """Releases all blocks, the last first, so that it is evicted first: fewer sequences share it than a prefix."""

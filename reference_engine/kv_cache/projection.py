@@ -25,9 +25,9 @@ class FreeBlockProjection:
 
     def copy(self) -> Self:
         """An independent copy, for changes that may be dropped."""
-        twin = type(self)(self._cache)
-        twin._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
-        return twin
+        duplicate = type(self)(self._cache)
+        duplicate._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
+        return duplicate
 
     def reserve(self, hit: Hit) -> None:
         """Plans that a request starts with cached blocks."""
