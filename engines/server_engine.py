@@ -266,8 +266,8 @@ class ServerEngine:
         try:
             command = self.command()
         except NotInstalled as error:
-            what = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
-            raise NotInstalled(what) from error
+            message = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
+            raise NotInstalled(message) from error
         return command if self.setup.deployment.program else [Path(word).name for word in command]
 
 

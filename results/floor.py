@@ -80,9 +80,9 @@ def store_floors(root: Path, cells: Sequence[FloorCell]) -> Path:
         NotWritable: the folder cannot be written.
     """
     new = {cell.series for cell in cells}
-    kept = [cell for cell in stored_floors(root) if cell.series not in new]
+    stored = [cell for cell in stored_floors(root) if cell.series not in new]
     path = root / FLOOR_FILE
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(_File(_VERSION, [*kept, *cells])), indent=1) + b"\n")
+    write_atomic(path, msgspec.json.format(msgspec.json.encode(_File(_VERSION, [*stored, *cells])), indent=1) + b"\n")
     return path
 
 

@@ -313,8 +313,8 @@ class Run:
 
     def _cell(self, key: tuple[str, str, str]) -> Cell:
         planned = [plan for plan in self.manifest.trials if _cell_of(plan) == key]
-        done = [trial for trial in self.finished if _cell_of(trial.record) == key]
-        valid = [trial for trial in done if trial.record.verdict is Verdict.VALID]
+        finished = [trial for trial in self.finished if _cell_of(trial.record) == key]
+        valid = [trial for trial in finished if trial.record.verdict is Verdict.VALID]
         intervals: dict[str, Interval] = {}
         reasons: dict[str, str] = {}
         for name, metric in CATALOGUE.items():
@@ -323,10 +323,10 @@ class Run:
                 reasons[name] = reason
             elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
                 intervals[name] = interval
-        failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
-        requests = sum(trial.record.planned_requests for trial in done)
-        error = client_error.largest([e for trial in done if (e := trial.record.client_error) is not None])
-        checked = [trial.quality for trial in done]
+        failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
+        requests = sum(trial.record.planned_requests for trial in finished)
+        error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
+        checked = [trial.quality for trial in finished]
         quality = pooled(sample for record in checked if record for sample in record.samples)
         return Cell(
             *key,
@@ -336,7 +336,7 @@ class Run:
             intervals=intervals,
             reasons=reasons,
             client_error=error,
-            uncalibrated=_why_uncalibrated(done) if error is None else None,
+            uncalibrated=_why_uncalibrated(finished) if error is None else None,
             server=server_cell([trial.server for trial in valid]),
             quality=quality,
             unchecked=why_unchecked(checked) if quality is None else None,

@@ -57,20 +57,20 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 def work_of(measured: Sequence[RequestRecord]) -> Work:
     """Compute the work of a trial's measured requests; requests that the client cancelled do not count."""
     counted = [request for request in measured if request.outcome is not Outcome.CANCELLED]
-    done = [request for request in counted if request.outcome is Outcome.OK]
-    tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in done]
-    requested_tokens = [request.requested_output_tokens for request in done if request.requested_output_tokens]
-    is_known = bool(done) and len(requested_tokens) == len(done)
+    answered = [request for request in counted if request.outcome is Outcome.OK]
+    tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in answered]
+    requested_tokens = [request.requested_output_tokens for request in answered if request.requested_output_tokens]
+    is_known = bool(answered) and len(requested_tokens) == len(answered)
     amounts = (
         [count / requested for count, requested in zip(tokens, requested_tokens, strict=True)] if is_known else tokens
     )
     return Work(
         requests=len(counted),
-        ok=len(done),
+        ok=len(answered),
         output_tokens=sum(tokens),
         asked_tokens=sum(requested_tokens) if is_known else None,
-        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if done else [],
-        finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in done)),
+        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if answered else [],
+        finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in answered)),
     )
 
 

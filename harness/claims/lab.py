@@ -181,8 +181,8 @@ class RealLab:
         key = entry.folder, run
         if key not in self._measured:
             wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
-            same = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
-            self._measured[key] = next((folder for folder in same if _is_valid(folder)), None)
+            matching = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
+            self._measured[key] = next((folder for folder in matching if _is_valid(folder)), None)
         return self._measured[key]
 
     def _run(self, entry: Entry, run: str) -> Run:

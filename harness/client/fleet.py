@@ -169,9 +169,9 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, WirePool(sessions))
-            done = await self._from_workers(workers, _done)
+            replies = await self._from_workers(workers, _done)
         # After the block: collecting the logs measures the clocks again, and the result states those that the logs use.
-        return _merged(done, workers)
+        return _merged(replies, workers)
 
     async def steady(self, order: LoadOrder, plan: SteadyPlan, folder: TrialFolder) -> LoadResult:
         """Apply a steady load: ramp, window and tail; every exchange is then in ``folder``.
@@ -189,11 +189,11 @@ class Fleet:
             in_flight = [sum(readings) for readings in zip(*(reply.in_flight for reply in closed), strict=False)]
             abort = plan.is_saturated(in_flight) or not await self._all_answered(workers, order.timeout_s)
             await self._from_workers(workers, lambda host: host.send(Finish(abort)))
-            done = await self._from_workers(workers, _done)
+            replies = await self._from_workers(workers, _done)
             ends_ns = [
                 reply.end_ns - worker.host.clock.offset_ns for reply, worker in zip(closed, workers, strict=True)
             ]
-        return msgspec.structs.replace(_merged(done, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
+        return msgspec.structs.replace(_merged(replies, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
 
     @contextlib.asynccontextmanager
     async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
@@ -364,17 +364,17 @@ async def _stopped(host: WorkerHost) -> None:
                 pass
 
 
-def _merged(done: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
+def _merged(replies: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
     hosts = [worker.host for worker in workers]
     offsets_ns = [host.clock.offset_ns for host in hosts]
-    starts_ns = [(reply.start_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
-    ends_ns = [(reply.end_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
-    lags = [reply.loop_lag for reply in done if reply.loop_lag is not None]
+    starts_ns = [(reply.start_ns or 0) - offset_ns for reply, offset_ns in zip(replies, offsets_ns, strict=True)]
+    ends_ns = [(reply.end_ns or 0) - offset_ns for reply, offset_ns in zip(replies, offsets_ns, strict=True)]
+    lags = [reply.loop_lag for reply in replies if reply.loop_lag is not None]
     return LoadResult(
-        planned=sum(reply.planned for reply in done),
+        planned=sum(reply.planned for reply in replies),
         issue=Issue(min(starts_ns), min(ends_ns)),
         loop_lag=_worst(lags) if lags else None,
-        clients=[_client_record(reply, host) for reply, host in zip(done, hosts, strict=True)],
+        clients=[_client_record(reply, host) for reply, host in zip(replies, hosts, strict=True)],
     )
 
 

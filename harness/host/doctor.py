@@ -200,11 +200,11 @@ def _gpu_processes(subject: str, _: int, nvml: Any, handle: Any) -> Check:  # no
     others = [process for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if process.pid != os.getpid()]
     if not others:
         return _fine(subject, "none")
-    seen = ", ".join(
+    pids = ", ".join(
         f"pid {process.pid}" + (f" with {_gib(used)}" if (used := process.usedGpuMemory) else "") for process in others
     )
     effect = "they share the GPU's memory, power and time with the engine"
-    return _disturbs(subject, seen, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
+    return _disturbs(subject, pids, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
 
 
 def _power_limit(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401

@@ -127,7 +127,7 @@ class HeavyHitterAttention:
         layout, size = self._storage.layout, self._storage.block_size
         places = [_held(table[: -(-num_tokens // size)]) for table in tables]
         dead_everywhere = [torch.ones(len(held), dtype=torch.bool) for held in places]
-        kept: list[float] = []
+        shares: list[float] = []
         dead: list[float] = []
         whole = compact = 0
         for number, (layer, store) in enumerate(zip(layout.layers, self._stores, strict=True)):
@@ -137,7 +137,7 @@ class HeavyHitterAttention:
             held = torch.tensor([tables[group][place] for place in places[group]])
             written = (torch.tensor(places[group])[:, None] * size + torch.arange(size)) < num_tokens
             alive = (store.scores[held.to(store.scores.device)].cpu() >= 0) & written[:, :, None]
-            kept.append(int(alive.sum()) / (num_tokens * layer.num_kv_heads))
+            shares.append(int(alive.sum()) / (num_tokens * layer.num_kv_heads))
             is_dead = ~alive.flatten(1).any(dim=1)
             dead.append(int(is_dead.sum()) / len(held))
             dead_everywhere[group] &= is_dead
@@ -145,7 +145,7 @@ class HeavyHitterAttention:
             whole += len(held) * size * token_bytes
             compact += int(alive.sum()) * token_bytes // layer.num_kv_heads
         return Census(
-            kept_share=sum(kept) / len(kept),
+            kept_share=sum(shares) / len(shares),
             dead_in_layer_share=sum(dead) / len(dead),
             dead_blocks=tuple(int(dead.sum()) for dead in dead_everywhere),
             bytes=whole,

@@ -163,10 +163,10 @@ def _checked_taps(head: EagleConfig, model: ModelConfig, config: EngineConfig) -
         "a hidden size of": (head.layer.hidden_size, model.hidden_size),
         "a vocabulary of": (head.layer.vocab_size, model.vocab_size),
     }
-    for what, (expected, actual) in sizes.items():
+    for name, (expected, actual) in sizes.items():
         if expected != actual:
             raise ConfigError(
-                f"--speculation eagle: {config.speculation.split(':', 2)[2]} is for models with {what} {expected}, "
+                f"--speculation eagle: {config.speculation.split(':', 2)[2]} is for models with {name} {expected}, "
                 f"{config.model} has {actual}; give a head that was made for this model"
             )
     layers = default_taps(model.num_hidden_layers) if head.taps is None else head.taps

@@ -152,9 +152,9 @@ class _Workspace:
         heads, key_dim, value_dim, _ = model.cached_vectors
         queries = model.num_attention_heads * key_dim
         # Queries and keys are rotated into a copy, unless a kernel does it in place; the result has values' size.
-        kept = queries + heads * (key_dim + value_dim) + model.num_attention_heads * value_dim
+        held = queries + heads * (key_dim + value_dim) + model.num_attention_heads * value_dim
         rotated = 0 if self._loading.device.type == "cuda" else queries + heads * key_dim
-        return self._elements(3 * model.hidden_size + kept + rotated) + self._call(prefix, ("o_proj",), self._tokens)
+        return self._elements(3 * model.hidden_size + held + rotated) + self._call(prefix, ("o_proj",), self._tokens)
 
     def _feed_forward(self, layer: int) -> int:
         """Input, outputs of the attention and of the layer before, beside the residual stream, and the widest phase."""

@@ -306,8 +306,8 @@ class Engine:
             self._failure = error
             raise
         except BaseException as error:
-            what = f"a step was broken off ({type(error).__name__}); start the engine again"
-            self._failure = EngineUnavailableError(what)
+            message = f"a step was broken off ({type(error).__name__}); start the engine again"
+            self._failure = EngineUnavailableError(message)
             raise
 
     def _next_tokens(self, request: Request, new: Tokens, last_s: float, now_s: float) -> list[TokenOutput]:

@@ -99,9 +99,9 @@ class Words:
         def by_group(part: torch.Tensor) -> torch.Tensor:
             return pad(part.float().t(), (0, 0, 0, groups - part.shape[1])).contiguous()
 
-        kept = None if zeros is None else by_group(zeros)
-        has_whole_zeros = kept is None or torch.equal(kept, kept.round())
-        return cls(words.flatten(1), by_group(scales), kept, has_whole_zeros, bits, group, columns, table, look_up)
+        grouped = None if zeros is None else by_group(zeros)
+        has_whole_zeros = grouped is None or torch.equal(grouped, grouped.round())
+        return cls(words.flatten(1), by_group(scales), grouped, has_whole_zeros, bits, group, columns, table, look_up)
 
     @property
     def block_words(self) -> int:

@@ -192,8 +192,8 @@ class KvCache:
         longest = request.prompt_len + request.sampling.max_tokens - 1  # the last token is never fed back
         needs: list[int] = []
         for group in self.groups:
-            kept = _kept(group, request, end)
-            ahead = group.pool.blocks_for(min(kept + tokens, longest)) - group.pool.blocks_for(kept)
+            kept_tokens = _kept(group, request, end)
+            ahead = group.pool.blocks_for(min(kept_tokens + tokens, longest)) - group.pool.blocks_for(kept_tokens)
             needs.append(request.width * max(0, ahead))
         return tuple(needs)
 

@@ -28,8 +28,8 @@ def sampling_defaults(checkpoint: Path) -> SamplingDefaults:
     path = checkpoint / "generation_config.json"
     if not path.exists():
         return SamplingDefaults()
-    given = {name: value for name, value in read_json(path).items() if value is not None}
+    values = {name: value for name, value in read_json(path).items() if value is not None}
     try:
-        return msgspec.convert(given, SamplingDefaults)
+        return msgspec.convert(values, SamplingDefaults)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: {error}; correct it or use --generation-config none") from error

@@ -211,14 +211,14 @@ class StreamedLinear:
 
 def tensors_of(part: object) -> list[torch.Tensor]:
     """All tensors that an object of this package holds, at any depth, each once."""
-    seen: dict[int, object] = {}
+    visited: dict[int, object] = {}
     queue = [part]
     while queue:
         part = queue.pop()
-        if id(part) not in seen:
-            seen[id(part)] = part
+        if id(part) not in visited:
+            visited[id(part)] = part
             queue.extend(reversed(_parts(part)))
-    return [part for part in seen.values() if isinstance(part, torch.Tensor)]
+    return [part for part in visited.values() if isinstance(part, torch.Tensor)]
 
 
 def _parts(part: object) -> list[object]:

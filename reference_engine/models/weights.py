@@ -110,12 +110,12 @@ class Weights:
     def rows(self, prefix: str, part: str, *, has_bias: bool = False) -> Linear:
         """A matrix with only this rank's inputs: the sum over ranks is its output."""
         name, is_added_here = f"{prefix}{part}.weight", has_bias and self.ranks.rank == 0
-        kept = self._kept(name)
+        matrix = self._kept(name)
         weight: Matrix | None = None
-        if kept is not None:
-            columns = span(kept.shape[1], self.ranks)
-            if columns.start % kept.column_unit == 0 == columns.stop % kept.column_unit:
-                weight = self._placed(kept if self.ranks.size == 1 else kept.columns(columns.start, columns.stop))
+        if matrix is not None:
+            columns = span(matrix.shape[1], self.ranks)
+            if columns.start % matrix.column_unit == 0 == columns.stop % matrix.column_unit:
+                weight = self._placed(matrix if self.ranks.size == 1 else matrix.columns(columns.start, columns.stop))
         if weight is None:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
@@ -153,17 +153,17 @@ class Weights:
             whole = self._get(f"{prefix}{part}.{kind}")
             return whole[cut(whole.shape[0], i)].to(self.device).to(self.dtype)
 
-        kept = [self._kept(f"{prefix}{part}.weight") for part in parts]
+        matrices = [self._kept(f"{prefix}{part}.weight") for part in parts]
         biases = [plain(part, i, "bias") for i, part in enumerate(parts)] if has_bias else []
         bias = self._counted(torch.cat(biases)) if biases else None
-        if all(matrix is None for matrix in kept):
+        if all(matrix is None for matrix in matrices):
             weight = torch.cat([plain(part, i, "weight") for i, part in enumerate(parts)])
             return self._offered(make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant))
         weights = [
             self._copy(plain(part, i, "weight"))
             if matrix is None
             else self._placed(matrix if self.ranks.size == 1 else matrix.rows(cut(matrix.shape[0], i)))
-            for i, (part, matrix) in enumerate(zip(parts, kept, strict=True))
+            for i, (part, matrix) in enumerate(zip(parts, matrices, strict=True))
         ]
         return self._offered(make_joined(weights, bias, batch_invariant=self._batch_invariant))
 

@@ -123,8 +123,8 @@ def _read(pipe: Connection) -> bytes | None:
         return None
 
 
-def _lost(what: list[str]) -> EngineUnavailableError:
-    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(what)}; start the engine again")
+def _lost(failures: list[str]) -> EngineUnavailableError:
+    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(failures)}; start the engine again")
 
 
 def _watch(pipes: list[Connection], is_closing: threading.Event, on_exit: Callable[[], None]) -> None:

@@ -161,8 +161,8 @@ def _tensor(tensors: Mapping[str, torch.Tensor], name: str, elements: int | None
     return stored
 
 
-def _damaged(name: str, what: str) -> CheckpointError:
-    return CheckpointError(f"tensor {name} has {what}: it is damaged, fetch the checkpoint again")
+def _damaged(name: str, problem: str) -> CheckpointError:
+    return CheckpointError(f"tensor {name} has {problem}: it is damaged, fetch the checkpoint again")
 
 
 def _dtype(state: _State, name: str) -> torch.dtype:

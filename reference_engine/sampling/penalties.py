@@ -25,19 +25,19 @@ def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[
     rows = [row for row, request in enumerate(requests) if request.sampling.has_penalties]
     if not rows:
         return
-    seen = [_history(requests[row], histories) for row in rows]
-    lengths = [len(history.tokens) for history in seen]
+    penalised = [_history(requests[row], histories) for row in rows]
+    lengths = [len(history.tokens) for history in penalised]
     starts = np.repeat(np.array(rows, np.int64) * scores.shape[1], lengths)
     settings = [
         (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
         for sampling in (requests[row].sampling for row in rows)
     ]
     repetition, presence, frequency = np.repeat(np.array(settings, np.float32), lengths, axis=0).T
-    counts = np.concatenate([history.counts for history in seen])
+    counts = np.concatenate([history.counts for history in penalised])
     fixed = frequency * counts + presence * (counts > 0)
 
     flat, device = scores.view(-1), scores.device
-    places = torch.from_numpy(starts + np.concatenate([history.tokens for history in seen])).to(device)
+    places = torch.from_numpy(starts + np.concatenate([history.tokens for history in penalised])).to(device)
     factor = torch.from_numpy(repetition.copy()).to(device)
     values = flat[places]
     flat[places] = torch.where(values > 0, values / factor, values * factor) - torch.from_numpy(fixed).to(device)

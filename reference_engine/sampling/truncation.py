@@ -40,8 +40,8 @@ def draw_truncated(
     weights[weights < min_ps[:, None]] = 0.0
     cumulative = weights.cumsum(axis=-1)
     sums = np.where(sums > 0, sums, cumulative[:, -1])
-    kept = (cumulative - weights < (top_ps * sums)[:, None]) & (weights > 0)
-    last = np.maximum(kept.sum(axis=-1) - 1, 0)  # weights fall, so the kept ones come first
+    is_kept = (cumulative - weights < (top_ps * sums)[:, None]) & (weights > 0)
+    last = np.maximum(is_kept.sum(axis=-1) - 1, 0)  # weights fall, so the kept ones come first
     rows = np.arange(len(params))
     index = (cumulative <= (cumulative[rows, last] * uniforms)[:, None]).sum(axis=-1)
     # If everything is forbidden nothing is ranked, and any token will do.

@@ -214,8 +214,8 @@ class Draft:
             candidate = candidates[-chosen]
             seats += candidate.width
             room = [have + own for have, own in zip(room, self._would_free(candidate, projection), strict=True)]
-        kept = candidates[: len(candidates) - chosen]
-        if not all_paused and not self._leaves_headroom(need, room, kept, projection):
+        unpreempted = candidates[: len(candidates) - chosen]
+        if not all_paused and not self._leaves_headroom(need, room, unpreempted, projection):
             return False
         if hit is not None:
             self._projection.reserve(hit)

@@ -61,9 +61,9 @@ class _Evidence:
     def __init__(self) -> None:
         self.accepted = self.verified = 0.0
 
-    def add(self, accepted: int, verified: int, kept: float) -> None:
-        self.accepted = self.accepted * kept + accepted
-        self.verified = self.verified * kept + verified
+    def add(self, accepted: int, verified: int, share: float) -> None:
+        self.accepted = self.accepted * share + accepted
+        self.verified = self.verified * share + verified
 
     def fade(self) -> None:
         self.accepted *= _KEPT_IDLE

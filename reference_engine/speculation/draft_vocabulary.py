@@ -118,16 +118,16 @@ def read_draft_vocabulary(checkpoint: Checkpoint) -> DraftVocabulary | None:
         vocabulary = msgspec.convert(read_json(file), DraftVocabulary)
     except msgspec.ValidationError as error:
         raise _unusable(file, str(error)) from error
-    kept, size = vocabulary.kept_token_ids, checkpoint.config.vocab_size
+    kept_ids, size = vocabulary.kept_token_ids, checkpoint.config.vocab_size
     if vocabulary.vocab_size != size:
         raise _unusable(file, f"it is of a vocabulary of {vocabulary.vocab_size} tokens, the model's has {size}")
     if vocabulary.tokenizer_sha256 != vocabulary_sha256(checkpoint.tokenizer):
         raise _unusable(file, "it is of another tokenizer than the model's")
-    if not kept:
+    if not kept_ids:
         raise _unusable(file, "it keeps no token")
-    if any(first >= second for first, second in itertools.pairwise(kept)):
+    if any(first >= second for first, second in itertools.pairwise(kept_ids)):
         raise _unusable(file, "its kept_token_ids do not increase")
-    if kept[0] < 0 or kept[-1] >= size:
+    if kept_ids[0] < 0 or kept_ids[-1] >= size:
         raise _unusable(file, f"its kept_token_ids are not all between 0 and {size - 1}")
     return vocabulary
 

@@ -180,16 +180,16 @@ class Scorer:
         for start, logits in cache.logits(self._model_for(len(tokens)), tokens[:-1], _SCORE_STEP_TOKENS, first):
             yield from self._compared(logits.float(), tokens[start + 1 : start + 1 + len(logits)])
 
-    def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:
+    def _compared(self, logits: torch.Tensor, tokens: torch.Tensor) -> list[_Position]:
         """Compare logits [rows, vocab_size] with the answer's tokens [rows]."""
         logits = logits.log_softmax(dim=-1)
-        logprobs = logits.gather(1, taken[:, None])[:, 0]
+        logprobs = logits.gather(1, tokens[:, None])[:, 0]
         anything, _ = logits.max(dim=-1)
         anything_token = logits.argmax(dim=-1)
         if self._stops:
             logits[:, self._stops] = float("-inf")
         no_stop, _ = logits.max(dim=-1)
-        ended = torch.isin(taken, self._tensor(self._stops))
+        ended = torch.isin(tokens, self._tensor(self._stops))
         expected = torch.where(ended, anything_token, logits.argmax(dim=-1))
         regret = torch.where(ended, anything, no_stop) - logprobs
         return [_Position(*row) for row in zip(expected.tolist(), regret.tolist(), logprobs.tolist(), strict=True)]

@@ -167,8 +167,8 @@ def frequent_tokens(text: Sequence[Exchange], count: int, vocab_size: int) -> to
     """The most frequent tokens of the answers, int64 [count], ascending; None if `count` means all."""
     if count in (0, vocab_size):
         return None
-    seen = Counter(token for exchange in text for token in exchange.answer)
-    return torch.tensor(most_frequent(seen, count, vocab_size))
+    frequencies = Counter(token for exchange in text for token in exchange.answer)
+    return torch.tensor(most_frequent(frequencies, count, vocab_size))
 
 
 def new_head(teacher: Any, config: EagleConfig, tokens: torch.Tensor | None, seed: int) -> TrainableHead:  # noqa: ANN401
@@ -218,15 +218,15 @@ class HeadLesson:
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeadHeldOut:
         """See `Lesson.evaluate`."""
-        total, same, counts = 0.0, [0] * self._places, [0] * self._places
+        total, matches, counts = 0.0, [0] * self._places, [0] * self._places
         for exchange in held_out:
             for place, (wanted, expected, mass, logits) in enumerate(self._compared([exchange])):
                 if place == 0:
                     total += float((mass * divergences(expected, logits, "forward-kl")).sum())
                 drafted = logits.argmax(-1) if self._tokens is None else self._tokens[logits.argmax(-1)]
-                same[place] += int((drafted == wanted).sum())
+                matches[place] += int((drafted == wanted).sum())
                 counts[place] += len(drafted)
-        shares = tuple(right / count if count else math.nan for right, count in zip(same, counts, strict=True))
+        shares = tuple(right / count if count else math.nan for right, count in zip(matches, counts, strict=True))
         return HeadHeldOut(total / max(1, counts[0]), shares[0], shares)
 
     def _compared(
@@ -244,15 +244,15 @@ class HeadLesson:
             whole = self._teacher.lm_head(last[is_wanted]).float()
             embedded = self._teacher.get_input_embeddings()(ids)
             likeliest = whole.argmax(-1)
-            kept = whole if self._tokens is None else whole[:, self._tokens]
-            mass = (kept.logsumexp(-1) - whole.logsumexp(-1)).exp()
+            proposable = whole if self._tokens is None else whole[:, self._tokens]
+            mass = (proposable.logsumexp(-1) - whole.logsumexp(-1)).exp()
         row_of = torch.zeros_like(ids).masked_scatter_(is_wanted, torch.arange(len(whole), device=ids.device))
         for place, outputs in enumerate(self.student(states, embedded, self._places)):
             first = place + 1  # the chain at i drafts what follows token i + place + 1
             is_here = is_wanted[:, first:]
             rows = row_of[:, first:][is_here]
             logits = self.student.lm_head(outputs[:, : is_here.shape[1]][is_here])
-            yield likeliest[rows], kept[rows], mass[rows], logits
+            yield likeliest[rows], proposable[rows], mass[rows], logits
 
     def _observed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's hidden states at the head's depths, and its last ones after the final norm."""

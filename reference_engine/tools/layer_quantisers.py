@@ -154,11 +154,11 @@ def _scaled(
     """Scales neighbours in place; returns the matrices' new inputs."""
     scaled = dict(activations)
     for source, targets in neighbours.items():
-        made, taken = tensors[f"{source}.weight"], [tensors[f"{name}.weight"] for name in targets]
-        if made.shape[0] != taken[0].shape[1]:
+        source_weight, target_weights = tensors[f"{source}.weight"], [tensors[f"{name}.weight"] for name in targets]
+        if source_weight.shape[0] != target_weights[0].shape[1]:
             continue  # with grouped queries an output of v is the input of several heads
-        scale = scales_of(taken, activations[targets[0]])
-        for name, weight in zip(targets, taken, strict=True):
+        scale = scales_of(target_weights, activations[targets[0]])
+        for name, weight in zip(targets, target_weights, strict=True):
             tensors[f"{name}.weight"] = (weight * scale).to(weight.dtype)
             scaled[name] = activations[name].scaled(scale)
         for kind in ("weight", "bias"):

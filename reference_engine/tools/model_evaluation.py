@@ -170,9 +170,9 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     tokens_sha256 = hashlib.sha256(msgspec.json.encode([piece.ids for piece in pieces])).hexdigest()
     if config.tokens_only:
-        given = config.model
+        settings = config.model
         lengths = len(pieces), len(questions)
-        yield Header(given.dtype, given.kv_cache_dtype, given.device, sha256, tokens_sha256, *lengths)
+        yield Header(settings.dtype, settings.kv_cache_dtype, settings.device, sha256, tokens_sha256, *lengths)
         yield from (PieceTokensLine(piece.ids, piece.first) for piece in pieces)
         yield from (_question_tokens(question) for question in questions)
         return
@@ -217,8 +217,8 @@ def _check_tokenizer(
 def _compared(model: PerplexityMeter, reference: PerplexityMeter, piece: TokenSequence) -> PieceLine:
     tokens, nats, reference_nats, kl_nats, matches, near_ties, hits = 0, 0.0, 0.0, 0.0, 0, 0, 0
     steps = zip(model.logits(piece.ids, piece.first), reference.logits(piece.ids, piece.first), strict=True)
-    for (start, ours), (_, theirs) in steps:
-        q, p = ours.float().log_softmax(dim=-1), theirs.float().log_softmax(dim=-1)
+    for (start, logits), (_, reference_logits) in steps:
+        q, p = logits.float().log_softmax(dim=-1), reference_logits.float().log_softmax(dim=-1)
         rows = len(q)
         successors = torch.tensor(piece.ids[start + 1 : start + 1 + rows], device=q.device)[:, None]
         best, _ = p.max(dim=-1, keepdim=True)

@@ -172,13 +172,13 @@ class NextTokens:
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
         """See `Lesson.evaluate`."""
-        total, same, count = 0.0, 0, 0
+        total, matches, count = 0.0, 0, 0
         for exchange in held_out:
             expected, drafted = logits_of(self._teacher, [exchange]), logits_of(self.student, [exchange])
             total += float(divergences(expected, drafted, "forward-kl").sum())
-            same += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
+            matches += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
             count += exchange.answer_len
-        return HeldOut(total / count, same / count)
+        return HeldOut(total / count, matches / count)
 
 
 class Trainer:

@@ -180,8 +180,8 @@ class TrainingRun:
         self._note(loss, rate, held_out)
         if is_due:
             trainer.save(self._state)
-        shown = "" if held_out is None else f", {text_of(held_out)}"
-        self._progress.advance(trainer.step, f", loss {loss:.4f}{shown}, {rate:,.0f} tokens/s", is_due=bool(shown))
+        suffix = "" if held_out is None else f", {text_of(held_out)}"
+        self._progress.advance(trainer.step, f", loss {loss:.4f}{suffix}, {rate:,.0f} tokens/s", is_due=bool(suffix))
 
     def _note(self, loss: float | None, rate: float | None, held_out: HeldOut | None) -> None:
         measured = {"held_out_kl": None, "acceptance": None} if held_out is None else held_out.record()

@@ -56,8 +56,8 @@ def begin(work: Path, settings: Mapping[str, Any], free: Collection[str] = ()) -
     for name, value in settings.items():
         if name in free or earlier.get(name) == value:
             continue
-        what = f"another {name}" if name in _FILES else f"{flag(name)} {earlier.get(name)}, not {value}"
-        raise ConfigError(f"{work.parent} holds unfinished work with {what}; give the same, or another --out")
+        difference = f"another {name}" if name in _FILES else f"{flag(name)} {earlier.get(name)}, not {value}"
+        raise ConfigError(f"{work.parent} holds unfinished work with {difference}; give the same, or another --out")
 
 
 def digest(checkpoint: Path) -> str:

@@ -84,10 +84,10 @@ def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always:
 
 def coverage_text(vocabulary: DraftVocabulary, texts: Iterable[Sequence[int]]) -> str:
     """Share of some texts that the kept tokens cover, as text: no larger share of drafts can be right."""
-    kept = frozenset(vocabulary.kept_token_ids)
-    is_kept = [token in kept for text in texts for token in text]
+    kept_ids = frozenset(vocabulary.kept_token_ids)
+    is_kept = [token in kept_ids for text in texts for token in text]
     share = sum(is_kept) / max(1, len(is_kept))
-    return f"{len(kept):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
+    return f"{len(kept_ids):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
 
 
 def write_draft_vocabulary(folder: Path, vocabulary: DraftVocabulary) -> None:

@@ -141,7 +141,7 @@ def _shows(request: web.Request, token: str) -> bool:
         request.cookies.get(COOKIE),
         request.headers.get("Authorization", "").removeprefix("Bearer "),
     )
-    return any(hmac.compare_digest(shown.encode(), token.encode()) for shown in tokens if shown)
+    return any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in tokens if candidate)
 
 
 def _dress(response: web.StreamResponse) -> None:

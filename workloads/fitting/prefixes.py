@@ -53,10 +53,10 @@ class Bound:
 
     def _leading(self, names: Sequence[Hashable]) -> int:
         """Number of leading blocks that are known. A prefix shared with the previous prompt is not looked up again."""
-        same = _common(self._last, names)
-        chain = self._chain[:same]
-        link, is_known, hits = chain[-1] if chain else 0, True, same
-        for name in names[same:]:
+        num_common = _common(self._last, names)
+        chain = self._chain[:num_common]
+        link, is_known, hits = chain[-1] if chain else 0, True, num_common
+        for name in names[num_common:]:
             link = hash((link, name))
             is_known = is_known and link in self._known
             hits += is_known

@@ -78,8 +78,8 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if cut:
                 active.append(_Active(client, cut))
         if not active:
-            what = f"has no requests from {self.start_s:g} s on for {end_s - self.start_s:g} s; it was recorded for"
-            raise bad(self.path, None, f"{what} {recorded_s:g} s; change start_s or duration_s")
+            problem = f"has no requests from {self.start_s:g} s on for {end_s - self.start_s:g} s; it was recorded for"
+            raise bad(self.path, None, f"{problem} {recorded_s:g} s; change start_s or duration_s")
         return sorted(active, key=lambda client: -client.requests)
 
     def _arrivals(self, i: int, active: "_Active", seed: Seed) -> Iterator[tuple[float, int]]:

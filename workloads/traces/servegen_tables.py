@@ -99,8 +99,8 @@ def clients(path: str) -> list[Client]:
     """
     folder = Path(path)
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise bad(path, None, f"{what}; give a folder of chunk-*-trace.csv and chunk-*-dataset.json")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise bad(path, None, f"{problem}; give a folder of chunk-*-trace.csv and chunk-*-dataset.json")
     by_name = dict[str, Client]()
     for trace in sorted(folder.iterdir()):
         if match := _TRACE.fullmatch(trace.name):

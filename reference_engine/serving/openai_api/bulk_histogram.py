@@ -50,10 +50,10 @@ class BulkHistogram(Collector):
         """Part of `Collector`."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
         buckets: list[tuple[str, float]] = []
-        seen = 0
+        cumulative = 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
-            seen += count
-            buckets.append((floatToGoString(bound), seen))
+            cumulative += count
+            buckets.append((floatToGoString(bound), cumulative))
         family.add_metric(list(self._labels.values()), buckets, self._sum)
         family.add_sample(f"{self._name}_created", self._labels, self._created_s)
         yield family

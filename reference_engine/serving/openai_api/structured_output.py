@@ -39,10 +39,10 @@ async def grammar_of(fields: GenerationFields, grammars: Grammars) -> str | None
     Raises:
         RequestError: 400, naming the field and its error.
     """
-    for param, compile_it, what in wishes_of(fields):
+    for param, compile_it, wish in wishes_of(fields):
         try:
             # Usually milliseconds, but a schema can be large; the library releases the interpreter lock.
-            return await asyncio.to_thread(compile_it, grammars, what)
+            return await asyncio.to_thread(compile_it, grammars, wish)
         except RequestError as error:
             raise RequestError(str(error), param=param) from error
     return None

@@ -74,7 +74,7 @@ def no_gpu(run: Run) -> str:
 def trial_rows(run: Run) -> list[TrialRow]:
     """Finished trials in order of execution, then unfinished ones."""
     engines = engines_of(run)
-    done = [
+    finished = [
         _row(trial, engines, run.torn.get(trial.record.id, []))
         for trial in sorted(run.finished, key=lambda trial: trial.record.order)
     ]
@@ -98,7 +98,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
         )
         for plan in run.unfinished
     ]
-    return done + rest
+    return finished + rest
 
 
 def timelines(run: Run) -> list[Timeline]:
