@@ -151,7 +151,7 @@ class SupportsStepLog(Protocol):
     recording_options: ClassVar[Mapping[str, Any]]
 
     async def start_step_log(self, server: Server) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
             StepLogMissing: the server does not record, with the reason.
@@ -193,7 +193,7 @@ class SupportsKernels(Protocol):
     """An engine that records its kernels by torch's profiler, on request."""
 
     async def start_kernels(self, server: Server) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
             StepLogMissing: the server does not record, with the reason.

@@ -32,7 +32,7 @@ class Ssh(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """Another host, on which ``ssh HOST true`` works without a prompt."""
 
     host: str
-    """As ``ssh`` takes it: ``user@host`` or an entry of ~/.ssh/config."""
+    """Host for ``ssh``: ``user@host`` or an entry of ~/.ssh/config."""
     command: list[str] = []
     """Command that starts the engine there, before its flags; the default is the adapter's program."""
     args: list[str] = []
@@ -76,11 +76,11 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         """All values that must never be written or shown."""
         parts = urllib.parse.urlsplit(self.url or "")
         user = parts.username if parts.username and not parts.password else None
-        asked = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
-        of_url = [spelt for text in (user, parts.password) if text for spelt in (text, urllib.parse.unquote(text))]
+        query_values = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
+        of_url = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
         named = [value for name, value in self.env.items() if names_secret(name)]
         inherited = [os.environ.get(name, "") for name in (self.api_key_env, *self.inherit) if name]
-        return [*of_url, *asked, *named, *self.headers.values(), *inherited]
+        return [*of_url, *query_values, *named, *self.headers.values(), *inherited]
 
     def gpus(self, environ: Mapping[str, str]) -> str | None:
         """GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None for all, "" for none.
@@ -101,13 +101,13 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         own = ("environment", "program", "args", "env", "inherit", "port")
         launching = [name for name in own if getattr(self, name)]
         flags = (word for word in self.args if word.startswith("-"))
-        spoken = next((word for word in flags if names_secret(_name(word))), "")
-        told = _variable_with_secret(self.container.args) if self.container else None
+        secret_flag = next((word for word in flags if names_secret(_name(word))), "")
+        exposed = _variable_with_secret(self.container.args) if self.container else None
         checks = (
             (len(ways) < 2, f"an engine has only one of {' and '.join(ways)}"),
             (self.url is None or not launching, f"{', '.join(launching)} cannot be set of an engine that runs already"),
-            (not spoken, f"args: {_name(spoken)} would show its value in the process list; give it in env"),
-            (not told, f"container.args: {told} would show its value in the process list; give it in env"),
+            (not secret_flag, f"args: {_name(secret_flag)} would show its value in the process list; give it in env"),
+            (not exposed, f"container.args: {exposed} would show its value in the process list; give it in env"),
             (self.container is None or not (self.environment or self.program),
              "environment and program belong to a process of this machine; set container.command"),
             (self.ssh is None or not self.environment, "environment belongs to this machine; set ssh.command"),
@@ -131,11 +131,11 @@ def _is_host(name: str) -> bool:
 def is_here(host: str) -> bool:
     """Whether a host name resolves to this machine."""
     try:
-        found = {str(told[4][0]) for told in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):  # the second of what can be no name
+        resolved = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):  # UnicodeError: not a valid host name
         return False
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
-    return any(address in own or ipaddress.ip_address(address).is_loopback for address in found)
+    return any(address in own or ipaddress.ip_address(address).is_loopback for address in resolved)
 
 
 def _name(word: str) -> str:
@@ -146,8 +146,8 @@ def _variable_with_secret(args: Sequence[str]) -> str | None:
     """Name of a secret variable that arguments of ``docker run`` set, or None."""
     words = [*args, ""]
     for flag, following in itertools.pairwise(words):
-        given = following if flag in {"-e", "--env"} else flag.removeprefix("--env=").removeprefix("-e")
-        name, is_set, _ = given.partition("=")
+        assignment = following if flag in {"-e", "--env"} else flag.removeprefix("--env=").removeprefix("-e")
+        name, is_set, _ = assignment.partition("=")
         if is_set and flag.startswith(("-e", "--env")) and names_secret(name):
             return name
     return None

@@ -106,8 +106,8 @@ class _Needs(msgspec.Struct, frozen=True):
 def _command(adapter: str) -> tuple[Sequence[str], Exception | None]:
     """The command that a run would use, or the error; an adapter without ``command`` has neither."""
     try:
-        made = engine(adapter, Model("doctor", "/"), {})
-        return (made.command() if isinstance(made, ServerEngine) else ()), None
+        instance = engine(adapter, Model("doctor", "/"), {})
+        return (instance.command() if isinstance(instance, ServerEngine) else ()), None
     except Exception as error:  # noqa: BLE001  (adapters of other packages can raise anything)
         return (), error
 
@@ -170,12 +170,12 @@ def _version(environment: Environment | None, needs: _Needs) -> str | None:
 
 def _notes(recipe: str | None, *, installed: bool, to_install: bool) -> list[str]:
     """Remarks on a recipe: before its installation, or if the installed versions are outdated."""
-    known = RECIPES.get(recipe or "")
-    if known is None:
+    recipe_entry = RECIPES.get(recipe or "")
+    if recipe_entry is None:
         return []
-    if installed and not is_current(known):
-        return [f"outdated; renew it with: bakeoff engines install {known.name}"]
-    return [known.note] if known.note and to_install and not installed else []
+    if installed and not is_current(recipe_entry):
+        return [f"outdated; renew it with: bakeoff engines install {recipe_entry.name}"]
+    return [recipe_entry.note] if recipe_entry.note and to_install and not installed else []
 
 
 def _error_text(refusal: Exception) -> str:

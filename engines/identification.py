@@ -27,7 +27,7 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def identify(deployment: Deployment, adapter: str | None = None) -> Identity:
-    """Ask a server what it is.
+    """Ask a server for its engine and model.
 
     Args:
         deployment: its URL and credentials.

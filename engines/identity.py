@@ -36,7 +36,7 @@ class ListedModel(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-def field_of(pages: Pages, path: str, *keys: str) -> Any:  # noqa: ANN401  (whatever the server says)
+def field_of(pages: Pages, path: str, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
     """Value under nested keys of a page; None if missing."""
     value = pages.get(path)
     for key in keys:

@@ -114,7 +114,7 @@ async def launched(launch: Launch, log: Path, access: Access = Access()) -> Asyn
         yield server
     finally:
         if watcher:
-            watcher.cancel()  # from here on the end of the process is intended
+            watcher.cancel()  # the process ends on purpose from here on
         await _stop(process, launch)
         if (
             process.returncode is not None and process.returncode < 0
@@ -143,9 +143,9 @@ async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asynci
     return process
 
 
-def _secrets_line(given: Sequence[str]) -> bytes:
+def _secrets_line(values: Sequence[str]) -> bytes:
     """Secrets that the guard must mask in the log: known secrets given to the engine; empty if there are none."""
-    text = "\0".join(given)
+    text = "\0".join(values)
     lines = {line for secret in known() if secret in text for line in secret.splitlines()}
     secrets = sorted((line for line in lines if len(line) >= LEAST_CHARS), key=len, reverse=True)
     return "\0".join([MASK, *secrets]).encode(errors="surrogateescape") + b"\n" if secrets else b""
@@ -164,7 +164,7 @@ async def _engine_pid(process: asyncio.subprocess.Process, launch: Launch, log: 
 
 
 def _finish_for_guard(launch: Launch, log: Path, mark: str, session: int | None) -> None:
-    """Kill what the engine left and run the clean-up."""
+    """Kill the engine's remaining processes and run the clean-up."""
     kill_remains(mark, session)
     if launch.cleanup:
         with log.open("ab") as output:
@@ -249,6 +249,6 @@ def _not_started(server: Server) -> EngineDied:
     if status < 0 or isinstance(died, OutOfMemory):
         assert died is not None
         return died
-    said = [line.strip() for line in server.log_tail() if line.strip()]
-    reason = said[-1] if said else f"no output in {server.log}"
+    lines = [line.strip() for line in server.log_tail() if line.strip()]
+    reason = lines[-1] if lines else f"no output in {server.log}"
     return EngineDied(f"it did not start ({status_text(status)}): {reason}", [] if status == 2 else server.log_tail())

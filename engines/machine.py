@@ -79,14 +79,14 @@ def runtime(name: str, which: Callable[[str], str | None] = shutil.which) -> Run
     field = "{{.Server.Version}}" if name == "docker" else "{{.Client.Version}}"
     argv = [name, "version", "--format", field]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=False)
+        process = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Runtime(name, reason=f"it does not answer ({type(error).__name__})")
-    said = done.stdout.strip()
-    if done.returncode != 0 or not said:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    version = process.stdout.strip()
+    if process.returncode != 0 or not version:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
         return Runtime(name, reason=lines[-1] if lines else "it does not answer")
-    return Runtime(name, said)
+    return Runtime(name, version)
 
 
 def _text(value: str | bytes) -> str:

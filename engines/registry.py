@@ -57,11 +57,11 @@ def known_adapters(names: Sequence[str]) -> Sequence[str]:
     Raises:
         UnknownEngine: no adapter has one of the names; the message suggests the nearest.
     """
-    known = adapter_names()
+    known_names = adapter_names()
     for name in names:
-        if name not in known:
+        if name not in known_names:
             raise _unknown(name)
-    return names or known
+    return names or known_names
 
 
 def _unknown(name: str) -> UnknownEngine:

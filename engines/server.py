@@ -61,11 +61,11 @@ class Server:
 
     def out_of_memory(self) -> OutOfMemory | None:
         """The error to raise if the engine ran out of memory, according to its log or the kernel; else None."""
-        said = memory.error_line(self.log_tail(_CAUSE_LINES)) if self.exit_status else None
+        error_line = memory.error_line(self.log_tail(_CAUSE_LINES)) if self.exit_status else None
         by_kernel = self.starved and self.exit_status == _KILLED
-        if not (said or by_kernel):
+        if not (error_line or by_kernel):
             return None
-        reason = said or "killed by the kernel"
+        reason = error_line or "killed by the kernel"
         how = status_text(self.exit_status or 0)
         return OutOfMemory(f"the engine ran out of memory ({how}): {reason}; {memory.REMEDY}", self.log_tail())
 
@@ -96,5 +96,5 @@ class Server:
 
 
 def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
-    """A server that somebody else runs."""
+    """A running server that was not launched here."""
     return Server(base_url, access)

@@ -255,10 +255,10 @@ class ServerEngine:
             return _in_container(container, [*command, *flags], port, tuple(env), model)
         if deployment.ssh:
             remote = deployment.ssh
-            there = secrets.choice(_REMOTE_PORTS)
-            flags = [*self.arguments("127.0.0.1", there, remote.model_path or model), *own]
+            remote_port = secrets.choice(_REMOTE_PORTS)
+            flags = [*self.arguments("127.0.0.1", remote_port, remote.model_path or model), *own]
             words = [*(remote.command or self._command_there()), *flags]
-            return _over_ssh(remote, words, f"127.0.0.1:{port}:127.0.0.1:{there}", env), []
+            return _over_ssh(remote, words, f"127.0.0.1:{port}:127.0.0.1:{remote_port}", env), []
         return [*self.command(), *self.arguments("127.0.0.1", port, model), *own], []
 
     def _command_there(self) -> Sequence[str]:
@@ -266,8 +266,8 @@ class ServerEngine:
         try:
             command = self.command()
         except NotInstalled as error:
-            what = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
-            raise NotInstalled(what) from error
+            message = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
+            raise NotInstalled(message) from error
         return command if self.setup.deployment.program else [Path(word).name for word in command]
 
 
@@ -293,8 +293,8 @@ def _over_ssh(remote: Ssh, words: Sequence[str], forward: str, env: dict[str, st
 
     The connection is not shared, because a shared one would keep the port.
     """
-    there = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *words])
-    return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, "--", remote.host, there]
+    remote_command = shlex.join(["env", *(f"{name}={value}" for name, value in env.items()), *words])
+    return ["ssh", "-tt", *_SSH_OPTIONS, "-L", forward, *remote.args, "--", remote.host, remote_command]
 
 
 def _in_container(

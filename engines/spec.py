@@ -144,7 +144,7 @@ def one_of(values: Iterable[str | bool], spelling: Spelling) -> Spelling:
 
 
 def spelt(spec: EngineSpec, spellings: Spellings, adapter: str) -> Setting:
-    """All settings of a spec, as one engine takes them.
+    """All settings of a spec, in the spelling of one engine.
 
     Raises:
         BadOption: the engine does not support a setting or its value.

@@ -1,4 +1,4 @@
-"""Imports other tools' result files as runs, which are shown, compared and judged like ours and marked as imported."""
+"""Imports other tools' result files as runs, shown, compared and judged like native runs, and marked as imported."""
 
 import hashlib
 import os
@@ -106,7 +106,7 @@ def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
 
 
 def _fingerprint(result: VllmResult) -> str:
-    """Hash the prompt lengths in order: all that the file tells of its traffic. Equal seeds give equal lengths."""
+    """Hash the prompt lengths in order: the file has no other data on traffic. Equal seeds give equal lengths."""
     return hashlib.sha256(msgspec.json.encode(result.input_lens)).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Whether another package hides one of Bakeoff's: their names are ordinary, and the first on ``sys.path`` wins.
+"""Checks whether another package hides one of Bakeoff's: their names are common, and the first on ``sys.path`` wins.
 
-Only the standard library is imported here, because whatever else would be imported may be what is hidden.
+Imports only the standard library, because any other import may be the hidden package.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def shadowed() -> str | None:
-    """One line that names the hidden package and what to do; None where none is."""
+    """One line that names the hidden package and the remedy; None if none is hidden."""
     for name in PACKAGES:
         module = sys.modules.get(name)
         spec = module.__spec__ if module else importlib.util.find_spec(name)

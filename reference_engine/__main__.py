@@ -28,7 +28,7 @@ _EVALUATE_FLAGS = ("model", "dtype", "device", "threads", "kv_cache_dtype")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags; those of `serve` are the fields of EngineConfig."""
+    """Builds the parser; the options of `serve` are the fields of EngineConfig."""
     parser = argparse.ArgumentParser(prog="python -m reference_engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="OpenAI-compatible HTTP server for one model")
@@ -237,7 +237,7 @@ def _perplexity(options: dict[str, object]) -> None:
     from reference_engine.tools.evaluator import measure_file  # noqa: PLC0415 (imports torch)
 
     text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
-    # One sequence in steps of its own: what is about serving is set so that it contradicts nothing.
+    # A single sequence, without a server: settings for serving are chosen so that they contradict nothing.
     config = EngineConfig(**options, max_num_seqs=1, enable_prefix_caching=False)  # type: ignore[arg-type]
     perplexity = measure_file(text, config, step_tokens)
     sys.stdout.write(json.dumps(dataclasses.asdict(perplexity)) + "\n")

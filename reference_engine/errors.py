@@ -1,14 +1,14 @@
 """Everything this package raises on purpose.
 
     ReferenceEngineError
-    ├── UserMistakeError           the caller can put it right: exit status 2, or HTTP 4xx
-    │   ├── CheckpointError        a model file that is missing, cut short, or of a kind we do not read
+    ├── UserMistakeError           the caller can fix it: exit status 2, or HTTP 4xx
+    │   ├── CheckpointError        a model file that is missing, cut short, or of an unsupported kind
     │   ├── ConfigError            settings that contradict each other or this machine
     │   ├── PortInUseError         the address is taken
     │   └── RequestError           one HTTP request that cannot be served; carries status, param, code
-    │       └── QueueFullError     as many requests wait as may: HTTP 429
+    │       └── QueueFullError     the queue is full: HTTP 429
     ├── EngineUnavailableError     loading, stopping or crashed: HTTP 503, in-flight requests get it too
-    └── EngineBugError             an invariant of ours is broken; please report it
+    └── EngineBugError             an invariant of the engine is broken; please report it
         └── BlockAccountingError   a block freed twice, leaked, or shared by mistake
 
 Each message is one line and says what to do.
@@ -20,7 +20,7 @@ class ReferenceEngineError(Exception):
 
 
 class UserMistakeError(ReferenceEngineError):
-    """The caller can put it right; the message says how."""
+    """The caller can fix it; the message says how."""
 
 
 class CheckpointError(UserMistakeError):
@@ -52,7 +52,7 @@ class RequestError(UserMistakeError):
 
 
 class QueueFullError(RequestError):
-    """As many requests wait as may; the same request can succeed a little later."""
+    """The queue is full; the same request can succeed a little later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}; try again later", status=429, code="queue_full")

@@ -30,7 +30,7 @@ from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from reference_engine.speculation.settings import Speculation
 
 _ANY_NUMBER = 1 << 40
-_CALLS = itertools.count()  # make request ids unique
+_CALLS = itertools.count()  # makes request ids unique
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,10 +38,10 @@ class Completion:
     """One answer to a prompt.
 
     Attributes:
-        token_ids: all of them, the one that ended it included.
-        logprobs: of each token, where they were asked for.
-        text: without what is left out of texts: special tokens, and the stop string that ended it.
-        finish_reason: why it ended.
+        token_ids: all tokens, including the one that ended it.
+        logprobs: of each token, if requested.
+        text: without special tokens and without the stop string that ended it.
+        finish_reason: reason for its end.
     """
 
     token_ids: list[int] = dataclasses.field(default_factory=list[int])
@@ -51,18 +51,18 @@ class Completion:
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The natural logarithm of the whole one's probability, where log-probabilities were asked for."""
+        """Natural logarithm of the whole completion's probability, if log-probabilities were requested."""
         return math.fsum(self.logprobs) if self.logprobs else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt and what follows it.
+    """A prompt and its completions.
 
     Attributes:
         prompt_token_ids: at least one.
         completions: in order of their seeds; those of a beam search best first.
-        prompt_logprobs: of each token of the prompt but the first; None where they were not asked for.
+        prompt_logprobs: of each token of the prompt but the first; None if not requested.
     """
 
     prompt_token_ids: list[int]
@@ -71,14 +71,14 @@ class Answer:
 
 
 class LLM:
-    """A loaded model; a context manager, which closes it.
+    """A loaded model, as a context manager that closes it.
 
     Args:
         model: Hugging Face checkpoint directory or .gguf file.
         settings: other fields of `EngineConfig`; `speculation` may be a dictionary of `Speculation`'s.
 
     Raises:
-        CheckpointError, ConfigError: the model or the settings are at fault.
+        CheckpointError, ConfigError: the model or the settings are invalid.
     """
 
     def __init__(self, model: str | Path, **settings: Any) -> None:  # noqa: ANN401  (EngineConfig says what)
@@ -98,7 +98,7 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Ends the processes that share the model, if there are any; at the latest they end with this one."""
+        """Stops the processes that share the model, if any; they also stop when this process exits."""
         self.engine.close()
 
     @torch.inference_mode()
@@ -113,20 +113,20 @@ class LLM:
     ) -> list[Answer]:
         """Answers to all prompts, computed together.
 
-        Whatever ends a call early, Ctrl-C included, cancels what is left of it; only an error inside a step ends the
-        engine. Ctrl-C takes effect after the step under way, a second one at once.
+        Whatever ends a call early, Ctrl-C included, cancels the remaining requests; only an error inside a step ends
+        the engine. The first Ctrl-C takes effect after the current step, a second one at once.
 
         Args:
             prompts: texts or token ids.
-            params: for all, or one for each.
-            n: completions of each prompt; they share its blocks, and the seed goes up by one from each to the next. Of
-                a beam search they are the best ones, at most as many as it has beams.
+            params: for all prompts, or one for each.
+            n: completions of each prompt; they share its blocks, and their seeds are consecutive. For a beam search
+                they are the best results, at most as many as it has beams.
             stop: strings that end a completion.
-            ignore_eos: go on behind the end of a sequence.
+            ignore_eos: continue after an end-of-sequence token.
 
         Raises:
-            RequestError: a prompt that can never be computed, or a beam search that is to stop at strings or to find
-                more than it has beams; none is computed then.
+            RequestError: a prompt can never be computed, or a beam search has stop strings or more completions than
+                beams; nothing is computed then.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         completing: dict[str, _Completing] = {}
@@ -161,7 +161,7 @@ class LLM:
 
 
 def _chosen(params: SamplingParams, stops: frozenset[int], n: int, strings: Sequence[str]) -> SamplingParams:
-    """The parameters with all that ends a completion; a search tells log-probabilities, which it goes by."""
+    """The parameters with everything that ends a completion; beam search needs log-probabilities and reports them."""
     if params.beams is None:
         return dataclasses.replace(params, stop_token_ids=stops)
     if n > params.beams.width:
@@ -172,7 +172,7 @@ def _chosen(params: SamplingParams, stops: frozenset[int], n: int, strings: Sequ
 
 
 class _Completing:
-    """One completion while it is written."""
+    """One completion in progress."""
 
     def __init__(self, writer: TextWriter) -> None:
         self.completion = Completion()
@@ -180,7 +180,7 @@ class _Completing:
         self._writer = writer
 
     def push(self, output: TokenOutput) -> bool:
-        """Take a token; True where a stop string has ended the completion before the engine did."""
+        """Adds a token; True if a stop string has ended the completion before the engine did."""
         completion, token = self.completion, output.token
         completion.token_ids.append(token.token_id)
         if output.prompt_logprobs is not None:
@@ -197,7 +197,7 @@ def load_engine(config: EngineConfig) -> BeamSearchEngine:
     """Opens `config.model` and builds its engine.
 
     Raises:
-        CheckpointError, ConfigError: the model or the settings are at fault.
+        CheckpointError, ConfigError: the model or the settings are invalid.
     """
     return _built(config, open_checkpoint(Path(config.model), config.load_format))
 
@@ -214,7 +214,7 @@ def generate(
         params: one per prompt.
 
     Raises:
-        RequestError: a prompt that can never be computed; none is then.
+        RequestError: a prompt can never be computed; nothing is computed then.
     """
     call = next(_CALLS)
     requests = [
@@ -234,9 +234,9 @@ def _built(config: EngineConfig, checkpoint: Checkpoint) -> BeamSearchEngine:
 
 
 def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Generator[TokenOutput]:
-    """Queues all requests, or none where one is impossible, and steps until nothing is left.
+    """Queues all requests, or none if one is impossible, and steps until all have ended.
 
-    Closing it cancels what is left.
+    Closing the generator cancels the remaining requests.
     """
     for request in requests:
         engine.check(request)
@@ -255,10 +255,10 @@ def _outputs(engine: BeamSearchEngine, requests: Sequence[Request]) -> Generator
 
 @contextlib.contextmanager
 def interrupts_held() -> Generator[Callable[[], None]]:
-    """Holds back SIGINT, which would end the engine in the middle of a step; a second one takes effect at once.
+    """Delays SIGINT, which would end the engine in the middle of a step; a second one takes effect at once.
 
     Yields:
-        Lets an interrupt that was held back take effect.
+        A function that lets a delayed interrupt take effect.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

@@ -161,8 +161,8 @@ def stored_run(path: Path, title: str | None = None) -> StoredRun:
     if len(chosen) > 1:
         chosen = [run for run in chosen if run.title == title]
     if len(chosen) != 1:
-        known = ", ".join(f"{run.path} ({run.title})" for run in runs)
-        raise NotImportable(f"{path} does not name one run; it holds {known or 'none'}")
+        choices = ", ".join(f"{run.path} ({run.title})" for run in runs)
+        raise NotImportable(f"{path} does not name one run; it holds {choices or 'none'}")
     return chosen[0]
 
 
@@ -246,16 +246,16 @@ def _stats(data: Sequence[float]) -> dict[str, Any]:
 
 
 def _machine(manifest: Manifest) -> dict[str, Any]:
-    here = manifest.environment
+    environment = manifest.environment
     return {
         "node": manifest.host,
-        "processor": here.get("cpu"),
-        "python_version": here.get("python"),
-        "release": here.get("kernel"),
-        "system": here.get("system"),
-        "cpu": {"brand_raw": here.get("cpu"), "count": here.get("cores")},
-        "memory_bytes": here.get("memory_bytes"),
-        "gpus": here.get("gpus"),
+        "processor": environment.get("cpu"),
+        "python_version": environment.get("python"),
+        "release": environment.get("kernel"),
+        "system": environment.get("system"),
+        "cpu": {"brand_raw": environment.get("cpu"), "count": environment.get("cores")},
+        "memory_bytes": environment.get("memory_bytes"),
+        "gpus": environment.get("gpus"),
     }
 
 

@@ -1,6 +1,6 @@
-"""Ceilings of a machine: memory bandwidth and matrix products as ``bakeoff machine`` measured them, stored beside runs.
+"""Ceilings of a machine: memory bandwidth and matrix products measured by ``bakeoff machine``, stored beside runs.
 
-A run that is started in the same folder of runs on the same machine keeps them in its log.
+A run that is started in the same folder of runs on the same machine copies them into its log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _MACHINE, _GPU = ("cpu", "cores"), ("name", "memory_bytes", "driver")
 
 
 class Ceilings(msgspec.Struct, frozen=True):
-    """What one device can do.
+    """Limits of one device.
 
     Attributes:
         device: ``cpu``, ``cuda:0``, …
@@ -55,7 +55,7 @@ def store_ceilings(root: Path, environment: Mapping[str, Any], devices: Sequence
     """Store the ceilings of a machine in a folder of runs, replacing earlier ones.
 
     Args:
-        root: folder of runs; made if it is missing.
+        root: folder of runs; created if missing.
         environment: of the machine, as in a run's manifest.
         devices: its ceilings.
 
@@ -95,6 +95,6 @@ def stored_ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings
 
 
 def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be equal for ceilings to apply."""
+    """The facts that must be equal for ceilings to apply."""
     gpus = [{name: gpu.get(name) for name in _GPU} for gpu in environment.get("gpus") or []]
     return {**{name: environment.get(name) for name in _MACHINE}, "gpus": gpus}

@@ -59,8 +59,8 @@ def widest_s(latency: str, error: ClientError) -> float | None:
         latency: such as ``ttft`` or ``chunk_gap``.
         error: of the client.
     """
-    known = (error.by_metric.get(f"{latency}_{label}_s") for label, _ in QUANTILES)
-    return max((error_s for error_s in known if error_s is not None), default=None)
+    errors = (error.by_metric.get(f"{latency}_{label}_s") for label, _ in QUANTILES)
+    return max((error_s for error_s in errors if error_s is not None), default=None)
 
 
 def largest_error_s(metric: str, trials: Iterable[Measured]) -> float:

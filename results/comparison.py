@@ -183,7 +183,7 @@ def _compared(pair: _Pair, metric: Metric) -> Comparison:
 
 
 def _measured(pair: _Pair, metric: Metric) -> Comparison:
-    """Compare with the test that fits how the sides were measured."""
+    """Compare with the test that fits the way in which the sides were measured."""
     alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
     error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
     min_error = _min_error(pair, metric)

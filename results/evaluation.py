@@ -21,7 +21,7 @@ from results.statistics.permutation import sign_test
 from results.statistics.two_sample import Contrast, Method
 
 PERPLEXITY_BAND = 0.01
-"""Default equivalence band. Weights in 8 bits mostly cost less, weights in 4 bits more."""
+"""Default equivalence band. Weights in 8 bits usually cost less, weights in 4 bits more."""
 
 
 class Accuracy(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         token_match: share of positions at which model and reference have the same likeliest token.
         near_ties: mismatches that the reference nearly considers a tie.
         choices: accuracy, if there were questions.
-        piece_sums: what perplexity is computed of, piece by piece.
+        piece_sums: the sums from which perplexity is computed, piece by piece.
     """
 
     model: str

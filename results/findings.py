@@ -66,7 +66,7 @@ class FindingCode(StrEnum):
     XID = "xid"
     """The driver reported an error of a GPU, by its number; a warning if it only cleaned up after a program."""
     PROGRAM_XID = "program_xid"
-    """The same of an error that programs cause, such as an illegal address."""
+    """Like ``XID``, for an error that programs cause, such as an illegal address."""
     ECC_UNCORRECTED = "ecc_uncorrected"
     """A GPU's memory had errors that its error correction (ECC) could not correct."""
     THROTTLED = "throttled"
@@ -97,14 +97,14 @@ class FindingCode(StrEnum):
 
     # Notes
     ECC_UNCORRECTED_OF_CHIP = "ecc_uncorrected_of_chip"
-    """The same as `ECC_UNCORRECTED` of a chip with several MIG slices; one in the engine's own comes with an XID."""
+    """Like `ECC_UNCORRECTED`, for a chip with several MIG slices; one in the engine's own slice comes with an XID."""
     ECC_CORRECTED = "ecc_corrected"
     MEMORY_REPAIR_PENDING = "memory_repair_pending"
     """A GPU replaces faulty memory at its next reset."""
 
     @property
     def cause(self) -> Cause:
-        """What causes it."""
+        """The cause of this finding."""
         return _CAUSES[self]
 
 

@@ -80,9 +80,9 @@ def store_floors(root: Path, cells: Sequence[FloorCell]) -> Path:
         NotWritable: the folder cannot be written.
     """
     new = {cell.series for cell in cells}
-    kept = [cell for cell in stored_floors(root) if cell.series not in new]
+    stored = [cell for cell in stored_floors(root) if cell.series not in new]
     path = root / FLOOR_FILE
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(_File(_VERSION, [*kept, *cells])), indent=1) + b"\n")
+    write_atomic(path, msgspec.json.format(msgspec.json.encode(_File(_VERSION, [*stored, *cells])), indent=1) + b"\n")
     return path
 
 
@@ -96,12 +96,12 @@ def floor_cell(series: Series, runs: Mapping[str, Sequence[Mapping[str, float | 
     bounds: dict[str, float] = {}
     for name, metric in CATALOGUE.items():
         values = [[trial[name] for trial in trials] for trials in runs.values()]
-        known = [[value for value in of_run if value is not None] for of_run in values]
-        if any(len(present) < len(of_run) for present, of_run in zip(known, values, strict=True)):
+        known_values = [[value for value in of_run if value is not None] for of_run in values]
+        if any(len(present) < len(of_run) for present, of_run in zip(known_values, values, strict=True)):
             continue
         scale = scale_of(metric)
-        if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known for value in of_run):
-            bounds[name] = upper_bound(run_means(known, scale).tolist())
+        if scale is Scale.DIFFERENCE or all(value > 0 for of_run in known_values for value in of_run):
+            bounds[name] = upper_bound(run_means(known_values, scale).tolist())
     trials = len(runs) / sum(1 / len(of_run) for of_run in runs.values())
     return FloorCell(series, list(runs), trials, bounds)
 

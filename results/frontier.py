@@ -84,12 +84,12 @@ def _gpus_used(start: Startup) -> int:
 
 def _marked(point: FrontierPoint, peers: Sequence[FrontierPoint]) -> FrontierPoint:
     """The point, marked as on or off the frontiers of its workload's points."""
-    known = all(peer.per_gpu is not None for peer in peers)
+    has_per_gpu = all(peer.per_gpu is not None for peer in peers)
     own = [peer for peer in peers if peer.engine == point.engine]
     return msgspec.structs.replace(
         point,
         own=not any(_dominates(peer, point, per_gpu=False) for peer in own),
-        joint=not any(_dominates(peer, point, per_gpu=known) for peer in peers),
+        joint=not any(_dominates(peer, point, per_gpu=has_per_gpu) for peer in peers),
     )
 
 

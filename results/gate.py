@@ -147,17 +147,17 @@ def _outcome(
     compared: EngineComparison, few: str | None, *, has_regressions: bool, has_doubts: bool
 ) -> tuple[Outcome, str]:
     primary = compared.primary
-    shown = few or effect_clause(compared, primary)
+    effect = few or effect_clause(compared, primary)
     if primary.judgement is Judgement.WORSE:
-        return Outcome.REGRESSION, shown
+        return Outcome.REGRESSION, effect
     if has_regressions:
-        return Outcome.REGRESSION, f"not in the primary metric ({shown}), but as listed below"
+        return Outcome.REGRESSION, f"not in the primary metric ({effect}), but as listed below"
     if has_doubts:
-        return Outcome.CANNOT_TELL, f"not because of the primary metric ({shown}), but as listed below"
+        return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
     if primary.no_worse(COMPARED[primary.metric]):
-        return Outcome.NO_REGRESSION, shown
+        return Outcome.NO_REGRESSION, effect
     names_reason = few is None and not _has_interval(primary)
-    return Outcome.CANNOT_TELL, shown if names_reason else f"{shown}; {why_text(compared, primary)}"
+    return Outcome.CANNOT_TELL, effect if names_reason else f"{effect}; {why_text(compared, primary)}"
 
 
 def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
@@ -166,8 +166,8 @@ def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
     if not _has_interval(comparison):
         return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
     relation = "that of" if comparison.ratio else "relative to"
-    shown = f"{effect_text(comparison)} {relation} {compared.a}"
-    return f"{metric.title} at {comparison.level}: {compared.b} has {shown} ({level})"
+    effect = f"{effect_text(comparison)} {relation} {compared.a}"
+    return f"{metric.title} at {comparison.level}: {compared.b} has {effect} ({level})"
 
 
 def _has_interval(comparison: Comparison) -> bool:

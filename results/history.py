@@ -34,7 +34,7 @@ def history(
 
     Args:
         root: folder of run folders.
-        name: of the experiment; None where the folder has runs of one only.
+        name: of the experiment; None if the folder has runs of only one.
         engine: label; None for all.
         branch: only runs of this branch of the code under test.
         metrics: names in the catalogue.
@@ -108,9 +108,9 @@ def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series 
         return None
     points, zeros = [point for point in every if point.value > 0], [point for point in every if point.value <= 0]
     cell = cells[0][1]
-    known = course([point.value for point in points]) if len(points) >= 2 * MIN_POINTS else None
-    changes = [_change(points, step, metric) for step in known.steps] if known else []
-    fall = _fall_to_zero(every, metric, known)
+    fitted = course([point.value for point in points]) if len(points) >= 2 * MIN_POINTS else None
+    changes = [_change(points, step, metric) for step in fitted.steps] if fitted else []
+    fall = _fall_to_zero(every, metric, fitted)
     return Series(
         engine=cell.engine,
         level=cell.level,
@@ -118,9 +118,9 @@ def _series(metric: str, cells: Sequence[tuple[RunFacts, CellFacts]]) -> Series 
         machine=cell.machine,
         points=points,
         zeros=zeros,
-        course=known,
+        course=fitted,
         changes=[*changes, fall] if fall else changes,
-        drifts=[_drift(points, stretch, metric) for stretch in known.stretches if stretch.is_drift] if known else [],
+        drifts=[_drift(points, stretch, metric) for stretch in fitted.stretches if stretch.is_drift] if fitted else [],
     )
 
 

@@ -1,7 +1,7 @@
 """Append-only JSON lines that survive ``kill -9``.
 
 One record is one ``write`` of one line, so a crash can tear only the last line. The reader accepts a bad *last*
-line, says how many bytes it left out, and never rewrites the file; a bad line before the last is damage.
+line, reports how many bytes it skipped, and never rewrites the file; a bad line before the last is damage.
 """
 
 import os
@@ -18,7 +18,7 @@ _BLOCK = 1 << 16
 
 
 class Log(msgspec.Struct, Generic[R], frozen=True):
-    """What a reader found: the records, and the bytes of a torn last line (0 in a clean log)."""
+    """Result of reading a log: the records, and the bytes of a torn last line (0 in a clean log)."""
 
     records: list[R]
     torn_bytes: int = 0
@@ -27,7 +27,7 @@ class Log(msgspec.Struct, Generic[R], frozen=True):
 class Appender(AppendOnlyFile):
     """Appends records to one file, unbuffered.
 
-    A torn last line that a crash left is cut off first. A record is safe from a crash of this process when
+    A torn last line left by a crash is truncated first. A record is safe from a crash of this process when
     :meth:`append` returns, and from a power cut after :meth:`close`, which syncs.
 
     Raises:
@@ -56,12 +56,12 @@ def _whole_bytes(handle: int, end: int) -> int:
 
 
 def read_after(path: Path, record: type[R], start: int) -> tuple[list[R], int]:
-    """The whole lines of a growing log from a byte on, and the byte at which the next one begins.
+    """The complete lines of a growing log from a byte offset on, and the offset of the next line.
 
     Args:
         path: of the log; a missing file is an empty one.
-        record: what each line is.
-        start: 0, or what an earlier call gave.
+        record: type of each line.
+        start: 0, or an offset that an earlier call returned.
 
     Raises:
         RunUnreadable: a line is not a record.
@@ -89,7 +89,7 @@ def read_log(path: Path, record: type[R]) -> Log[R]:
     data = path.read_bytes()
     decoder = msgspec.json.Decoder(record)
     lines = data.split(b"\n")
-    torn = len(lines.pop())  # what follows the last newline: nothing, in a clean log
+    torn = len(lines.pop())  # the bytes after the last newline; none in a clean log
     records: list[R] = []
     for number, line in enumerate(lines, start=1):
         try:

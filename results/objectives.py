@@ -119,8 +119,8 @@ def least_margin(required: Sequence[Objective], metrics: Mapping[str, Value]) ->
     """Smallest margin over the objectives; None unless each has one."""
     values = [(objective, metrics[objective.metric].value) for objective in required]
     margins = [None if value is None else objective.margin(value) for objective, value in values]
-    known = [margin for margin in margins if margin is not None]
-    return min(known) if known and len(known) == len(margins) else None
+    known_margins = [margin for margin in margins if margin is not None]
+    return min(known_margins) if known_margins and len(known_margins) == len(margins) else None
 
 
 def _objective(text: str) -> Objective:
@@ -158,8 +158,8 @@ def metric_named(name: str, known: Mapping[str, Metric] = CATALOGUE) -> Metric:
 
 
 def _factor(unit: str, metric: Metric) -> float:
-    known = _UNITS.get(metric.unit, {})
-    if unit and unit not in known:
-        allowed = f"use {', '.join(known)}" if known else "it has no unit"
+    factors = _UNITS.get(metric.unit, {})
+    if unit and unit not in factors:
+        allowed = f"use {', '.join(factors)}" if factors else "it has no unit"
         raise NotComparable(f"'{unit}' is not a unit of {metric.name}; {allowed}")
-    return known[unit] if unit else 1.0
+    return factors[unit] if unit else 1.0

@@ -11,11 +11,11 @@ from results.records import Load
 
 def primary_load(loads: Iterable[Load]) -> Load | None:
     """Choose the primary load; None if there are no loads."""
-    known = list(loads)
-    closed = [load for load in known if load.concurrency is not None]
+    all_loads = list(loads)
+    closed = [load for load in all_loads if load.concurrency is not None]
     if closed:
         return max(closed, key=lambda load: load.concurrency or 0)
-    return known[-1] if known else None
+    return all_loads[-1] if all_loads else None
 
 
 def primary_metric(load: Load) -> str:

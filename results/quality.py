@@ -146,7 +146,7 @@ def why_unchecked(records: Sequence[QualityRecord | None]) -> str:
     """Return why no answer of these trials was compared."""
     if not records:
         return "no trial ended"
-    known = [record for record in records if record is not None]
-    reasons = [record.why for record in known if record.why]
-    reasons += [sample.why for record in known for sample in record.samples if sample.why]
+    present = [record for record in records if record is not None]
+    reasons = [record.why for record in present if record.why]
+    reasons += [sample.why for record in present for sample in record.samples if sample.why]
     return next(iter(reasons), "answers were not compared")

@@ -1,7 +1,7 @@
-"""What a run stores, as typed records.
+"""Records that a run stores.
 
 Units are in the names: ``_ns`` are nanoseconds of the host's monotonic clock, ``_s`` seconds, ``_bytes`` bytes, and a
-count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Every stored file carries
+count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Every stored file has a
 :data:`SCHEMA_VERSION`; a reader refuses any other.
 """
 
@@ -17,7 +17,7 @@ SCHEMA_VERSION = 3
 
 
 def schema_problem(version: int) -> str | None:
-    """Why a file of that schema cannot be read, and what to do; None for today's."""
+    """Why a file of that schema cannot be read, and what to do; None for the current schema."""
     if version == SCHEMA_VERSION:
         return None
     fix = "update bakeoff" if version > SCHEMA_VERSION else "measure again"
@@ -25,7 +25,7 @@ def schema_problem(version: int) -> str | None:
 
 
 class Outcome(StrEnum):
-    """The one class in which a planned request ends; the classes sum to the requests planned."""
+    """Outcome of a planned request; the counts of all outcomes sum to the requests planned."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -38,9 +38,9 @@ class Outcome(StrEnum):
     """The stream ended without a finish reason."""
     TIMEOUT = "timeout"
     EMPTY = "empty"
-    """The answer ended well and brought no token."""
+    """The answer ended normally without a token."""
     CANCELLED = "cancelled"
-    """The client gave it up: the run was interrupted, or a saturated trial was ended."""
+    """The client gave up: the run was interrupted, or a saturated trial was ended."""
 
 
 class StreamEnd(StrEnum):
@@ -50,32 +50,32 @@ class StreamEnd(StrEnum):
     REFUSED = "refused"
     """No connection could be made."""
     RESET = "reset"
-    """The connection broke, or closed before the answer was whole."""
+    """The connection broke, or closed before the answer was complete."""
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
-    """The client gave it up."""
+    """The client gave up."""
 
 
 class Phase(StrEnum):
-    """From which plan a request comes; whether it is counted is decided by its planned time (:class:`Window`)."""
+    """The plan that a request comes from; whether it counts depends on its planned time (:class:`Window`)."""
 
     WARMUP = "warmup"
     """Sent before the load, to fill a cache."""
     RAMP = "ramp"
     """Sent until the load is steady."""
     MEASURED = "measured"
-    """The plan of the window; of a load without ramp and tail, all of it."""
+    """From the plan of the window; in a load without ramp and tail, all requests."""
     TAIL = "tail"
-    """Sent while requests of the window are still under way."""
+    """Sent while requests of the window are still in flight."""
 
 
 class TokenSource(StrEnum):
-    """Where the token count of each chunk comes from, most exact first."""
+    """Source of the token count of each chunk, most exact first."""
 
     IDS = "ids"
     """The engine sent the token ids of each chunk."""
     COUNTS = "counts"
-    """The engine said how many tokens each chunk brought."""
+    """The engine reported the number of tokens in each chunk."""
     CHUNKS = "chunks"
     """The engine's usage equals the number of chunks: one token each."""
     TOKENIZER = "tokenizer"
@@ -94,41 +94,41 @@ class Verdict(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How far a run got."""
+    """State of a run, or how it ended."""
 
     RUNNING = "running"
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
-    """Stopped by the user (Ctrl-C): the finished trials are whole."""
+    """Stopped by the user (Ctrl-C): the finished trials are complete."""
     FAILED = "failed"
     """An engine or the harness failed; the reason is in the run log."""
     INCOMPLETE = "incomplete"
-    """Never stored: what a reader calls a run that says ``running`` and whose process is gone."""
+    """Never stored: readers report it for a run whose stored status is ``running`` and whose process has ended."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a planned request whether or not its answer has been decoded."""
+    """Facts of a planned request that do not depend on decoding its answer."""
 
     index: int
-    """Names the request within its trial: position in the window's plan, which the tail's requests follow; the
+    """Identifies the request within its trial: position in the window's plan, followed by the tail's requests; the
     ramp's and the warm-up's are negative."""
     phase: Phase
     session: str
     turn: int
     planned_ns: int
     due_ns: int | None = None
-    """When it could first be sent, where a cap on the requests in flight made it wait after its plan."""
+    """When it could first be sent, if a cap on the requests in flight delayed it beyond its plan."""
     ended_ns: int
     requested_input_tokens: int | None = None
     requested_output_tokens: int | None = None
     cycle: int = 0
-    """How often the same prompt had been sent before in this trial: ramp and tail begin their plans again."""
+    """How often the same prompt was sent before in this trial, since ramp and tail repeat their plans."""
     dial_start_ns: int | None = None
-    """When a connection began to be opened for it (DNS, TCP, TLS); None where one was ready."""
+    """When opening a connection for it began (DNS, TCP, TLS); None if one was ready."""
     dial_end_ns: int | None = None
-    """When that connection stood."""
+    """When that connection was open."""
     sent_ns: int | None = None
-    """When the first byte of the request was handed to the socket."""
+    """When the first byte of the request was passed to the socket."""
     sent_bytes: int | None = None
     """Size of its body."""
     status: int | None = None
@@ -144,11 +144,11 @@ class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     reads: list[bytes] = []
     """The body bytes of each read, HTTP framing removed."""
     detail: str | None = None
-    """What the transport said of any other end than ``complete``."""
+    """The transport's reason for any end other than ``complete``."""
 
 
 class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
-    """One request decoded: the input of every metric.
+    """One decoded request: the input of every metric.
 
     ``chunk_ns[i]`` is when the i-th token-bearing chunk arrived, ``chunk_tokens[i]`` how many tokens it carried.
     """
@@ -158,26 +158,26 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     chunk_ns: list[int] = []
     chunk_tokens: list[int] = []
     textless_chunks: list[int] = []
-    """Which of these chunks brought token ids but no text, by position: clients that look for text do not see them."""
+    """Positions of the chunks with token ids but without text, which clients that look for text do not see."""
     empty_chunk_ns: list[int] = []
-    """When each chunk with choices but without a token arrived: a role, an empty piece, a finish reason of its own."""
+    """Arrival of each chunk with choices but without a token: a role, an empty piece, a separate finish reason."""
     usage_ns: int | None = None
-    """When the last usage arrived."""
+    """Arrival of the last usage."""
     usage_in_choice: bool = False
-    """Whether that usage came in a chunk that had choices too."""
+    """Whether the chunk with that usage also had choices."""
     last_event_ns: int | None = None
-    """When the last event arrived, the mark of the end included."""
+    """Arrival of the last event, the end marker included."""
     end: StreamEnd | None = None
     token_source: TokenSource | None = None
     prompt_tokens: int | None = None
-    """As the engine counted them."""
+    """As counted by the engine."""
     output_tokens: int | None = None
-    """As the engine counted them."""
+    """As counted by the engine."""
     cached_tokens: int | None = None
     finish_reason: str | None = None
     error: str | None = None
     answer_id: str | None = None
-    """``id`` of the answer, by which the server's own records name the request; None if it has none."""
+    """``id`` of the answer, which identifies the request in the server's own records; None if it has none."""
     text: str = ""
 
     @property
@@ -190,7 +190,7 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
     """One reading of one source.
 
     ``values`` holds numbers with the unit in the name (``rss_bytes``, ``power_w``); a value that could not be read
-    is ``None`` and its reason stands in ``reasons`` under the same name.
+    is ``None``, and ``reasons`` has the reason under the same name.
     """
 
     t_ns: int
@@ -208,13 +208,13 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     rate_per_s: float | None = None
     """Open loop: mean arrivals per second."""
     arrival: str | None = None
-    """Open loop: an arrival process by name, or ``workload``: as the trace has it, or as the preset's own process."""
+    """Open loop: name of an arrival process, or ``workload``: that of the trace, or the preset's own process."""
     arrival_options: dict[str, Any] = {}
     """Open loop: the arrival process's own options, such as ``burstiness``."""
     time_warp: float | None = None
     """With ``arrival = "workload"``: how many times faster than recorded, think times included."""
     max_in_flight: int | None = None
-    """Open loop: requests above this number wait inside the client; they are timed from the plan all the same."""
+    """Open loop: requests above this number wait inside the client; their latency still counts from the plan."""
 
     @property
     def label(self) -> str:
@@ -237,43 +237,43 @@ def _brief(value: object) -> str:
 
 
 class Cache(StrEnum):
-    """What a prefix cache may hold when the measured load begins."""
+    """Permitted content of the prefix cache when the measured load begins."""
 
     COLD = "cold"
-    """Nothing of this trial: its words are new, and the engine's cache is emptied where it has a call for that."""
+    """Nothing of this trial: its words are new, and the engine's cache is emptied if the engine has a call for that."""
     PRIMED = "primed"
-    """The system prompts that the workload's sessions share, sent once each before."""
+    """The system prompts that the workload's sessions share, each sent once before."""
     WARM = "warm"
-    """Every prompt of the trial, sent once before."""
+    """Every prompt of the trial, each sent once before."""
 
 
 class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one trial was to send, counted by encoding every prompt once more."""
+    """Traffic planned for one trial, counted by encoding every prompt once more."""
 
     sha256: str
-    """Over the bytes of the plan, words included."""
+    """Hash of the bytes of the plan, words included."""
     sessions: int
     requests: int
     prompt_tokens: int
     output_tokens: int
-    """As asked for."""
+    """As requested."""
     repeated_tokens: int
-    """Leading prompt tokens that an endless prefix cache would have had from the trial's own earlier prompts."""
+    """Leading prompt tokens that an unlimited prefix cache would have from the trial's own earlier prompts."""
     block_tokens: int
     """The block size of that count."""
     mean_turn: float = 0.0
-    """Mean position of a request in its session, from 0; 0 where sessions have one turn."""
+    """Mean position of a request in its session, from 0; 0 if sessions have one turn."""
     off_length: int = 0
-    """Prompts that are not as long as the workload says."""
+    """Prompts whose length differs from the workload's."""
     off_example: str | None = None
-    """The first of them, in words."""
+    """The first of them, as text."""
     cache: Cache = Cache.COLD
     cache_reset: bool = False
-    """Whether the engine was told to empty its prefix cache, and did."""
+    """Whether the engine emptied its prefix cache on request."""
 
 
 class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Service-level objective that a request meets when every bound that is set holds."""
+    """Service-level objective; a request meets it if it meets every bound that is set."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -281,77 +281,77 @@ class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was measured: enough to start it again."""
+    """Description of the measured engine: enough to start it again."""
 
     label: str
     adapter: str
     version: str | None = None
     argv: list[str] = []
     env: dict[str, str] = {}
-    """Variables that it was given above the harness's own environment; secrets are masked."""
+    """Variables set for it in addition to the harness's own environment; secrets are masked."""
     url: str | None = None
     model: str | None = None
     model_sha256: str | None = None
     details: dict[str, Any] = {}
     notes: list[str] = []
-    """What a reader of its figures must know."""
+    """Notes for readers of its figures."""
 
 
 class ClientError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How wrong the measuring client was against a server of known truth, under one load."""
+    """Error of the measuring client against a server with known timing, under one load."""
 
     requests: int
     chunks_per_s: float
-    """Reached over all streams; an error that was found at fewer than a trial had says too little."""
+    """Reached over all streams; an error measured at a lower rate than a trial's says too little."""
     send_lag_s: float
-    """99 % of the requests were sent no later than this after their plan."""
+    """The 99th percentile of the delay from plan to send."""
     cpu_s: float
-    """What it cost the client."""
+    """CPU time of the client."""
     by_metric: dict[str, float] = {}
-    """The ± of each latency metric in seconds, by its name in the catalogue; answers of one chunk have no gap, so none
-    of those that are made of gaps."""
+    """The ± of each latency metric in seconds, by its name in the catalogue; answers of one chunk have no gap, and so
+    none of the metrics of gaps."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one worker of the measuring client did in a trial."""
+    """Cost and clock of one worker of the measuring client in a trial."""
 
     host: str
     planned_requests: int
     cpu_s: float
-    """CPU time of the worker while the load was on."""
+    """CPU time of the worker during the load."""
     rss_bytes: int
     """Its peak memory."""
     clock_offset_ns: int = 0
-    """Its monotonic clock minus the harness's; already taken out of every stored time."""
+    """Its monotonic clock minus the harness's; already subtracted from every stored time."""
     clock_uncertainty_ns: int = 0
-    """The offset is known to within this, up or down; 0 on the harness's own host."""
+    """The offset is known to within this, in either direction; 0 on the harness's own host."""
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one start of an engine went, and what it took of the machine before any request."""
+    """One start of an engine: its duration, and the memory that it took before any request."""
 
     start_s: float | None = None
-    """From launch to ready; None for a server that ran already."""
+    """From launch to ready; None for a server that was already running."""
     host_available_before_bytes: int
-    """Memory of the machine before the launch."""
+    """Available memory of the machine before the launch."""
     host_available_ready_bytes: int
-    """The same once the engine was ready, and had been sent no request."""
+    """The same when the engine was ready, before any request."""
     gpu_used_before_bytes: list[int] = []
     """Memory in use on each GPU before the launch."""
     gpu_used_ready_bytes: list[int] = []
     warm_up_requests: int = 0
     """Small requests sent until the engine stopped getting faster; never counted."""
     is_warm: bool | None = None
-    """Whether it then had stopped getting faster; None where it was not warmed up."""
+    """Whether it had stopped getting faster by then; None if it was not warmed up."""
 
 
 class WindowKind(StrEnum):
-    """What a trial's window spans."""
+    """Span of a trial's window."""
 
     STEADY = "steady"
-    """The load ran unchanged before, during and after it."""
+    """Part of a load that was the same before, during and after it."""
     MAKESPAN = "makespan"
-    """A load that is meant to change: from its first planned request to the end of its last one."""
+    """For a load that is meant to change: from its first planned request to the end of its last one."""
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -370,23 +370,23 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(0, self.end_ns - self.start_ns) / NS_PER_S
 
     def holds(self, t_ns: int) -> bool:
-        """Whether an instant lies inside."""
+        """Whether a time lies in the window."""
         return self.start_ns <= t_ns < self.end_ns
 
 
 class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a steady load was reached, and the length of the window that followed from it."""
+    """The ramp of a steady load, and the length of the window that follows from it."""
 
     complete: bool
-    """Whether 95 % of what was sent first had ended; False where the time for it ran out."""
+    """Whether 95 % of the first requests had ended; False if the time for it ran out."""
     turnover_s: float | None
-    """Closed loop: mean time in which a slot sends one request and gets its answer, think time included."""
+    """Closed loop: mean time from one request of a slot to its next, think time included."""
     window_s: float
-    """Length that the window needed: of ``duration_s``, ``min_requests`` and three turnovers the longest."""
+    """Length that the window needed: the longest of ``duration_s``, ``min_requests`` and three turnovers."""
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished trial; stored in the run log when it has ended."""
+    """One finished trial; stored in the run log at its end."""
 
     id: str
     engine: str
@@ -399,58 +399,58 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_ns: int
     issue_start_ns: int
     issue_end_ns: int
-    """Between the two the client kept the load on; after it only waited for answers."""
+    """End of the load, which began at ``issue_start_ns``; after it the client only waited for answers."""
     window: Window
     planned_requests: int
-    """Under load: ramp, window and tail together."""
+    """Requests under load: ramp, window and tail together."""
     workload_sha256: str
-    """Over lengths, order and times: the same for every engine and repeat, whatever their words."""
+    """Hash of lengths, order and times: the same for every engine and repeat, whatever the words."""
     verdict: Verdict
     findings: list[Finding] = []
-    """Most damning first; a trial is INVALID when one of them says so."""
+    """Most severe first; one that invalidates makes the trial INVALID."""
     engine_description: EngineDescription | None = None
     engine_log_tail: list[str] = []
     start_s: float | None = None
-    """How long the engine took from launch to ready."""
+    """Seconds of the engine from launch to ready."""
     startup: Startup | None = None
-    """Of the start that served this trial; None in runs of other tools."""
+    """The start that served this trial; None in runs of other tools."""
     profiled: bool = False
-    """Whether the engine recorded its steps meanwhile, which costs time: no metric counts this trial."""
+    """Whether the engine recorded its steps meanwhile, which costs time, so that no metric counts this trial."""
     step_log_missing: str | None = None
     """Why a profiled trial has no record of the engine's steps; None if it has one."""
     kernels_missing: str | None = None
-    """Why kernels that were asked for were not recorded; None if they were."""
+    """Why requested kernels were not recorded; None if they were."""
     fingerprint: str = ""
-    """Over all that may change the figures: a finished trial with the same one need not be run again."""
+    """Hash of everything that may change the figures: a finished trial with an equal one need not be run again."""
     reused_from: str | None = None
     """Run in which this trial was measured; None unless the trial was reused from an earlier run."""
     clients: list[ClientRecord] = []
     """The workers of the measuring client."""
     client_error: ClientError | None = None
-    """The client's error under the shape that this load had; measured once for each engine and level."""
+    """The client's error under a load of this shape; measured once for each engine and level."""
     uncalibrated: str | None = None
     """Why ``client_error`` is None."""
     traffic: TrafficRecord | None = None
-    """What was to be sent; None in runs of other tools."""
+    """The planned traffic; None in runs of other tools."""
     ramp: RampRecord | None = None
-    """None of a load that is meant to change."""
+    """None for a load that is meant to change."""
     abandoned_requests: int = 0
-    """Requests that the client gave up, by their timeout or at the end of a saturated trial; the engine may go on with
-    them."""
+    """Requests that the client gave up, at their timeout or at the end of a saturated trial; the engine may still work
+    on them."""
 
     @property
     def invalidating(self) -> list[Finding]:
-        """Why it is INVALID; empty where it is not."""
+        """The findings that make it INVALID; empty if it is VALID."""
         return [finding for finding in self.findings if finding.severity is Severity.INVALID]
 
     @property
     def warnings(self) -> list[Finding]:
-        """What its reader must know beside the verdict."""
+        """Findings that do not invalidate the trial but change what the numbers mean."""
         return [finding for finding in self.findings if finding.severity is Severity.WARNING]
 
     @property
     def notes(self) -> list[Finding]:
-        """Facts that change neither the verdict nor what the numbers mean."""
+        """Findings that change neither the verdict nor what the numbers mean."""
         return [finding for finding in self.findings if finding.severity is Severity.NOTE]
 
 

@@ -173,7 +173,7 @@ class Run:
     @cached_property
     def declared(self) -> list[str]:
         """Notes for readers of a report: notes of workload and engines, and reused trials."""
-        engines: dict[str, dict[str, None]] = {}  # that share a note, in their order
+        engines: dict[str, dict[str, None]] = {}  # engines that share a note, in order
         for trial in self.finished:
             for note in trial.record.engine_description.notes if trial.record.engine_description else ():
                 engines.setdefault(note, {})[trial.record.engine] = None
@@ -234,7 +234,7 @@ class Run:
 
     @cached_property
     def ceilings(self) -> list[Ceilings]:
-        """What the machine's devices can do at most: as known when the run began, else as measured there since.
+        """Limits of the machine's devices: from the run's log, else as measured there since.
 
         Raises:
             RunUnreadable: the measurement is damaged.
@@ -253,9 +253,10 @@ class Run:
         import pandas as pd  # noqa: PLC0415
 
         rows = [
-            (found.record.id, found.record.engine, found.record.load.label, r.index, latency.value, part.value, seconds)
-            for found in self.attributions
-            for r in found.requests
+            (record.id, record.engine, record.load.label, r.index, latency.value, part.value, seconds)
+            for attribution in self.attributions
+            for record in [attribution.record]
+            for r in attribution.requests
             for latency in Latency
             for part, seconds in r.parts[latency].items()
         ]
@@ -294,7 +295,7 @@ class Run:
                 ceilings=_or_reason(lambda: self.ceilings),
                 missing=trial.record.step_log_missing,
             )  # fmt: skip
-        except RunUnreadable as error:  # all else of the run can be read
+        except RunUnreadable as error:  # the rest of the run can be read
             return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
 
     def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
@@ -312,8 +313,8 @@ class Run:
 
     def _cell(self, key: tuple[str, str, str]) -> Cell:
         planned = [plan for plan in self.manifest.trials if _cell_of(plan) == key]
-        done = [trial for trial in self.finished if _cell_of(trial.record) == key]
-        valid = [trial for trial in done if trial.record.verdict is Verdict.VALID]
+        finished = [trial for trial in self.finished if _cell_of(trial.record) == key]
+        valid = [trial for trial in finished if trial.record.verdict is Verdict.VALID]
         intervals: dict[str, Interval] = {}
         reasons: dict[str, str] = {}
         for name, metric in CATALOGUE.items():
@@ -322,10 +323,10 @@ class Run:
                 reasons[name] = reason
             elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
                 intervals[name] = interval
-        failed = int(sum(trial.metrics["failures"].value or 0 for trial in done))
-        requests = sum(trial.record.planned_requests for trial in done)
-        error = client_error.largest([e for trial in done if (e := trial.record.client_error) is not None])
-        checked = [trial.quality for trial in done]
+        failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
+        requests = sum(trial.record.planned_requests for trial in finished)
+        error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
+        checked = [trial.quality for trial in finished]
         quality = pooled(sample for record in checked if record for sample in record.samples)
         return Cell(
             *key,
@@ -335,7 +336,7 @@ class Run:
             intervals=intervals,
             reasons=reasons,
             client_error=error,
-            uncalibrated=_why_uncalibrated(done) if error is None else None,
+            uncalibrated=_why_uncalibrated(finished) if error is None else None,
             server=server_cell([trial.server for trial in valid]),
             quality=quality,
             unchecked=why_unchecked(checked) if quality is None else None,
@@ -389,7 +390,7 @@ def located(address: str | Path) -> Path:
 
 
 def _or_reason(read: Callable[[], T]) -> T | str:
-    """What is read, or why it cannot be: without it the rest can be attributed."""
+    """The value read, or why it cannot be read: the rest can be attributed without it."""
     try:
         return read()
     except RunUnreadable as error:

@@ -1,7 +1,7 @@
-"""``run.jsonl``: what happened to a run, one event a line, append-only. All else about a run is a fold of it.
+"""``run.jsonl``: the events of a run, one per line, append-only. Everything else about a run is folded from it.
 
-Every event carries ``t_ns``, nanoseconds of the monotonic clock of the process that measured. The log begins with
-:class:`RunStarted`, which holds what was known beforehand; a run that crashed has no :class:`RunEnded`.
+Every event has ``t_ns``, nanoseconds of the monotonic clock of the process that measured. The log begins with
+:class:`RunStarted`, which holds everything known beforehand; a run that crashed has no :class:`RunEnded`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,15 +19,15 @@ from results.search import Attempt, SearchConfig
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was measured, as its authors number it: the checkout in which the run was started, or what CI says."""
+    """Version of the measured code: the checkout in which the run was started, or the commit that CI states."""
 
     commit: str
-    """Ends in ``+`` where the checkout had changes."""
+    """Ends in ``+`` if the checkout had changes."""
     branch: str | None = None
 
 
 class EngineFate(StrEnum):
-    """How a start of an engine ended before its trials did."""
+    """Why a start of an engine ended before its trials did."""
 
     NOT_READY = "not_ready"
     """It was launched and did not become ready."""
@@ -35,7 +35,7 @@ class EngineFate(StrEnum):
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is measured, where and by whom."""
+    """What is measured, and where."""
 
     run_id: str
     name: str
@@ -54,7 +54,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumed_from: str | None = None
     """The earlier run whose finished trials are reused."""
     ceilings: list[Ceilings] = []
-    """What the machine's devices can do at most, as ``bakeoff machine`` stored it before the run."""
+    """Limits of the machine's devices, as ``bakeoff machine`` stored them before the run."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,7 +70,7 @@ class RunStarted(RunHeader, frozen=True, tag="run_started", kw_only=True, omit_d
     """The trials that are known beforehand, in order; empty for a search."""
     t_ns: int = 0
     search: SearchConfig | None = None
-    """None where the run is no capacity search."""
+    """None if the run is no capacity search."""
 
 
 class TrialPlanned(_Event, frozen=True, tag="trial_planned", kw_only=True, omit_defaults=True):
@@ -78,9 +78,9 @@ class TrialPlanned(_Event, frozen=True, tag="trial_planned", kw_only=True, omit_
 
     plan: TrialPlan
     turn: int
-    """Trials of one engine with the same turn share a start of it, as long as it lives."""
+    """Trials of one engine with the same turn share a start of it, unless it dies."""
     ends_turn: bool = False
-    """Whether it is known to be the turn's last one."""
+    """Whether this is known to be the last trial of its turn."""
 
 
 class EngineStarting(_Event, frozen=True, tag="engine_starting", kw_only=True, omit_defaults=True):
@@ -98,14 +98,14 @@ class EngineStarted(_Event, frozen=True, tag="engine_started", kw_only=True, omi
     engine: str
     turn: int
     start_s: float | None = None
-    """From launch to ready; None for a server that ran already."""
+    """From launch to ready; None for a server that was already running."""
     warm_up_requests: int = 0
     is_warm: bool | None = None
-    """Whether it had stopped getting faster; None where it was not warmed up."""
+    """Whether it had stopped getting faster; None if it was not warmed up."""
 
 
 class TrialFinished(_Event, frozen=True, tag="trial_finished", kw_only=True, omit_defaults=True):
-    """A trial has ended and its files are stored: from here on it counts."""
+    """A trial has ended and its files are stored; from now on it counts."""
 
     record: TrialRecord
 
@@ -116,11 +116,11 @@ class EngineLost(_Event, frozen=True, tag="engine_lost", kw_only=True, omit_defa
     engine: str
     turn: int
     reason: str
-    """One line, and the engine's last lines below it where they say more."""
+    """One line, followed by the engine's last lines if they add something."""
     fate: EngineFate | None = None
-    """None where it is not the engine's fault: a port in use, a package that is missing."""
+    """None if the engine is not to blame: a port in use, a package that is missing."""
     given_up: bool = False
-    """Whether it is not started any more."""
+    """Whether it will not be started again."""
 
 
 class LevelJudged(_Event, frozen=True, tag="level_judged", kw_only=True, omit_defaults=True):
@@ -162,7 +162,7 @@ Event = (
 
 
 class EngineFailure(msgspec.Struct, frozen=True):
-    """One start of an engine that failed, through no fault of the user's or the machine's."""
+    """One start of an engine that failed, and neither the user nor the machine is to blame."""
 
     engine: str
     repeat: int
@@ -170,21 +170,21 @@ class EngineFailure(msgspec.Struct, frozen=True):
 
 
 class Manifest(RunHeader, frozen=True, kw_only=True, omit_defaults=True):
-    """The run log in short: its header with what became of the run."""
+    """Summary of the run log: its header, and how the run ended."""
 
     status: RunStatus
     trials: list[TrialPlan]
-    """The plan as it is known now, without profiled trials; of a complete run, the trials that were run."""
+    """The plan as currently known, without profiled trials; for a complete run, the trials that were run."""
     profiled: list[TrialPlan] = []
     """The profiled trials of the plan."""
     failure: str | None = None
     engine_failures: list[EngineFailure] = []
-    """Evidence against the engines that they name; ``failure`` has them in words, among others."""
+    """Evidence against the engines that they name; ``failure`` has them as text, among others."""
     ended_utc: str | None = None
 
 
 class RunLog:
-    """The events of one run, with the folds that policies and readers ask for.
+    """The events of one run, and values folded from them for policies and readers.
 
     Args:
         events: the log so far.
@@ -194,7 +194,7 @@ class RunLog:
         planned: trials that a policy chose, oldest first.
         finished: records of finished trials by id, oldest first.
         lost: losses of engines, oldest first.
-        ended: None while the run goes on, and for ever where it crashed.
+        ended: None while the run continues, and for ever if it crashed.
     """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -223,7 +223,7 @@ class RunLog:
 
     @property
     def started(self) -> RunStarted | None:
-        """The first event; None where a crash cut even that off."""
+        """The first event; None if a crash tore even that."""
         first = self.events[0] if self.events else None
         return first if isinstance(first, RunStarted) else None
 
@@ -239,9 +239,9 @@ class RunLog:
 
     @property
     def plans(self) -> list[TrialPlan]:
-        """The plan as it is known now, in order.
+        """The plan as currently known, in order.
 
-        A run that is complete planned what it ran: what a gate left out when its verdict was clear is not in it.
+        The plan of a complete run is what it ran: it excludes trials that a gate skipped once its verdict was clear.
         """
         chosen = {event.plan.id: event.plan for event in self.planned}
         if self.started is None or (self.ended and self.ended.status is RunStatus.COMPLETE and chosen):
@@ -250,17 +250,17 @@ class RunLog:
 
     @property
     def given_up(self) -> set[str]:
-        """Engines that are not started any more."""
+        """Engines that will not be started again."""
         return {event.engine for event in self.lost if event.given_up}
 
     @property
     def under_way(self) -> TrialPlan | None:
-        """The trial that was chosen last, where it has not finished."""
+        """The trial that was chosen last, if it has not finished."""
         last = self.planned[-1].plan if self.planned else None
         return last if last and last.id not in self.finished and self.ended is None else None
 
     def manifest(self, started: RunStarted, status: RunStatus) -> Manifest:
-        """The log in short.
+        """Summary of the log.
 
         Args:
             started: its first event.
@@ -324,10 +324,10 @@ def encoded(events: Sequence[Event]) -> bytes:
 
 
 def read_run_log(path: Path) -> RunLog:
-    """Read a log; a torn last line is left out.
+    """Read a log; a torn last line is skipped.
 
     Raises:
-        RunUnreadable: it is damaged before its last line, or of another schema.
+        RunUnreadable: it is damaged before its last line, or has another schema.
     """
     try:
         with path.open("rb") as file:
@@ -340,7 +340,7 @@ def read_run_log(path: Path) -> RunLog:
 
 
 class _Versioned(msgspec.Struct):
-    """The one field that is read before the rest, whatever the rest looks like."""
+    """The field that is read first, because it determines the format of the others."""
 
     schema_version: int = 0
 
@@ -353,7 +353,7 @@ def refuse_other_schema(path: Path, data: bytes) -> None:
         data: JSON.
 
     Raises:
-        RunUnreadable: it is no record, or of another schema.
+        RunUnreadable: it is no record, or has another schema.
     """
     try:
         problem = schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version)

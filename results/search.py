@@ -1,4 +1,4 @@
-"""What a capacity search looks for, and what it has learnt of each engine."""
+"""The configuration of a capacity search, and its results for each engine."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ from results.statistics.bisection import levels_between
 
 
 class Over(StrEnum):
-    """Which load is searched."""
+    """The kind of load that is searched."""
 
     RATE = "rate"
     """Open loop: arrivals per second."""
@@ -28,44 +28,44 @@ class Ended(StrEnum):
     TRIALS = "trials"
     """All allowed trials have been run."""
     MINUTES = "minutes"
-    """The allowed time is over."""
+    """The allowed time has passed."""
     NO_EVIDENCE = "no evidence"
-    """No level is left that can be judged, for a reason other than the engine."""
+    """No remaining level can be judged, for a reason other than the engine."""
     ENGINE = "engine"
     """The engine did not start, or was lost."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What one trial says of its level."""
+    """Result of one trial for its level."""
 
     trial: str
     """Its id in the run."""
     level: float
     met: bool | None
-    """Whether it met every objective; None where it is no evidence."""
+    """Whether it met every objective; None if it is no evidence."""
     margin: float | None
-    """Log of bound over value, of the objective that was met least; None where the trial has no such number."""
+    """Log of bound over value, of the objective with the least margin; None if the trial has no such number."""
     findings: list[Finding] = []
     """Why the trial is INVALID."""
     violations: list[Violation] = []
-    """The objectives that it violated, or of which it shows nothing."""
+    """Objectives that it violated, or for which it has no value."""
 
     @property
     def had_too_few(self) -> bool:
-        """Whether it is VALID and no evidence, because a percentile needs more requests than it had."""
+        """Whether it is VALID but no evidence, because a percentile needs more requests than it had."""
         too_few = any(violation.value.absence is Absence.TOO_FEW for violation in self.violations)
         return self.met is None and not self.findings and too_few
 
 
 class Skip(msgspec.Struct, frozen=True):
-    """Levels that are left out of a search, and why; levels are in the unit of :class:`Over`."""
+    """Levels that a search skips, and why; levels are in the unit of :class:`Over`."""
 
     up_to: float | None = None
     """Levels up to this one have too few requests for an objective."""
     above: float | None = None
     """Levels above this one lie between the highest that met the objectives and one that could not be judged."""
     planned_requests: int | None = None
-    """Requests that a trial at ``up_to`` would plan; None where a trial there showed it."""
+    """Requests that a trial at ``up_to`` would plan; None if a trial there showed that they are too few."""
     needed_requests: int | None = None
     """Requests that the objectives need."""
     attempt: Attempt | None = None
@@ -84,11 +84,11 @@ class EngineSearch(msgspec.Struct, frozen=True):
     high: float | None = None
     """Upper end of the interval; None if below the searched range or unknown."""
     open_above: bool = False
-    """Whether it may be above the range."""
+    """Whether the highest level may be above the range."""
     ended: Ended | None = None
-    """None while it goes on, and for ever where it was interrupted."""
+    """None while the search continues, and for ever if it was interrupted."""
     skip: Skip | None = None
-    """The last levels that were left out."""
+    """The last levels that were skipped."""
     lost: str | None = None
     """Why the engine was lost."""
 
@@ -104,7 +104,7 @@ class EngineSearch(msgspec.Struct, frozen=True):
 
 
 class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is searched for, and how much it may cost; stored when the run starts."""
+    """Target, range and budget of a search; stored when the run starts."""
 
     engines: list[str]
     """Labels, in the order in which they take turns."""
@@ -117,26 +117,26 @@ class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     template: Load
     """The load's other fields."""
     start: float | None = None
-    """Level to begin at; None for the lowest."""
+    """First level to try; None for the lowest."""
     guesses: dict[str, float] = {}
-    """Where each engine's answer is expected, by label."""
+    """Expected answer of each engine, by label."""
     resolution: float = 0.05
-    """The answer is to be known to this share, up or down."""
+    """The search ends when the answer is known to within this share, in either direction."""
     alpha: float = 0.05
-    """Share of searches whose interval may fail to hold the truth."""
+    """Share of searches whose interval may miss the true answer."""
     trials: int = 20
-    """At most this many for each engine."""
+    """Maximum trials of each engine."""
     minutes: float | None = None
-    """Likewise, starts included; None for any length. The trial under way is finished."""
+    """Maximum minutes of each engine, starts included; None for no limit. The current trial is finished."""
 
     @property
     def objectives(self) -> list[Objective]:
-        """What must hold in each trial."""
+        """The objectives of each trial."""
         return objectives(self.slo)
 
     @property
     def levels(self) -> list[float]:
-        """Loads that may be tried, rising."""
+        """Loads that may be tried, ascending."""
         levels = levels_between(self.low, self.high, self.resolution)
         return levels if self.over is Over.RATE else sorted({float(round(level)) for level in levels})
 
@@ -148,7 +148,7 @@ class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SearchRecord(msgspec.Struct, frozen=True):
-    """What was searched for, and what is known now: a fold of the run's log."""
+    """Configuration and present results of a search, folded from the run's log."""
 
     config: SearchConfig
     engines: list[EngineSearch] = []

@@ -1,8 +1,8 @@
-"""What a capacity search knows, folded from the run's log: the same log gives the same answers and the same next level.
+"""State of a capacity search, folded from the run's log: the same log gives the same answers and the same next level.
 
 A level is judged by one trial at a time, and :mod:`results.statistics.bisection` keeps the posterior over all of them.
-Levels that cannot be judged are left out: those with too few requests, and those above half of the way, in logs, from
-the highest level that met the objectives to one at which two trials in a row were no evidence.
+Levels that cannot be judged are skipped: those with too few requests, and those above the logarithmic middle between
+the highest level that met the objectives and one at which two trials in a row were no evidence.
 """
 
 import math
@@ -15,7 +15,7 @@ from results.statistics.bisection import Bisection
 from results.units import NS_PER_S
 
 _SKIP_AFTER, _END_AFTER = 2, 6
-"""After this many trials in a row without evidence the search goes on below them; after so many it ends."""
+"""Trials in a row without evidence after which the search continues below them, and after which it ends."""
 
 
 class EngineState:
@@ -42,23 +42,23 @@ class EngineState:
 
     @property
     def next_level(self) -> float | None:
-        """The level to try next; None where the search has ended."""
+        """The level to try next; None if the search has ended."""
         return None if self._ended is not None else self._bisection.next_level()
 
     @property
     def search(self) -> EngineSearch:
-        """What is known now."""
-        known = msgspec.structs.asdict(self._bisection.bracket) if self._search.judged else {}
-        return msgspec.structs.replace(self._search, ended=self._ended, **known)
+        """The present results."""
+        bracket = msgspec.structs.asdict(self._bisection.bracket) if self._search.judged else {}
+        return msgspec.structs.replace(self._search, ended=self._ended, **bracket)
 
     def skip_up_to(self, skip: Skip) -> None:
-        """Leave out levels that have too few requests."""
+        """Skip levels that have too few requests."""
         assert skip.up_to is not None
         self._bisection.drop_up_to(skip.up_to)
         self._search = msgspec.structs.replace(self._search, skip=skip)
 
     def judge(self, attempt: Attempt) -> None:
-        """Take one more trial."""
+        """Add the result of one more trial."""
         self._search = msgspec.structs.replace(self._search, attempts=[*self._search.attempts, attempt])
         if attempt.met is not None:
             self._bisection.observe(attempt.level, met=attempt.met, margin=attempt.margin)
@@ -71,7 +71,7 @@ class EngineState:
             self._skip_above(attempt)
 
     def lose(self, reason: str) -> None:
-        """End the search: the engine is not started any more."""
+        """End the search: the engine will not be started again."""
         if self._ended is None:
             self._search = msgspec.structs.replace(self._search, ended=Ended.ENGINE, lost=reason)
 
@@ -91,14 +91,14 @@ class EngineState:
         return None if self._bisection.levels else Ended.NO_EVIDENCE
 
     def _skip_above(self, attempt: Attempt) -> None:
-        highest = max((known.level for known in self._search.attempts if known.met), default=attempt.level / 4)
+        highest = max((earlier.level for earlier in self._search.attempts if earlier.met), default=attempt.level / 4)
         cut = math.sqrt(highest * attempt.level)
         self._bisection.drop_from(cut)
         self._search = msgspec.structs.replace(self._search, skip=Skip(above=float(f"{cut:.3g}"), attempt=attempt))
 
 
 def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
-    """What the search knows of each engine, by label; events of other engines say nothing."""
+    """State of the search for each engine, by label; events of other engines are ignored."""
     states = {engine: EngineState(config, engine) for engine in config.engines}
     chosen_ns: dict[str, int] = {}
     for event in log.events:
@@ -125,7 +125,7 @@ def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
 
 
 def search_record(log: RunLog) -> SearchRecord | None:
-    """What was searched for, and what is known now; None where the run is no search."""
+    """Configuration and present results of a search; None if the run is no search."""
     if log.search is None:
         return None
     return SearchRecord(log.search, [state.search for state in engine_states(log.search, log).values()])

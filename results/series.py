@@ -131,7 +131,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 def outcome_of(series: Sequence[Series]) -> Outcome:
     """Combine all series: worse if any is, else cannot tell if any cannot or none is current."""
     outcomes = {entry.outcome for entry in series if entry.is_current} or {Outcome.CANNOT_TELL}
-    return next(each for each in (Outcome.WORSE, Outcome.CANNOT_TELL, Outcome.NOT_WORSE) if each in outcomes)
+    return next(outcome for outcome in (Outcome.WORSE, Outcome.CANNOT_TELL, Outcome.NOT_WORSE) if outcome in outcomes)
 
 
 def is_worse(metric: str, before: float, after: float) -> bool:

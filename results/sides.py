@@ -127,8 +127,8 @@ def only_side(run: AnyRun, engine: str | None = None) -> Side:
     if engine in engines:
         return side_of(run, engine)
     if len(engines) > 1:
-        known = ", ".join(f"{run.path}@{label}" for label in engines)
-        raise NotComparable(f"{run.path} holds several engines; name one: {known}")
+        choices = ", ".join(f"{run.path}@{label}" for label in engines)
+        raise NotComparable(f"{run.path} holds several engines; name one: {choices}")
     return side_of(run, engines[0])
 
 

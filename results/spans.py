@@ -90,7 +90,7 @@ def request_spans(frames: Sequence[SpanFrame]) -> list[RequestSpan]:
     """The spans of requests in a record, in order of their export, without those that lack an attribute.
 
     Raises:
-        RunUnreadable: a body is damaged, all spans lack an attribute, or no clock reading tells when spans were.
+        RunUnreadable: a body is damaged, all spans lack an attribute, or no clock reading places them in time.
     """
     bodies = [frame.body for frame in frames if isinstance(frame, SpanBatch)]
     readings = [frame for frame in frames if isinstance(frame, ClockReading)]

@@ -1,4 +1,4 @@
-"""What speculative decoding brings if drafts are accepted independently of each other.
+"""Expected gain of speculative decoding if drafts are accepted independently of each other.
 
 Source: Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv:2211.17192.
 """

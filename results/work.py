@@ -57,23 +57,25 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 def work_of(measured: Sequence[RequestRecord]) -> Work:
     """Compute the work of a trial's measured requests; requests that the client cancelled do not count."""
     counted = [request for request in measured if request.outcome is not Outcome.CANCELLED]
-    done = [request for request in counted if request.outcome is Outcome.OK]
-    tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in done]
-    known = [request.requested_output_tokens for request in done if request.requested_output_tokens]
-    is_known = bool(done) and len(known) == len(done)
-    each = [count / asked for count, asked in zip(tokens, known, strict=True)] if is_known else tokens
+    answered = [request for request in counted if request.outcome is Outcome.OK]
+    tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in answered]
+    requested_tokens = [request.requested_output_tokens for request in answered if request.requested_output_tokens]
+    is_known = bool(answered) and len(requested_tokens) == len(answered)
+    amounts = (
+        [count / requested for count, requested in zip(tokens, requested_tokens, strict=True)] if is_known else tokens
+    )
     return Work(
         requests=len(counted),
-        ok=len(done),
+        ok=len(answered),
         output_tokens=sum(tokens),
-        asked_tokens=sum(known) if is_known else None,
-        delivered=[float(q) for q in np.quantile(each, _QUANTILES)] if done else [],
-        finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in done)),
+        asked_tokens=sum(requested_tokens) if is_known else None,
+        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if answered else [],
+        finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in answered)),
     )
 
 
 class WorkAspect(StrEnum):
-    """What of the work is compared."""
+    """Aspect of the work that is compared."""
 
     ANSWERED = "answered"
     """Fraction of the requests that were answered."""
@@ -168,13 +170,13 @@ class _Aspect(msgspec.Struct, frozen=True):
 
 def _aspects(a: Sequence[Work], b: Sequence[Work]) -> Iterator[_Aspect]:
     yield _Aspect(WorkAspect.ANSWERED, lambda work: work.ok / work.requests)
-    known = [all(work.asked_tokens for work in side) for side in (a, b)]
-    if all(known):
+    is_known = [all(work.asked_tokens for work in side) for side in (a, b)]
+    if all(is_known):
         yield _Aspect(WorkAspect.DELIVERED, lambda work: work.output_tokens / (work.asked_tokens or 1))
     else:
         yield _Aspect(WorkAspect.TOKENS, lambda work: work.output_tokens / max(1, work.ok))
-    if known[0] == known[1]:
-        kind = WorkAspect.DELIVERED_QUANTILE if all(known) else WorkAspect.TOKENS_QUANTILE
+    if is_known[0] == is_known[1]:
+        kind = WorkAspect.DELIVERED_QUANTILE if all(is_known) else WorkAspect.TOKENS_QUANTILE
         for index, q in enumerate(_QUANTILES):
             yield _Aspect(kind, _quantile(index), f"p{q * 100:g}")
     for reason in sorted({reason for work in (*a, *b) for reason in work.finishes}):
@@ -191,10 +193,10 @@ def _finish(reason: str) -> Callable[[Work], float]:
 
 def _mix(a: Sequence[Work], b: Sequence[Work], band: float) -> tuple[float, float] | None:
     """Mean requested output tokens of both sides; None if they are alike or unknown."""
-    asked = [[work.asked_tokens / work.ok for work in side if work.asked_tokens] for side in (a, b)]
-    if any(len(of_side) < len(side) for of_side, side in zip(asked, (a, b), strict=True)):
+    requested_means = [[work.asked_tokens / work.ok for work in side if work.asked_tokens] for side in (a, b)]
+    if any(len(of_side) < len(side) for of_side, side in zip(requested_means, (a, b), strict=True)):
         return None
-    mean_a, mean_b = (sum(of_side) / len(of_side) for of_side in asked)
+    mean_a, mean_b = (sum(of_side) / len(of_side) for of_side in requested_means)
     return None if abs(mean_b - mean_a) <= band * mean_a else (mean_a, mean_b)
 
 

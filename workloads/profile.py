@@ -127,7 +127,7 @@ def profile_workload(
     """Draw a sample of a workload and profile it.
 
     Args:
-        name: what to call it.
+        name: name of the profile.
         workload: prompts are written only if it cannot outline them; starts beyond ``sessions`` are drawn only if it
             can draw them alone (:class:`~workloads.types.SupportsStarts`).
         seed: of the sample.
@@ -267,15 +267,15 @@ def _prefix_figures(order: Sequence[TurnOutline], hits: Sequence[int]) -> dict[s
 
 def _unlimited_cache_hits(order: Sequence[TurnOutline]) -> list[int]:
     """Leading tokens of each prompt that an earlier prompt began with, in whole segments."""
-    known: set[int] = set()
+    links: set[int] = set()
     hits: list[int] = []
     for turn in order:
         chain, hit, leading = 0, 0, True
         for segment in turn.segments:
             chain = hash((chain, segment))
-            leading = leading and chain in known
+            leading = leading and chain in links
             hit += segment[1] if leading else 0
-            known.add(chain)
+            links.add(chain)
         # An engine always computes the last token of a prompt, to get its logits.
         hits.append(min(hit, turn.input_tokens - 1))
     return hits

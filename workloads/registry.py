@@ -63,8 +63,8 @@ def workload(name: str, options: Mapping[str, Any]) -> Workload:
         own = typed_options(FileOptions, options, owner, BadOption)
         return _preset_traffic(Path(own.path).stem, read_preset(Path(own.path)), own, owner)
     kind = _KINDS.get(name) or _other(name)
-    made: Any = typed_options(kind, options, owner, BadOption)
-    return made
+    instance: Any = typed_options(kind, options, owner, BadOption)
+    return instance
 
 
 def _preset_traffic(name: str, preset: Preset, options: PresetOptions, owner: str) -> PresetTraffic:

@@ -56,7 +56,7 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SampleCount(msgspec.Struct):
-    """What :func:`session_lines` has written so far."""
+    """Counts of what :func:`session_lines` has written so far."""
 
     sessions: int = 0
     requests: int = 0

@@ -12,7 +12,7 @@ import statistics
 import time
 
 from benchmarks.bars import Bars
-from harness.host.realtime import claim_core, go_first
+from harness.host.realtime import claim_core, raise_priority
 from harness.truth import Answered, Schedule, truth_process
 from harness.truth.record import lateness_s
 
@@ -60,7 +60,7 @@ def writes_per_s(answers: list[Answered]) -> float:
 
 def main() -> None:
     claim_core(0)
-    print(f"real-time priority: {go_first()}")
+    print(f"real-time priority: {raise_priority()}")
     rates, late_ms = [], []
     for number in range(ROUNDS):
         rates.append(writes_per_s(asyncio.run(record_of(Schedule(0.2, 0), FAST_STREAMS, FAST_TOKENS))))

@@ -101,8 +101,12 @@ def _speculate(value: Speculation) -> Setting | Cannot:
 def _cache_type(value: str) -> Setting | Cannot:
     if value == "auto":
         return Setting()
-    known = CACHE_TYPES.get(value)
-    return Setting(("-ctk", known, "-ctv", known)) if known else Cannot(f"it knows auto, {', '.join(CACHE_TYPES)}")
+    cache_type = CACHE_TYPES.get(value)
+    return (
+        Setting(("-ctk", cache_type, "-ctv", cache_type))
+        if cache_type
+        else Cannot(f"it knows auto, {', '.join(CACHE_TYPES)}")
+    )
 
 
 def _split(mode: str) -> Spelling:

@@ -23,9 +23,9 @@ _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 
 
 _METHODS = {"ngram": "does not take", "draft": "needs", "eagle3": "needs"}
-"""Its methods of speculation, and what each does with a draft model."""
+"""Its methods of speculation, and whether each takes a draft model, in words."""
 _NAMES = {"eagle3": "eagle"}
-"""Those that the engine calls otherwise."""
+"""Methods that have another name in the engine."""
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -84,7 +84,7 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     step_log_dir: str | None = None
     """Folder for the record of steps that ``bakeoff profile`` reads."""
     slow_down: float | None = None
-    """For tests of regression gates: fraction by which the model is slowed down."""
+    """Fraction by which the model is slowed down, for tests of regression gates."""
 
 
 class _Files(msgspec.Struct):

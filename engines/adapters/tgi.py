@@ -84,8 +84,8 @@ def _total_tokens(value: int) -> Setting | Cannot:
 
 
 def _kv_cache(value: str) -> Setting | Cannot:
-    known = _KV_DTYPES.get(value)
-    return Setting(("--kv-cache-dtype", known)) if known else Cannot(f"it knows auto, {', '.join(_KV_DTYPES)}")
+    kv_dtype = _KV_DTYPES.get(value)
+    return Setting(("--kv-cache-dtype", kv_dtype)) if kv_dtype else Cannot(f"it knows auto, {', '.join(_KV_DTYPES)}")
 
 
 class TgiEngine(ServerEngine):

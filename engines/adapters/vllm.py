@@ -137,8 +137,8 @@ def _speculative(speculation: Speculation) -> Setting | Cannot:
             return Cannot(f"{speculation.method} needs the folder of a draft model, in speculation.model")
         config |= {"method": _DRAFT_METHODS[speculation.method], "model": speculation.model}
     else:
-        known = ", ".join((*_OWN_METHODS, *_DRAFT_METHODS))
-        return Cannot(f"it knows the methods {known}, not {speculation.method!r}")
+        methods = ", ".join((*_OWN_METHODS, *_DRAFT_METHODS))
+        return Cannot(f"it knows the methods {methods}, not {speculation.method!r}")
     return Setting(("--speculative-config", msgspec.json.encode(config, order="sorted").decode()))
 
 

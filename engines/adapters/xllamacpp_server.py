@@ -101,13 +101,13 @@ def parameters(package: Any, words: Sequence[str], key: str | None = None) -> An
         SystemExit: a flag is not supported, or its value is invalid.
     """
     arguments = parser()
-    given = vars(arguments.parse_args(words))
+    settings = vars(arguments.parse_args(words))
     params = package.CommonParams()
-    if "--parallel" not in given:
+    if "--parallel" not in settings:
         params.n_parallel, params.kv_unified = _AUTO_SLOTS, True
     if key:
         params.api_keys = [key]
-    for name, word in given.items():
+    for name, word in settings.items():
         try:
             _set(package, params, name, word)
         except (KeyError, ValueError, AttributeError) as error:

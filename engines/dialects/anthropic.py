@@ -169,8 +169,8 @@ class _Reader:
         """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
         usage = self._usage
         parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-        known = [part for part in parts if part is not None]
-        return Usage(sum(known) if known else None, usage.output_tokens, usage.cache_read_input_tokens)
+        reported = [part for part in parts if part is not None]
+        return Usage(sum(reported) if reported else None, usage.output_tokens, usage.cache_read_input_tokens)
 
 
 def _piece(delta: _Delta) -> Event:

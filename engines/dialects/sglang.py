@@ -148,8 +148,8 @@ class _NativeReader:
 def _log_probs(meta: _MetaInfo, count: int) -> tuple[float, ...] | None:
     """Log-probabilities of the newest ``count`` tokens; None if any is missing."""
     newest = [logprob for logprob, _, _ in meta.output_token_logprobs[-count:]] if count else []
-    known = tuple(logprob for logprob in newest if logprob is not None)
-    return known if known and len(known) == count else None
+    logprobs = tuple(logprob for logprob in newest if logprob is not None)
+    return logprobs if logprobs and len(logprobs) == count else None
 
 
 def _end(meta: _MetaInfo) -> list[Event]:

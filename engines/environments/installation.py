@@ -117,8 +117,8 @@ def _make(recipe: Recipe, folder: Path, lock: int, progress: Progress) -> None:
     if recipe.remove:
         steps.append((f"pip uninstall {' '.join(recipe.remove)}", (*pip, "uninstall", "-y", *recipe.remove)))
     for number, (step, argv) in enumerate(steps, start=1):
-        shown = f"{recipe.name}: {step} ({number} of {len(steps)})"
-        if _run(argv, folder / LOG, lock, lambda seconds, shown=shown: progress(shown, seconds)) != 0:
+        title = f"{recipe.name}: {step} ({number} of {len(steps)})"
+        if _run(argv, folder / LOG, lock, lambda seconds, title=title: progress(title, seconds)) != 0:
             raise _failure(recipe, folder / LOG)
     _mark(recipe, Environment(recipe.name, folder))
 

@@ -174,8 +174,8 @@ def find(environment: str | None, recipes: Sequence[str], distributions: Sequenc
         return _configured(environment)
     suited = for_this_machine(recipes)
     for name in suited:
-        if found := installed(name):
-            return found
+        if existing := installed(name):
+            return existing
     own = Environment("this", Path(sys.prefix))
     if any(own.version(distribution) for distribution in distributions):
         return own

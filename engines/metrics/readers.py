@@ -9,8 +9,8 @@ from engines.metrics.prometheus import Sample, samples
 from engines.metrics.source import POSITIONED, DrainedIterations, MetricsSource, Prometheus
 
 EngineValues = dict[str, float | None]
-"""Values by the names of :mod:`engines.metrics.source`; None for NaN."""
-"""Values by name. None stands for NaN and infinity; values that the page lacks are absent."""
+"""Values by the names of :mod:`engines.metrics.source`. None stands for NaN and infinity; values that the page lacks
+are absent."""
 
 
 class MetricsReader(Protocol):

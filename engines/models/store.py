@@ -108,8 +108,8 @@ def resolve(name: str | None, path: str | None, progress: Progress) -> Model:
     if place.is_dir() and not (place / "config.json").is_file():
         raise ModelNotFound(f"{path} is not a checkpoint, because it has no config.json; set path in [model] to one")
     # A dot in a folder's name starts no suffix: llama-3.1-8b.
-    shown = name or (place.name if place.is_dir() else place.stem)
-    return Model(shown, str(place), checkpoint_sha256(place))
+    label = name or (place.name if place.is_dir() else place.stem)
+    return Model(label, str(place), checkpoint_sha256(place))
 
 
 def checkpoint_sha256(place: Path) -> str:
@@ -132,7 +132,7 @@ def _has_checkpoint(folder: Path) -> bool:
 def _convert(gguf: Path, target: Path) -> None:
     """Dequantise to a checkpoint folder or another GGUF, in a subprocess, because the core must not import torch."""
     argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(target), "--dtype", "bfloat16"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise FetchFailed(f"the model could not be converted ({last}); run: pip install 'bakeoff[engine]'")

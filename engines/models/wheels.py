@@ -54,11 +54,11 @@ def locate_wheel(requirement: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]
-        done = subprocess.run(
+        process = subprocess.run(
             [*argv, "--report", str(report), requirement], capture_output=True, text=True, check=False
         )
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        if process.returncode != 0:
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             raise FetchFailed(f"pip cannot find {requirement} ({last}); check that a package index is reachable")
         return json.loads(report.read_bytes())["install"][0]["download_info"]["url"]
 

@@ -2,7 +2,7 @@
 
 The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes left. Every latency metric is
 computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
-includes everything in between: the client's lateness at sends and reads, the loopback, and the server's lateness at
+The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes were sent. Every latency metric is
 reading the request.
 """
 
@@ -175,9 +175,9 @@ def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[
     rng = np.random.default_rng(0)
     levels = [q for _, q in QUANTILES]
     samples = [np.arange(len(seen_s)), *(rng.integers(len(seen_s), size=len(seen_s)) for _ in range(RESAMPLES))]
-    seen, true = ([np.asarray(values) for values in requests_s] for requests_s in (seen_s, true_s))
+    measured, true = ([np.asarray(values) for values in requests_s] for requests_s in (seen_s, true_s))
     differences = [
-        np.abs(np.quantile(_pooled(seen, sample), levels) - np.quantile(_pooled(true, sample), levels))
+        np.abs(np.quantile(_pooled(measured, sample), levels) - np.quantile(_pooled(true, sample), levels))
         for sample in samples
     ]
     return [float(error) for error in np.max(differences, axis=0)]
@@ -239,8 +239,8 @@ def _matched(requests: Sequence[RequestRecord], answers: Sequence[Answered]) -> 
     pairs = list(zip(sent, sorted(answers, key=lambda answer: (answer.prompt_tokens, answer.start_ns)), strict=True))
     for request, answer in pairs:
         if len(request.chunk_ns) != len(answer.written_ns) or not answer.written_ns:
-            seen, written = len(request.chunk_ns), len(answer.written_ns)
-            raise ClientFailed(f"calibration: the server wrote {written} chunks of an answer, the client read {seen}")
+            read, written = len(request.chunk_ns), len(answer.written_ns)
+            raise ClientFailed(f"calibration: the server wrote {written} chunks of an answer, the client read {read}")
     return pairs
 
 

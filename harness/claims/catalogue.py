@@ -1,4 +1,4 @@
-"""Claim files: the built-in catalogue and folders of one's own."""
+"""Claim files: the built-in catalogue, and folders of the user."""
 
 import hashlib
 import tomllib
@@ -19,7 +19,7 @@ EXPERIMENTS = "experiments"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A claim and where it stands.
+    """A claim and its file.
 
     Attributes:
         name: of the file, without ``.toml``.
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True):
     folder: Path
 
     def experiment(self, run: str) -> dict[str, Any]:
-        """Data of an experiment that the claim refers to by name: beside the claims, else beside the built-in ones.
+        """Data of an experiment that the claim refers to by name: from the claim's folder, else from the built-in one.
 
         Raises:
             BadClaim: there is no such file, or it is not TOML.
@@ -60,7 +60,7 @@ def load_catalogue(folders: Sequence[Path] = (), names: Sequence[str] = ()) -> l
 
     Args:
         folders: of claim files, besides the built-in one.
-        names: wanted; empty for all.
+        names: of the wanted claims; empty for all.
 
     Raises:
         BadClaim: a file is malformed, or a name unknown.

@@ -1,4 +1,4 @@
-"""What tables and the page say about claims."""
+"""Texts and cells on claims, for the tables and the page."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def decisive(self) -> CaseResult | None:
-        """The case that is summed up."""
+        """The case that summarises the claim."""
         return deciding(self.record.cases) if self.record else None
 
     @property
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Machine of the measurement that is summed up, and date of the test."""
+        """Machine of the summarised measurement, and date of the test."""
         if self.record is None:
             return ABSENT
         case = self.decisive
@@ -106,7 +106,7 @@ def case_cells(case: CaseResult, expected: Expected) -> list[str]:
 
 
 def result_text(case: CaseResult, expected: Expected) -> str:
-    """Where a quantity lies."""
+    """The quantity's position relative to the claimed range, in words."""
     match case.outcome:
         case Outcome.INSIDE:
             return "inside the range"
@@ -120,7 +120,7 @@ def result_text(case: CaseResult, expected: Expected) -> str:
 
 
 def remarks(record: Record, expected: Expected) -> list[str]:
-    """What the verdict leaves open: missing things, where a claim holds, repeats that would decide, other figures."""
+    """Open points of the verdict: missing things, conditions under which it holds, repeats needed, other figures."""
     lines: list[str] = []
     if record.verdict is Verdict.OTHER_CONDITIONS:
         inside = [case.title for case in record.cases if case.outcome is Outcome.INSIDE]

@@ -1,4 +1,4 @@
-"""What a claim file says: who claims what, the range that it promises, and the cases by which it is tested."""
+"""The content of a claim file: its source, the range that it promises, and the cases that test it."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -17,7 +17,7 @@ MEASURED = frozenset({*CATALOGUE, *ENGINE_FIGURES, "agreement"})
 
 
 class Device(StrEnum):
-    """Where a case can run."""
+    """The device that a case needs."""
 
     ANY = "any"
     CPU = "cpu"
@@ -25,13 +25,13 @@ class Device(StrEnum):
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a claim is made.
+    """The publication that makes a claim.
 
     Attributes:
-        title: of the work.
+        title: of the publication.
         kind: such as ``paper`` or ``lecture``; a ``background paper`` explains the matter but states no such range.
-        author: None where a work names none.
-        year: None where a work gives none.
+        author: None if the publication names none.
+        year: None if the publication gives none.
     """
 
     title: str
@@ -41,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The range that is claimed; at least one bound.
+    """The claimed range; at least one bound.
 
     Attributes:
         at_least: lower bound.
@@ -143,9 +143,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         title: the conditions tested.
-        as_claimed: whether these are conditions under which the claim is said to hold.
+        as_claimed: whether these are the conditions of the claim.
         device: where it can run.
-        absent: what is missing to test it anywhere by this tool.
+        absent: what this tool lacks to test it on any machine.
         experiment: measured here.
         published: read from a published run.
         arithmetic: computed.
@@ -179,11 +179,11 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         sentence: the claim in our words.
         quantity: what is compared with the range.
-        conditions: under which it is said to hold.
+        conditions: of the claim.
         expected: range of the quantity.
-        source: where it is made.
+        source: of the claim.
         cases: tests, the most important first.
-        note: what readers should know about the claim itself.
+        note: for readers, on the claim itself.
     """
 
     sentence: str
@@ -196,10 +196,10 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def checked(claim: Claim, where: str) -> Claim:
-    """The claim, if it does not contradict itself.
+    """The claim, if it is consistent.
 
     Raises:
-        BadClaim: it does; the message names file and key.
+        BadClaim: it contradicts itself; the message names file and key.
     """
     problem = next(_problems(claim), None)
     if problem:
@@ -227,16 +227,16 @@ def _problems(claim: Claim) -> Iterator[str]:
 
 
 def _case_problems(case: Case) -> Iterator[str]:
-    given = _procedures(case)
-    if len(given) != 1:
+    procedures = _procedures(case)
+    if len(procedures) != 1:
         names = "absent, experiment, published, arithmetic, evaluation"
-        yield f" has {', '.join(given) or 'no procedure'}; give exactly one of {names}"
+        yield f" has {', '.join(procedures) or 'no procedure'}; give exactly one of {names}"
         return
     if contrasted := case.experiment or case.published:
         if problem := check(contrasted.metric, {}):
-            yield f".{given[0]}.metric: {problem}"
+            yield f".{procedures[0]}.metric: {problem}"
         elif unknown := sorted(names_in(contrasted.metric) - MEASURED):
-            yield f".{given[0]}.metric: no metric is called '{unknown[0]}'"
+            yield f".{procedures[0]}.metric: no metric is called '{unknown[0]}'"
     elif case.arithmetic is not None:
         for key, text in _formulas(case.arithmetic).items():
             if problem := check(text, case.arithmetic.inputs, are_inputs_complete=True):

@@ -1,6 +1,6 @@
 """Arithmetic in claim files: numbers, names, ``+ - * / **``, and functions of the planner's cost model.
 
-Functions take the name of a model (``bakeoff plan``'s) first, and of a GPU where the device decides:
+Functions take the name of a model (``bakeoff plan``'s) first, then of a GPU if the result depends on the device:
 
 - ``parameters(model)``, ``active_parameters(model)``
 - ``weight_bytes(model, precision)``, ``kv_bytes(model, kv)`` (of one token),
@@ -51,7 +51,7 @@ def evaluate(text: str, names: Mapping[str, float]) -> float:
 
 
 def check(text: str, inputs: Mapping[str, float], *, are_inputs_complete: bool = False) -> str | None:
-    """Why a text is no expression; None if it is one.
+    """Why a text is not a valid expression; None if it is one.
 
     Args:
         text: to check.
@@ -93,8 +93,8 @@ def _value(node: ast.expr, names: Mapping[str, float]) -> float:
         case ast.BinOp(left=left, op=op, right=right):
             return _BINARY[type(op)](_value(left, names), _value(right, names))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            given = {str(keyword.arg): _argument(keyword.value, names) for keyword in keywords}
-            return _FUNCTIONS[name](*(_argument(arg, names) for arg in args), **given)
+            arguments = {str(keyword.arg): _argument(keyword.value, names) for keyword in keywords}
+            return _FUNCTIONS[name](*(_argument(arg, names) for arg in args), **arguments)
         case _:
             raise TypeError(ast.unparse(node))
 
@@ -132,7 +132,7 @@ def _attention_share(model: str, batch: float, context: float) -> float:
 
 
 def _intensity(model: str, batch: float, context: float) -> float:
-    """Operations of attention are those of a context less those without one."""
+    """Operations of attention: those with a context less those without."""
     costs, past = _costs(model), int(context)
     pairs = costs.decode(int(batch), past).flops - costs.decode(int(batch), 0).flops
     return pairs / (costs.decode(int(batch), past).bytes - costs.decode(int(batch), 0).bytes)

@@ -1,4 +1,4 @@
-"""Where cases are tested: runs measured here, published runs, evaluated checkpoints, and arithmetic."""
+"""Tests cases: by runs measured here, published runs, evaluated checkpoints, and arithmetic."""
 
 import asyncio
 import subprocess
@@ -29,19 +29,20 @@ from results.store import RunFolder, runs_below
 from results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
-"""Of an engine's start with its warm-up, of an evaluation, and of a calibration: rough, on two cores."""
+"""Seconds of an engine's start with its warm-up, tokens per second of an evaluation, seconds of a calibration: rough
+values on two cores."""
 _CALIBRATED = frozenset({"gptq", "awq", "w8a8"})
 
 
 class Lab(Protocol):
-    """Tests cases; tests of this package have one of their own."""
+    """Tests cases; tests of this package use another implementation."""
 
     def missing(self, entry: Entry, case: Case) -> str | None:
-        """What is missing to test a case here; None if nothing is."""
+        """Names what is missing to test a case on this machine; None if nothing is."""
         ...
 
     def cost_s(self, entry: Entry, case: Case) -> float:
-        """Roughly how long a case takes; what is measured already takes nothing."""
+        """Approximate duration of a case; nothing for cases whose results are stored."""
         ...
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
@@ -81,7 +82,7 @@ class RealLab:
     """Measures on this machine.
 
     Args:
-        folder: of claims; ``runs`` and ``checkpoints`` are made in it.
+        folder: of claims; ``runs`` and ``checkpoints`` are created in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,8 +100,8 @@ class RealLab:
             return case.absent
         if case.published is not None:
             names = {side.run for side in case.published.sides}
-            gone = [name for name in sorted(names) if not is_published(name)]
-            return f"the published run {gone[0]}, which is in the repository's docs/results" if gone else None
+            absent = [name for name in sorted(names) if not is_published(name)]
+            return f"the published run {absent[0]}, which is in the repository's docs/results" if absent else None
         if case.device is Device.GPU and not self._has_gpu:
             return "an NVIDIA GPU"
         if case.device is Device.CPU and self._has_gpu:
@@ -137,13 +138,13 @@ class RealLab:
         }
         ids = [run.path.name for run in runs.values()]
         place = machine_text(next(iter(runs.values())).manifest)
-        made = contrasted_measurement(case.experiment, values, ids, place)
-        return msgspec.structs.replace(made, retry=not all(_is_valid(run.folder) for run in runs.values()))
+        measurement = contrasted_measurement(case.experiment, values, ids, place)
+        return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
-        """What one engine of a run lacks here."""
+        """Names what an engine of a run needs and this machine lacks; None if nothing."""
         experiment = self._whole(entry, side.run)
-        engine = next((each for each in experiment.engines if each.name == side.engine), None)
+        engine = next((candidate for candidate in experiment.engines if candidate.name == side.engine), None)
         if engine is None:
             raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no engine '{side.engine}'")
         if side.load not in {load.label for load in experiment.loads}:
@@ -151,9 +152,9 @@ class RealLab:
         for needed in (experiment.workload.options.get("path"), experiment.model.path):
             if needed and not Path(needed).expanduser().exists():
                 return f"{needed}, below the folder where the command runs"
-        found = self._finding(engine.adapter)
-        fix = f": {found.fix}" if found.fix else ""
-        return f"{engine.adapter} ({', '.join(found.missing)}{fix})" if found.missing else None
+        finding = self._finding(engine.adapter)
+        fix = f": {finding.fix}" if finding.fix else ""
+        return f"{engine.adapter} ({', '.join(finding.missing)}{fix})" if finding.missing else None
 
     def _finding(self, adapter: str) -> doctor.Finding:
         if adapter not in self._findings:
@@ -180,17 +181,17 @@ class RealLab:
         key = entry.folder, run
         if key not in self._measured:
             wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
-            same = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
-            self._measured[key] = next((folder for folder in same if _is_valid(folder)), None)
+            matching = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
+            self._measured[key] = next((folder for folder in matching if _is_valid(folder)), None)
         return self._measured[key]
 
     def _run(self, entry: Entry, run: str) -> Run:
-        """The run of an experiment; if none is known, one is made of the VALID trials that there are and new ones."""
+        """The run of an experiment; if there is none, a new one that reuses earlier VALID trials."""
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
-            earlier = [each for each in runs_below(self._runs) if _name(each) == experiment.name]
-            fullest = max(earlier, key=lambda each: len(each.read_log().finished), default=None)
+            earlier = [candidate for candidate in runs_below(self._runs) if _name(candidate) == experiment.name]
+            fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
             if run_into(folder, experiment, fullest, retry_invalid=True):
                 raise KeyboardInterrupt
@@ -217,7 +218,7 @@ class RealLab:
         return quality(evaluated.quantity, self._evaluations[key])
 
     def _quantised(self, evaluated: Evaluated, plain: Path) -> Path:
-        """The quantised checkpoint; the command goes on with one that is unfinished.
+        """The quantised checkpoint; continues one that is unfinished.
 
         Raises:
             EvaluationFailed: the command failed.
@@ -228,32 +229,32 @@ class RealLab:
             out.parent.mkdir(parents=True, exist_ok=True)
             tokens = ["--calibration-tokens", str(evaluated.calibration_tokens)]
             command = [sys.executable, "-m", "bakeoff", "models", "quantize", str(plain), "--method"]
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, evaluated.method, *tokens, "--out", str(out)], capture_output=True, text=True, check=False
             )
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            if process.returncode:
+                reason = (process.stderr.strip().splitlines() or ["no reason given"])[-1]
                 raise EvaluationFailed(f"{evaluated.model} was not quantised with {evaluated.method}: {reason}")
         return out
 
 
 def duration_s(experiment: Experiment) -> float:
-    """Roughly how long a run takes on two cores."""
+    """Approximate duration of a run on two cores."""
     trial = experiment.trial
     starts = experiment.repeats * len(experiment.engines)
     return len(experiment.plan()) * (trial.duration_s + 1.3 * trial.ramp_s + 2) + starts * _START_S
 
 
 def _shared(evaluated: Evaluated) -> Evaluated:
-    """Key of the evaluation that gives every quantity."""
+    """Key of an evaluation, which yields all quantities at once."""
     return msgspec.structs.replace(evaluated, quantity="")
 
 
 def _plain(model: str) -> Path:
     """Folder of a known or given model."""
     is_path = "/" in model
-    found = resolve(None if is_path else model, model if is_path else None, lambda _have, _total: None)
-    return Path(found.path or model)
+    resolved = resolve(None if is_path else model, model if is_path else None, lambda _have, _total: None)
+    return Path(resolved.path or model)
 
 
 def _evaluation_s(evaluated: Evaluated) -> float:

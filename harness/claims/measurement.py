@@ -1,4 +1,4 @@
-"""What a procedure gives: an estimate of the claim's quantity, and the figures behind it."""
+"""The result of a procedure: an estimate of the claim's quantity, and the figures behind it."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from results.statistics.interval import Interval, reciprocal
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """What a case's procedure gave.
+    """Result of a case's procedure.
 
     Attributes:
         estimate: of the quantity; None if there is none.

@@ -45,7 +45,7 @@ class Page(msgspec.Struct, frozen=True):
 def rows_of(entries: Sequence[Entry], folder: Path) -> list[cells.Row]:
     """A row for each claim and machine that tested it, and one for each claim that none tested.
 
-    Records of a claim that has changed since do not count: they were judged by another range or measured otherwise.
+    Records of a claim that has changed since do not count, since they had another range or another measurement.
 
     Raises:
         BadClaim: a record cannot be read.
@@ -113,5 +113,5 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
 
 
 def _remarks(row: cells.Row) -> list[str]:
-    found = cells.remarks(row.record, row.entry.claim.expected) if row.record else []
-    return [*([row.entry.claim.note] if row.entry.claim.note else []), *found]
+    remarks = cells.remarks(row.record, row.entry.claim.expected) if row.record else []
+    return [*([row.entry.claim.note] if row.entry.claim.note else []), *remarks]

@@ -15,13 +15,13 @@ class Record(msgspec.Struct, frozen=True):
 
     Attributes:
         claim: name.
-        fingerprint: of claim, experiments, machine and what was missing; an equal one need not be tested again.
+        fingerprint: of claim, experiments, machine and missing things; with an equal one the test need not be repeated.
         machine: in words.
         tested_utc: ISO 8601.
         verdict: of all cases.
         cases: their results.
         complete: whether every case that can run here has a result.
-        digest: of the claim and its experiments, as they were.
+        digest: of the claim and its experiments at that time.
     """
 
     claim: str

@@ -1,4 +1,4 @@
-"""Tests claims one after the other, the shortest first, and keeps their records."""
+"""Tests claims one after another, the shortest first, and stores their records."""
 
 import hashlib
 import time
@@ -23,11 +23,11 @@ FOLDER = Path("claims")
 
 
 class Here(msgspec.Struct, frozen=True):
-    """This machine.
+    """A machine.
 
     Attributes:
-        text: in words.
-        facts: what tells it from another.
+        text: name for people.
+        facts: distinguish it from other machines.
     """
 
     text: str
@@ -35,10 +35,10 @@ class Here(msgspec.Struct, frozen=True):
 
 
 class ClaimsRun(msgspec.Struct, frozen=True):
-    """What a call left.
+    """Result of a call.
 
     Attributes:
-        records: newest of each claim that has one on this machine, by name.
+        records: newest record of each claim that has one on this machine, by name.
         untested: claims for which no time was left.
     """
 
@@ -65,19 +65,19 @@ def claims(
 
     Raises:
         BadClaim: a claim file is malformed, or a name is unknown.
-        KeyboardInterrupt: Ctrl-C; what is finished is kept.
+        KeyboardInterrupt: Ctrl-C; finished tests are kept.
     """
     folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
     if budget_min is not None and budget_min <= 0:
         raise BadClaim("--budget-min must be above 0")
-    entries, folder = load_catalogue([Path(each) for each in folders], names), Path(out)
+    entries, folder = load_catalogue([Path(path) for path in folders], names), Path(out)
     return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
 
 
 def here() -> Here:
     """This machine."""
-    known = environment()
-    return Here(place_text(known, "this machine"), machine(known))
+    facts = environment()
+    return Here(place_text(facts, "this machine"), machine(facts))
 
 
 def run_all(
@@ -99,35 +99,35 @@ def run_all(
         lab: tests their cases.
         folder: of records.
         place: this machine.
-        budget_s: seconds after which no claim is begun; nor is one that would end later by its estimate.
+        budget_s: seconds after which no claim is begun, nor one that by its estimate would end later.
         progress: is called with one line for each claim.
         clock: seconds.
     """
     end = None if budget_s is None else clock() + budget_s
-    done: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     waiting: dict[str, tuple[Entry, str]] = {}
     for entry in entries:
         mark = fingerprint(entry, lab, place)
-        known = latest(read_records(folder, entry.name)).get(place.text)
-        if known is not None and known.fingerprint == mark and known.complete:
-            done[entry.name] = known
-            progress(f"{entry.name}: {known.verdict.value} (tested {known.tested_utc})")
+        earlier = latest(read_records(folder, entry.name)).get(place.text)
+        if earlier is not None and earlier.fingerprint == mark and earlier.complete:
+            records[entry.name] = earlier
+            progress(f"{entry.name}: {earlier.verdict.value} (tested {earlier.tested_utc})")
         else:
             waiting[entry.name] = entry, mark
     while waiting:
         costs = {name: _cost_s(entry, lab) for name, (entry, _) in waiting.items()}
-        name = min(waiting, key=lambda each: (costs[each], each))
+        name = min(waiting, key=lambda candidate: (costs[candidate], candidate))
         if end is not None and clock() + costs[name] > end:
             break
         entry, mark = waiting.pop(name)
-        record = done[name] = _tested(entry, mark, lab, place)
+        record = records[name] = _tested(entry, mark, lab, place)
         append_record(folder, record)
         progress(f"{name}: {record.verdict.value}")
-    return ClaimsRun([done[name] for name in sorted(done)], sorted(waiting))
+    return ClaimsRun([records[name] for name in sorted(records)], sorted(waiting))
 
 
 def fingerprint(entry: Entry, lab: Lab, place: Here) -> str:
-    """SHA-256 of what a claim's result depends on: the claim, its experiments, the machine, what is missing on it."""
+    """SHA-256 of everything that a claim's result depends on: claim, experiments, machine, and what it lacks."""
     facts = {
         "claim": entry.digest,
         "machine": place.facts,
@@ -153,7 +153,7 @@ def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
 
 
 def _cost_s(entry: Entry, lab: Lab) -> float:
-    """Of the cases that can be tested here."""
+    """Approximate duration of the cases that can be tested here."""
 
     def own(case: Case) -> float:
         return lab.cost_s(entry, case) if lab.missing(entry, case) is None else 0.0

@@ -13,7 +13,7 @@ from results.text.format import plain
 
 
 def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
-    """Print what each claim states, and what is missing to test it here."""
+    """Print each claim's statement, and what is missing to test it here."""
     for entry in entries:
         claimed = [case for case in entry.claim.cases if case.as_claimed]
         missing = [lab.missing(entry, case) for case in claimed]
@@ -26,7 +26,7 @@ def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
 
 
 def print_results(rows: Sequence[cells.Row], console: Console) -> None:
-    """Print one row for each claim and machine, then what the verdicts leave open."""
+    """Print one row for each claim and machine, then the open points of the verdicts."""
     table = terminal_table(cells.HEADINGS[0])
     for heading in cells.HEADINGS[1:]:
         table.add_column(heading, overflow="fold")

@@ -53,7 +53,7 @@ def _trials(run: str) -> Path:
 
 
 def _offline(run: str) -> Path:
-    """What ``benchmarks/gpu/offline.py`` wrote: one JSON object a line."""
+    """Output of ``benchmarks/gpu/offline.py``: one JSON object a line."""
     return PUBLISHED / f"{run}.jsonl"
 
 
@@ -71,7 +71,7 @@ def _trial_rows(side: Side) -> list[_Row]:
 
 
 def _offline_rows(side: Side) -> list[_Row]:
-    """The load of a side is a cell, as ``--cells`` of the benchmark takes it: requests, prompt and output tokens."""
+    """The load of a side is a cell in the form of the benchmark's ``--cells``: requests, prompt and output tokens."""
     rows: list[_Row] = []
     for line in _offline(side.run).read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -94,7 +94,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _published_machine(folder: Path) -> str | None:
-    """Machine and date, from the third line of the page that publishing writes."""
+    """Machine and date, from the third line of the published page."""
     lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     return "; ".join(lines[2].split("; ")[:2]) if len(lines) > 2 else None
 
@@ -102,7 +102,7 @@ def _published_machine(folder: Path) -> str | None:
 def _quantities(metric: str, rows: Iterable[_Row]) -> dict[int, float]:
     wanted, values = names_in(metric), dict[int, float]()
     for repeat, row in rows:
-        known = {name: value for name in wanted if (value := row.get(name)) is not None}
-        if known.keys() == wanted:
-            values[repeat] = evaluate(metric, known)
+        present = {name: value for name in wanted if (value := row.get(name)) is not None}
+        if present.keys() == wanted:
+            values[repeat] = evaluate(metric, present)
     return values

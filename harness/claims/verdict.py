@@ -1,4 +1,4 @@
-"""Verdicts: pure functions of estimates and the range that is claimed."""
+"""Verdicts: pure functions of estimates and the claimed range."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _MIN_TRIALS = 2
 
 
 class Outcome(StrEnum):
-    """What one case shows."""
+    """Result of one case."""
 
     INSIDE = "inside"
     """The quantity lies in the range."""
@@ -27,12 +27,12 @@ class Outcome(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What all cases of a claim show together."""
+    """Result of all cases of a claim together."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
     OTHER_CONDITIONS = "holds under other conditions"
-    """Outside of the range where the claim should hold or where some tests were made, inside elsewhere."""
+    """Outside the range under the claimed conditions or in some tests, inside in others."""
     NOT_TESTABLE = "not testable here"
     """No case with the claimed conditions can run on this machine."""
     CANNOT_TELL = "cannot tell"
@@ -44,7 +44,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     Attributes:
         interval: at 95 %; of a computed figure, both bounds are the figure.
-        contrast: noise behind it, on a log scale; None of what is computed or evaluated.
+        contrast: noise behind it, on a log scale; None for computed or evaluated quantities.
         no_effect: value that means no effect; None if there is none.
     """
 
@@ -63,10 +63,10 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         missing: why it was not tested; None if it was.
         why_absent: why a test gave no figure.
         interval: of the quantity.
-        outcome: against the claimed range; unclear without a figure, None of a case that was not tested.
+        outcome: against the claimed range; unclear without a figure, None for a case that was not tested.
         repeats: per side that would decide an unclear case; None if unknown, too many, or decided.
         runs: ids of runs, or names of published ones.
-        machine: on which these were measured; None of what is computed.
+        machine: of the measurement; None for computed quantities.
         details: other figures, such as the source's own formula beside ours; None is infinite.
         values: raw values by side and repeat.
         retry: whether trials behind it were INVALID, so that the next call measures these again.
@@ -115,7 +115,7 @@ def estimate(of: Mapping[int, float], over: Mapping[int, float] | None, *, inter
 
 
 def outcome(estimated: Estimate, expected: Expected) -> Outcome:
-    """Where a quantity lies.
+    """Compare a quantity with the claimed range.
 
     Inside: the interval lies in the range; or its centre does, and the interval excludes no effect, unless that lies
     within the range (a bound is not within it). Outside: no value of the interval is in the range.
@@ -132,7 +132,7 @@ def outcome(estimated: Estimate, expected: Expected) -> Outcome:
 
 
 def repeats_needed(estimated: Estimate, expected: Expected) -> int | None:
-    """Repeats per side that tell the centre from the nearest bound, or from no effect; None if too many or unknown."""
+    """Repeats per side that separate the centre from the nearest bound or from no effect; None: unknown or too many."""
     centre, effect = estimated.interval.centre, estimated.contrast
     if effect is None:
         return None
@@ -145,7 +145,7 @@ def repeats_needed(estimated: Estimate, expected: Expected) -> int | None:
 
 
 def verdict(results: Sequence[CaseResult]) -> Verdict:
-    """What the cases of a claim show together."""
+    """Combine the results of a claim's cases."""
     claimed = [case.outcome for case in results if case.as_claimed and case.outcome is not None]
     elsewhere = [case.outcome for case in results if not case.as_claimed and case.outcome is not None]
     if not claimed:

@@ -29,15 +29,15 @@ _HERE = {
 
 
 def catalogue(names: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``bakeoff engines list`` prints about the named adapters, or all, and their environments.
+    """The data that ``bakeoff engines list`` prints: the named adapters, or all, and their environments.
 
     Raises:
-        UnknownEngine: no adapter has entry of the names.
+        UnknownEngine: no adapter has one of the names.
     """
-    shown = known_adapters(names)
+    adapters = known_adapters(names)
     recipes = [name for name, recipe in RECIPES.items() if not names or recipe.adapter in names]
     return {
-        "engines": [_engine(name) for name in shown],
+        "engines": [_engine(name) for name in adapters],
         "environments_folder": str(environments_folder()),
         "environments": [_environment(name) for name in recipes],
     }
@@ -57,7 +57,7 @@ def _engine(name: str) -> dict[str, Any]:
 
 def _environment(name: str) -> dict[str, Any]:
     recipe = RECIPES[name]
-    made = record(name) if installed(name) else None
+    installation = record(name) if installed(name) else None
     return {
         "name": name,
         "adapter": recipe.adapter or None,
@@ -65,10 +65,10 @@ def _environment(name: str) -> dict[str, Any]:
         "needs_gpu": recipe.needs_gpu,
         "note": recipe.note or None,
         "disk_bytes": recipe.disk_bytes,
-        "installed": made is not None,
+        "installed": installation is not None,
         "current": is_current(recipe),
-        "version": made.versions.get(recipe.distribution) if made else None,
-        "size_bytes": made.size_bytes if made else None,
+        "version": installation.versions.get(recipe.distribution) if installation else None,
+        "size_bytes": installation.size_bytes if installation else None,
     }
 
 
@@ -101,7 +101,7 @@ def _environment_row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
-    """What ``bakeoff engines doctor`` prints, as data."""
+    """The data that ``bakeoff engines doctor`` prints."""
     return {"machine": msgspec.to_builtins(machine), "engines": msgspec.to_builtins(findings)}
 
 

@@ -49,12 +49,12 @@ def doctor(*names: str, json: Json = False) -> int:
     from harness.cli.engine_tables import diagnosis, print_diagnosis
     from harness.cli.reading import print_json
 
-    here = machine()
-    findings = examine(names, here)
+    this_machine = machine()
+    findings = examine(names, this_machine)
     if json:
-        print_json(diagnosis(findings, here))
+        print_json(diagnosis(findings, this_machine))
     else:
-        print_diagnosis(findings, here, standard_output())
+        print_diagnosis(findings, this_machine, standard_output())
     return EXIT_OK
 
 
@@ -73,10 +73,10 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
     from engines.environments import install as make
     from engines.machine import has_gpu
 
-    made = make(name, _progress, again=again)
+    environment = make(name, _progress, again=again)
     if RECIPES[name].needs_gpu and not has_gpu():
         sys.stderr.write(f"{name} needs an NVIDIA GPU, and this machine has none\n")
-    sys.stdout.write(f"{made.folder}\n")
+    sys.stdout.write(f"{environment.folder}\n")
     return EXIT_OK
 
 

@@ -161,8 +161,8 @@ def _print(evaluation: "Evaluation", console: "Console") -> None:
 
 
 def _captions(evaluation: "Evaluation") -> list[str]:
-    kept = "" if evaluation.kv_cache_dtype in {None, "auto"} else f", KV cache {evaluation.kv_cache_dtype}"
-    how = f"at {evaluation.url}" if evaluation.url else f"in {evaluation.dtype}{kept}"
+    cache = "" if evaluation.kv_cache_dtype in {None, "auto"} else f", KV cache {evaluation.kv_cache_dtype}"
+    how = f"at {evaluation.url}" if evaluation.url else f"in {evaluation.dtype}{cache}"
     same = evaluation.reference == evaluation.model and evaluation.url is None
     reference = "the same weights" if same else evaluation.reference
     text = evaluation.text or "built-in English prose, generated"

@@ -110,13 +110,13 @@ def _summary(run: "Run", name: str | None) -> dict[str, Any]:
         },
         "trials": [
             {
-                "trial": seen.trial.record.id,
-                "engine": seen.trial.record.engine,
-                "load": seen.trial.record.load.label,
-                "repeat": seen.trial.record.repeat,
-                "verdict": seen.trial.record.verdict.value,
-                "views": {tool.name: msgspec.to_builtins(seen.views[tool.name]) for tool in tools},
+                "trial": viewed.trial.record.id,
+                "engine": viewed.trial.record.engine,
+                "load": viewed.trial.record.load.label,
+                "repeat": viewed.trial.record.repeat,
+                "verdict": viewed.trial.record.verdict.value,
+                "views": {tool.name: msgspec.to_builtins(viewed.views[tool.name]) for tool in tools},
             }
-            for seen in view_trials(run)
+            for viewed in view_trials(run)
         ],
     }

@@ -90,11 +90,11 @@ def fit(
     from workloads.fitting import preset_toml
     from workloads.options import typed_options
 
-    shown = name or _stem(trace)
-    place = _place(trace, out, shown)
+    preset_name = name or _stem(trace)
+    place = _place(trace, out, preset_name)
     options = {"path": str(trace), "format": format_, "format_options": parse_options(format_option or [])}
     replay = typed_options(Replay, options | {"max_rows": max_rows}, f"trace {trace}", _bad_option())
-    result = fitted(replay, Seed.of(str(seed)), shown)
+    result = fitted(replay, Seed.of(str(seed)), preset_name)
     write_atomic(place, preset_toml(result.preset, _head(result)).encode())
     if json:
         print_json(_as_data(result, place))

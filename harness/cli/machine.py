@@ -1,4 +1,4 @@
-"""The command that measures what the machine can do at most: machine."""
+"""The command that measures the ceilings of this machine: machine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -133,11 +133,11 @@ def _compared(a: str, b: str, *, json: bool) -> int:
         side(read(location).attributions, engine, location)
         for location, _, engine in (text.partition("@") for text in (a, b))
     ]
-    found = differences(*sides)
+    changes = differences(*sides)
     if json:
-        print_json(found)
+        print_json(changes)
     else:
-        print_differences(found, standard_output())
+        print_differences(changes, standard_output())
     return EXIT_OK
 
 

@@ -116,13 +116,13 @@ def plan(
         engine=engine,
         seed=seed,
     )
-    made = make_plan(question)
+    plan = make_plan(question)
     if json:
-        print_json(made)
+        print_json(plan)
     else:
-        print_plan(made, standard_output())
+        print_plan(plan, standard_output())
     if out is not None:
         from harness.planning.page import write_page
 
-        write_page(made, out)
+        write_page(plan, out)
     return EXIT_OK

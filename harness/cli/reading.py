@@ -191,16 +191,16 @@ def show(location: str | Path, *, json: bool) -> "Run":
     return run
 
 
-def _attribution(found: "Attribution") -> dict[str, Any]:
+def _attribution(attribution: "Attribution") -> dict[str, Any]:
     from results.text.attribution import bottleneck_sentence
 
     return {
-        "trial": found.record.id,
-        "sentence": bottleneck_sentence(found),
-        "mean_s": found.means,
-        "derived": sorted(found.derived),
-        "clock": found.clock,
-        "attributed_share": found.attributed_share,
+        "trial": attribution.record.id,
+        "sentence": bottleneck_sentence(attribution),
+        "mean_s": attribution.means,
+        "derived": sorted(attribution.derived),
+        "clock": attribution.clock,
+        "attributed_share": attribution.attributed_share,
     }
 
 
@@ -213,7 +213,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "run": str(run.path),
         "report": str(page),
         "traces": [str(path) for path in traces],
-        "attribution": [_attribution(found) for found in run.attributions],
+        "attribution": [_attribution(attribution) for attribution in run.attributions],
         "status": run.status.value,
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],

@@ -1,6 +1,6 @@
 """``bakeoff models prune``, ``distil``, ``trim``, ``eagle`` and ``quantize``: small models, and heads, from large ones.
 
-Each becomes a process of the reference engine, which gets their signals. Its standard input is the built-in text.
+Each replaces this process by one of the reference engine, whose standard input is the built-in text.
 """
 
 import os
@@ -18,16 +18,16 @@ __all__ = ["models_app"]
 
 _PROMPTS = 2_000
 _PROMPT_UNITS = 12
-"""Of the grammars: 20 to 60 words."""
+"""Units of the grammars per prompt: 20 to 60 words."""
 _CODE_EVERY = 4
 Device = Literal["auto", "cpu", "cuda"]
 RoundingMethod = Literal["int8", "int8-zp", "int4", "int4-zp", "fp8", "llm-int8", "nf4", "nf4-double"]
-"""Those of `Method` that need nothing but the weights."""
+"""Values of `Method` that need only the weights."""
 Method = Literal[
     RoundingMethod, "gptq", "awq", "w8a8", "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0",
     "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4",
 ]  # fmt: skip
-"""Of ``quantize``; the reference engine's names."""
+"""Methods of ``quantize``; the reference engine's names."""
 
 
 @models_app.command(name="prune")
@@ -297,7 +297,7 @@ def _folder(name_or_path: str) -> str:
 
 
 def _become(command: str, models: Sequence[str], options: Mapping[str, object]) -> None:
-    """Replace this process by the reference engine's command.
+    """Replace this process by a command of the reference engine.
 
     Raises:
         ReferenceMissing: its packages are not installed.

@@ -28,7 +28,7 @@ SPARE_CONNECTIONS = 16
 
 
 class Issue(msgspec.Struct, frozen=True):
-    """What the driver did.
+    """Start and end of a load.
 
     Attributes:
         start_ns: when the load began.
@@ -101,7 +101,7 @@ class Driver:
         self._runner.until_ns = start_ns + round(duration_s * NS_PER_S)
         self._runner.minimum = minimum
         end_ns = await self._run(loop, concurrency, start_ns)
-        await sleep_until_ns(self._clock, end_ns)  # it lies ahead if every user thinks past it
+        await sleep_until_ns(self._clock, end_ns)  # in the future if every user's think time ends after it
         return Issue(start_ns, end_ns)
 
     async def open_loop(

@@ -42,7 +42,7 @@ from harness.client.orders import (
 from harness.client.wire import WireSession, write_wire
 from harness.client.worker_host import WorkerHost
 from harness.errors import ClientFailed
-from harness.host.realtime import stepping_back
+from harness.host.realtime import without_preempting
 from results.errors import NotWritable
 from results.records import ClientRecord, Phase, TelemetryRecord
 from results.store import TrialFolder
@@ -68,7 +68,7 @@ class WirePool(msgspec.Struct, frozen=True):
 
 
 class WindowPlan(msgspec.Struct, frozen=True):
-    """What follows the ramp."""
+    """The window and the tail, which follow the ramp."""
 
     length_ns: int
     sessions: WirePool
@@ -111,7 +111,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What the fleet did.
+    """The result of a load that a fleet has sent.
 
     Attributes:
         planned: requests planned.
@@ -169,9 +169,9 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, WirePool(sessions))
-            done = await self._each(workers, _done)
+            replies = await self._from_workers(workers, _done)
         # After the block: collecting the logs measures the clocks again, and the result states those that the logs use.
-        return _merged(done, workers)
+        return _merged(replies, workers)
 
     async def steady(self, order: LoadOrder, plan: SteadyPlan, folder: TrialFolder) -> LoadResult:
         """Apply a steady load: ramp, window and tail; every exchange is then in ``folder``.
@@ -183,17 +183,17 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, plan.ramp)
-            ramp = _ramp(await self._each(workers, lambda host: _expected(host, Ramped)))
+            ramp = _ramp(await self._from_workers(workers, lambda host: _expected(host, Ramped)))
             start_ns = await self._open_window(workers, await self._in_thread(plan.window, ramp))
-            closed = await self._each(workers, lambda host: _expected(host, WindowClosed))
+            closed = await self._from_workers(workers, lambda host: _expected(host, WindowClosed))
             in_flight = [sum(readings) for readings in zip(*(reply.in_flight for reply in closed), strict=False)]
             abort = plan.is_saturated(in_flight) or not await self._all_answered(workers, order.timeout_s)
-            await self._each(workers, lambda host: host.send(Finish(abort)))
-            done = await self._each(workers, _done)
+            await self._from_workers(workers, lambda host: host.send(Finish(abort)))
+            replies = await self._from_workers(workers, _done)
             ends_ns = [
                 reply.end_ns - worker.host.clock.offset_ns for reply, worker in zip(closed, workers, strict=True)
             ]
-        return msgspec.structs.replace(_merged(done, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
+        return msgspec.structs.replace(_merged(replies, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
 
     @contextlib.asynccontextmanager
     async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
@@ -205,7 +205,7 @@ class Fleet:
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
             try:
-                with stepping_back():
+                with without_preempting():
                     yield workers
             except (asyncio.CancelledError, ClientFailed, NotWritable):
                 await asyncio.gather(*(_stopped(worker.host) for worker in workers))
@@ -229,9 +229,9 @@ class Fleet:
                     transport=order.transport,
                 )
             )
-        await self._each(workers, lambda host: _expected(host, Ready))
+        await self._from_workers(workers, lambda host: _expected(host, Ready))
         start_ns = self._now_ns() + _HEAD_START_NS
-        await self._each(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
+        await self._from_workers(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
 
     async def _open_window(self, workers: Sequence["_Worker"], plan: WindowPlan) -> int:
         """Open the window on every worker at one instant; returns that instant."""
@@ -256,12 +256,12 @@ class Fleet:
         """Whether every request of the window ends in time; those that wait inside the client may not."""
         try:
             async with asyncio.timeout(timeout_s + _STOP_S):
-                await self._each(workers, lambda host: _expected(host, WindowAnswered))
+                await self._from_workers(workers, lambda host: _expected(host, WindowAnswered))
         except TimeoutError:
             return False
         return True
 
-    async def _each(
+    async def _from_workers(
         self, workers: Sequence["_Worker"], work: Callable[[WorkerHost], Coroutine[Any, Any, T]]
     ) -> list[T]:
         """Call ``work`` for every worker concurrently; the first failure cancels the rest."""
@@ -364,17 +364,17 @@ async def _stopped(host: WorkerHost) -> None:
                 pass
 
 
-def _merged(done: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
+def _merged(replies: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
     hosts = [worker.host for worker in workers]
     offsets_ns = [host.clock.offset_ns for host in hosts]
-    starts_ns = [(reply.start_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
-    ends_ns = [(reply.end_ns or 0) - offset_ns for reply, offset_ns in zip(done, offsets_ns, strict=True)]
-    lags = [reply.loop_lag for reply in done if reply.loop_lag is not None]
+    starts_ns = [(reply.start_ns or 0) - offset_ns for reply, offset_ns in zip(replies, offsets_ns, strict=True)]
+    ends_ns = [(reply.end_ns or 0) - offset_ns for reply, offset_ns in zip(replies, offsets_ns, strict=True)]
+    lags = [reply.loop_lag for reply in replies if reply.loop_lag is not None]
     return LoadResult(
-        planned=sum(reply.planned for reply in done),
+        planned=sum(reply.planned for reply in replies),
         issue=Issue(min(starts_ns), min(ends_ns)),
         loop_lag=_worst(lags) if lags else None,
-        clients=[_client_record(reply, host) for reply, host in zip(done, hosts, strict=True)],
+        clients=[_client_record(reply, host) for reply, host in zip(replies, hosts, strict=True)],
     )
 
 

@@ -49,7 +49,7 @@ class Meter(Protocol):
 
 
 class LoadEnvironment(Protocol):
-    """What a worker takes from where it runs."""
+    """The parts of a worker that depend on where it runs."""
 
     def transport(self, order: Prepare) -> Transport:
         """A transport to the engine of a load."""

@@ -76,7 +76,7 @@ async def _connected(ray: ModuleType, address: str) -> AsyncGenerator[None]:
         # Quiet: no output of actors, no messages about a dashboard or a SIGTERM handler.
         ray.init(address=address, namespace="bakeoff", log_to_driver=False, logging_level="ERROR")
         if left.is_set():
-            ray.shutdown()  # nobody waited for this connection any more
+            ray.shutdown()  # no caller waits for this connection any more
 
     try:
         try:

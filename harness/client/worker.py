@@ -26,7 +26,7 @@ from harness.client.loop_lag import LoopLag
 from harness.client.orders import Done, Order, Prepare, Reply
 from harness.client.transport import Transport
 from harness.host.clock import Clock, MonotonicClock
-from harness.host.realtime import claim_core, go_first
+from harness.host.realtime import claim_core, raise_priority
 
 _TRANSPORTS = {
     "http": "harness.client.http:HttpTransport",
@@ -111,6 +111,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness handles Ctrl-C and sends Stop
     if len(sys.argv) > 1:
         claim_core(int(sys.argv[1]))
-    go_first()
+    raise_priority()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve())

@@ -1,4 +1,4 @@
-"""The conductor: asks the policy what comes next, carries it out, and logs what happened.
+"""The conductor: asks the policy for the next step, carries it out, and logs the result.
 
 An engine is started for each of its turns, and again if it died or stayed busy during one. An engine that does not
 start, or dies before its first trial, is given up; the others continue.
@@ -101,9 +101,9 @@ class Conductor:
             await self._end_turn()
             self._turn = turn
             started = self._writer.log.started
-            known = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
+            planned_trials = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
             # plan the whole repeat now, because no engine runs that the CPU work could disturb
-            for trial in known or [plan]:
+            for trial in planned_trials or [plan]:
                 await self._world.in_thread(self._preparation.planner.traffic, trial.load, trial.repeat, trial.engine)
         self._turn_plans.append(plan)
 
@@ -188,7 +188,7 @@ class Conductor:
         return idle or under_test.server.died() is not None
 
     async def _lose(self, planned: TrialPlanned, error: EngineError) -> None:
-        """Stop the engine and log why; give it up if this start had no trial, because another start would fail too."""
+        """Stop the engine and log why; give it up if this start had no trial, since another start would fail too."""
         label = planned.plan.engine
         fate = EngineFate.DIED if isinstance(error, EngineDied) else None
         fate = EngineFate.NOT_READY if isinstance(error, NotReady) else fate
@@ -249,7 +249,7 @@ class Conductor:
         )  # fmt: skip
 
     def _order(self, plan: TrialPlan) -> int:
-        return 1 + [known.id for known in self._writer.log.plans].index(plan.id)
+        return 1 + [planned.id for planned in self._writer.log.plans].index(plan.id)
 
     def _append(self, event: Event) -> None:
         self._writer.append(event)

@@ -67,7 +67,7 @@ async def started(engine: Engine, label: str, model: Model, port: int, log: Path
 
 @contextlib.asynccontextmanager
 async def _receiver(launch: Launch | None) -> AsyncGenerator[tuple[Launch | None, SpanReceiver | None]]:
-    """The launch with the address of a receiver of spans, if it exports some."""
+    """The launch with the address of a span receiver, if the engine exports spans."""
     if launch is None or SPAN_ENDPOINT not in launch.argv:
         yield launch, None
         return

@@ -1,7 +1,7 @@
 """Records an engine's kernels for a moment after a profiled trial, under the same load.
 
-torch's profiler slows an engine down, so the trial itself is left alone. The profile and the engine's steps of that
-moment go into the trial's folder, and the trace shows them behind the trial.
+torch's profiler slows an engine down, so the trial itself runs without it. The profile and the engine's steps of that
+moment are stored in the trial's folder, and the trace shows them after the trial.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from results.atomic import write_atomic
 from results.store import TrialFolder
 
 LOAD_S = 3.0
-"""Seconds for which requests are sent."""
+"""Seconds during which requests are sent."""
 _BEFORE_S, _RECORDED_S = 1.0, 1.0
 
 
@@ -58,5 +58,5 @@ async def record_kernels(
     finally:
         await asyncio.wait([sending])
         await log.stop()
-    sending.result()  # raises what broke the load off
+    sending.result()  # raises the error that ended the load
     return log.missing

@@ -19,7 +19,7 @@ from workloads import Tokenizer
 
 
 class Preparation(msgspec.Struct, frozen=True):
-    """What a conductor and its policy work with.
+    """Everything that a conductor and its policy need.
 
     Attributes:
         experiment: to measure.
@@ -28,7 +28,7 @@ class Preparation(msgspec.Struct, frozen=True):
         engines: by label.
         planner: of the traffic.
         machine: from :func:`harness.host.environment.machine`.
-        world: in which the run takes place.
+        world: of the run.
     """
 
     experiment: Experiment
@@ -54,9 +54,9 @@ async def prepared(
     Args:
         experiment: to measure.
         run: its folder.
-        world: in which the run takes place.
+        world: of the run.
         fetching: is called with a download's progress.
-        redraw: draw the traffic of each repeat anew.
+        redraw: draw new traffic for each repeat.
 
     Raises:
         EngineError, WorkloadError: the model or an engine's options are wrong.
@@ -70,12 +70,12 @@ async def prepared(
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
         sample = [turn for session in planner.warm_up_sessions("demands") for turn in session.session.turns]
         refuse_unmet(engines, sample, experiment.workload.name, tokenizer)
-        here = machine(run.read_manifest().environment)
-        yield Preparation(experiment, model, tokenizer, engines, planner, here, world)
+        this_machine = machine(run.read_manifest().environment)
+        yield Preparation(experiment, model, tokenizer, engines, planner, this_machine, world)
 
 
 def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
-    """The adapter's options; of a run with profiled trials, those that allow a record of requests beside them."""
+    """The adapter's options; for a run with profiled trials, plus those that let the engine record requests."""
     if not experiment.profile or config.url or not records_requests(config.adapter):
         return config.options
     recording: dict[str, Any] = dict(adapter_class(config.adapter).recording_options)

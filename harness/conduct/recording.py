@@ -1,4 +1,4 @@
-"""Records what an engine tells of its requests during a profiled trial: its steps, or the spans that it exports."""
+"""Records an engine's own account of requests during a profiled trial: its steps, or the spans that it exports."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from results.store import TrialFolder
 _TRACE_PARENT = "00-62616b656f66662070726f66696c6521-70726f66696c6564-01"
 """W3C trace context, sampled: exporters that follow their caller's decision export these requests and no others."""
 _UNKNOWN_DELAY_S = 6.0
-"""Time to the last export of a server that others started: the default delay of OpenTelemetry's exporter is 5 s."""
+"""Time to the last export of a server that others started; OpenTelemetry's exporters wait 5 s by default."""
 
 _UNREACHABLE = (
     "the engine cannot reach the receiver of spans: it runs in a container or on another host, or its option "
@@ -27,7 +27,7 @@ class SpanLog:
 
     Args:
         under_test: the running engine.
-        receiver: to which it exports; None if it cannot reach one.
+        receiver: of its exports; None if it cannot reach one.
         folder: of the trial.
         unreachable: why there is no receiver.
 
@@ -45,11 +45,11 @@ class SpanLog:
         self.missing: str | None = "the trial did not reach its load"
 
     def access(self, access: Access) -> Access:
-        """What requests carry, so that the engine exports them."""
+        """Access with the headers that make the engine export these requests."""
         return Access({**access.headers, "traceparent": _TRACE_PARENT}, access.query)
 
     async def start(self) -> None:
-        """Begin to record."""
+        """Start recording."""
         if self._receiver is None:
             self.missing = self._unreachable
             return
@@ -73,7 +73,7 @@ class SpanLog:
 
 @contextlib.asynccontextmanager
 async def recording(under_test: EngineUnderTest, folder: TrialFolder) -> AsyncGenerator[StepLog | SpanLog]:
-    """The record of one profiled trial, to be started and stopped around its load.
+    """The record of one profiled trial, to start and stop around its load.
 
     Args:
         under_test: a running engine whose adapter records requests.
@@ -93,5 +93,5 @@ async def recording(under_test: EngineUnderTest, folder: TrialFolder) -> AsyncGe
                     f"port {STANDARD_PORT} cannot be used ({error.strerror}); stop the collector that listens there"
                 )
         if receiver:
-            stack.push_async_callback(receiver.stop)  # the load may be broken off
+            stack.push_async_callback(receiver.stop)  # the load may fail
         yield SpanLog(under_test, receiver, folder, problem)

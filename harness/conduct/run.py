@@ -1,8 +1,8 @@
-"""Makes a run: from an experiment to a run folder.
+"""Carries out runs: from an experiment to a run folder.
 
-The run's status tells how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and the
-requests of the trial under way; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``, in
-which case :func:`recover` decodes the requests of the trial under way.
+The run's status states how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and
+the requests of the current trial; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``;
+then :func:`recover` decodes the requests of the current trial.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def gate(analyses: InterimAnalyses) -> MakePolicy:
 def create_run(
     experiment: Experiment, root: Path, earlier: RunFolder | None = None, *, search: SearchConfig | None = None
 ) -> RunFolder:
-    """Make the run's folder below ``root``, before anything is fetched or started.
+    """Create the run's folder below ``root``, before anything is fetched or started.
 
     Args:
         experiment: to run.
@@ -72,11 +72,11 @@ def create_run(
         search: configuration of a capacity search; its plan is empty and its name ends in ``-search``.
 
     Raises:
-        NotWritable: the folder cannot be made.
+        NotWritable: the folder cannot be created.
     """
     conceal_environment()
     world = current_world()
-    here = world.provenance()
+    provenance = world.provenance()
     if search is not None:
         experiment = msgspec.structs.replace(experiment, name=f"{experiment.name}-search")
     started = RunStarted(
@@ -85,19 +85,19 @@ def create_run(
         run_id=world.run_id(experiment.name),
         name=experiment.name,
         created_utc=_text(world.now_utc()),
-        pid=here.pid,
-        host=here.host,
+        pid=provenance.pid,
+        host=provenance.host,
         bakeoff_version=VERSION,
-        git_commit=here.git_commit,
-        source=here.source,
+        git_commit=provenance.git_commit,
+        source=provenance.source,
         experiment=masked_data(msgspec.to_builtins(experiment)),
-        environment=here.environment,
+        environment=provenance.environment,
         plan=[] if search else experiment.plan(),
         slo=experiment.slo,
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,
-        ceilings=_ceilings(root, here.environment) if experiment.profile else [],
+        ceilings=_ceilings(root, provenance.environment) if experiment.profile else [],
     )
     return RunFolder.create(root, started)
 
@@ -184,15 +184,15 @@ def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, tu
     if earlier is None:
         return {}
     records = earlier.read_log().finished.values()
-    kept = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
-    return {record.fingerprint: (earlier, record) for record in kept if record.fingerprint}
+    usable = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
+    return {record.fingerprint: (earlier, record) for record in usable if record.fingerprint}
 
 
 def recover(run: RunFolder) -> int:
     """Decode the recorded streams of trials that were cut off, so that their requests can be read.
 
     Returns:
-        How many trials were decoded.
+        Number of decoded trials.
     """
     manifest = run.read_manifest()
     plans = [*manifest.trials, *manifest.profiled]
@@ -219,8 +219,8 @@ def why_invalid(run: Run) -> str | None:
 
 def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
     """The model's tokenizer if it is on this machine already; never downloads."""
-    known = cached(model.name) if model.name in KNOWN_MODELS else None
-    folder = model.tokenizer or model.path or known
+    cached_model = cached(model.name) if model.name in KNOWN_MODELS else None
+    folder = model.tokenizer or model.path or cached_model
     try:
         return Tokenizer(Path(folder).expanduser()) if folder and folder != APPROXIMATE else None
     except WorkloadError:
@@ -235,7 +235,7 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings]:
-    """What ``bakeoff machine`` stored; none of a damaged file, which the attribution reads again and reports."""
+    """Ceilings stored by ``bakeoff machine``; none if the file is damaged, which the attribution will report."""
     try:
         return stored_ceilings(root, environment)
     except RunUnreadable:

@@ -21,11 +21,11 @@ TYPE = "application/x-protobuf"
 STANDARD_PORT = 4318
 """Port of OTLP over HTTP, on which spans of a running server are received."""
 _MAX_BODY_BYTES = 64 * 2**20
-"""Unpacked; an exporter sends 512 spans at a time, which is about a megabyte."""
+"""Limit of an unpacked body; an exporter sends 512 spans at a time, about a megabyte."""
 _READING_S = 1.0
 _TRIES = 5
 _CLOSE_S = 0.1
-"""What a request in progress gets when the receiver closes."""
+"""Time for a request in progress when the receiver closes."""
 
 ReadClocks = Callable[[], ClockReading]
 
@@ -33,7 +33,7 @@ ReadClocks = Callable[[], ClockReading]
 def read_clocks(
     monotonic_ns: Callable[[], int] = time.monotonic_ns, wall_ns: Callable[[], int] = time.time_ns
 ) -> ClockReading:
-    """Read both clocks; of several tries, the one whose readings of the monotonic clock lie closest together."""
+    """Read both clocks; of several tries, return the one whose two monotonic readings are closest together."""
     tries = [(monotonic_ns(), wall_ns(), monotonic_ns()) for _ in range(_TRIES)]
     before_ns, wall, after_ns = min(tries, key=lambda times: times[2] - times[0])
     t_ns = (before_ns + after_ns) // 2
@@ -41,7 +41,7 @@ def read_clocks(
 
 
 class SpanReceiver:
-    """An HTTP server for export requests. Outside a recording it accepts them, and drops what they hold.
+    """An HTTP server for export requests. Outside a recording it accepts and discards them.
 
     Args:
         clocks: reads both clocks.

@@ -33,7 +33,7 @@ class StepLog:
         self.missing: str | None = "the trial did not reach its load"
 
     async def start(self) -> None:
-        """Begin to record; a server that does not is noted in :attr:`missing`."""
+        """Start recording; a refusal of the server is noted in :attr:`missing`."""
         assert isinstance(self._engine, SupportsStepLog)
         try:
             await self._engine.start_step_log(self._server)
@@ -68,6 +68,6 @@ class StepLog:
             return
         try:
             costs = trial_costs(description, self._folder.read_steps())
-        except RunUnreadable as error:  # the requests are measured all the same
+        except RunUnreadable as error:  # the requests are measured nevertheless
             costs = TrialCosts(missing=str(error))
         self._folder.write_step_costs(costs)

@@ -172,7 +172,7 @@ class TrialRunner:
     async def _briefly(
         self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
     ) -> LoadResult:
-        """Send the window's requests for a moment, about as many at a time as the trial had."""
+        """Send the window's requests for a short time, with the trial's mean concurrency."""
         streams = [stream for stream in self._run.trial(record.id).read_streams() if stream.phase is Phase.MEASURED]
         busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
         in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
@@ -225,7 +225,7 @@ class TrialRunner:
         return requests
 
     def _asks(self, load: Load) -> Callable[[int], bool] | None:
-        """Tells which positions of the window's plan request log-probabilities; None if none does."""
+        """Predicate of the positions of the window's plan that request log-probabilities; None if none does."""
         quality = self._experiment.quality
         return asks_logprobs(self._experiment.traffic_seed(load), quality.samples) if quality.logprobs else None
 

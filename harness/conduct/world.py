@@ -242,7 +242,7 @@ def current_world() -> World:
 
 @contextlib.contextmanager
 def inside(world: World) -> Generator[None]:
-    """Make runs that begin in the block use ``world``, those of the command line included."""
+    """Make runs that begin in the block use ``world``, including those of the command line."""
     token = _WORLD.set(world)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The experiment of ``bakeoff bench``: a running server, which is asked for whatever the user leaves out."""
+"""The experiment of ``bakeoff bench``: a running server, which is asked for everything that the user leaves out."""
 
 import asyncio
 from collections.abc import Sequence

@@ -175,9 +175,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         """
         if engine.url is None:
             return self.spec.under(engine.spec)
-        if given := engine.spec.given():
+        if options := engine.spec.given():
             raise BadExperiment(
-                f"engine '{engine.name}' is a running server, whose {', '.join(given)} cannot be set; remove its spec"
+                f"engine '{engine.name}' is a running server, whose {', '.join(options)} cannot be set; remove its spec"
             )
         return EngineSpec()
 

@@ -1,7 +1,7 @@
 """Checks, before any engine starts, that the engines support what the workload needs.
 
-An engine that cannot force the length of its answers, or that treats completions as chats, is accepted: the notes below
-the tables say so.
+An engine that cannot force the length of its answers, or that treats completions as chats, is accepted; notes below the
+tables state this.
 """
 
 from collections.abc import Mapping, Sequence

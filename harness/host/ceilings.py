@@ -1,6 +1,6 @@
-"""Measures what this machine's processors and GPUs can do at most: memory bandwidth and matrix products.
+"""Measures the peak memory bandwidth and matrix products of this machine's processors and GPUs.
 
-Imports torch, which is an extra: import this module only where a measurement is asked for.
+Imports torch, which is an extra: import this module only when a measurement is wanted.
 """
 
 import os
@@ -16,7 +16,7 @@ import torch
 from harness.host.environment import cpu_model
 from results.ceilings import COPY, READ, Ceilings
 
-_ROUND_S = 0.02  # many calls together: a GPU works ahead of its host, and waiting for it costs time
+_ROUND_S = 0.02  # many calls together: a GPU runs behind its host, and waiting for it costs time
 _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {
     "cpu": (torch.float32, torch.bfloat16),
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
@@ -25,29 +25,29 @@ _FP8_CAPABILITY = (8, 9)  # the first with tensor cores for 8-bit floats
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much a measurement computes with: bytes of the tensor that is read, and rows of the square matrices."""
+    """Size of a measurement: bytes of the tensor that is read, and rows of the square matrices."""
 
     memory_bytes: int
     rows: int
 
 
 def measure_machine(seconds: float = 0.5) -> list[Ceilings]:
-    """The processor, then each GPU.
+    """Measure the processor, then each GPU.
 
     Args:
-        seconds: for each figure; a GPU that heats up or meets its power limit needs several.
+        seconds: for each figure; a GPU needs several to heat up or to reach its power limit.
     """
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     return [measure(device, seconds) for device in devices]
 
 
 def measure(device: torch.device, seconds: float, size: Size | None = None) -> Ceilings:
-    """One device.
+    """Measure one device.
 
     Args:
         device: a processor or a GPU.
         seconds: for each figure.
-        size: None for one that suits the device.
+        size: None for a suitable one.
     """
     name, total = _described(device)
     is_cuda = device.type == "cuda"
@@ -65,14 +65,14 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
         memory_bytes=total,
         read_bytes_per_s=read_bytes * max(reads),
         copy_bytes_per_s=copied_bytes * max(copies),
-        # Other processes slow rounds on a CPU down. On a GPU the fastest round may be one before the power limit.
+        # Other processes slow down rounds on a CPU. On a GPU the fastest round may be one before the power limit.
         flops_per_s={
-            name: flops * (statistics.median(found) if is_cuda else max(found)) for name, found in sustained.items()
+            name: flops * (statistics.median(rounds) if is_cuda else max(rounds)) for name, rounds in sustained.items()
         },
         spread={
             READ: _spread(reads, read_bytes),
             COPY: _spread(copies, copied_bytes),
-            **{name: _spread(found, flops) for name, found in sustained.items()},
+            **{name: _spread(rounds, flops) for name, rounds in sustained.items()},
         },
         threads=None if is_cuda else torch.get_num_threads(),
     )
@@ -81,15 +81,15 @@ def measure(device: torch.device, seconds: float, size: Size | None = None) -> C
 def _memory(
     size_bytes: int, device: torch.device, wait: Callable[[], object], seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Reads and copies per second of a tensor of so many bytes, which are free again afterwards; by round."""
+    """Reads and copies per second of a tensor with so many bytes, in each round; frees the tensor afterwards."""
     source = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return rates(source.sum, wait, seconds), rates(lambda: target.copy_(source), wait, seconds)
 
 
-def _spread(found: Sequence[float], amount: int) -> tuple[float, float]:
+def _spread(rounds: Sequence[float], amount: int) -> tuple[float, float]:
     """10th percentile and maximum of the rounds, in units of what a call moves or computes."""
-    return amount * sorted(found)[len(found) // 10], amount * max(found)
+    return amount * sorted(rounds)[len(rounds) // 10], amount * max(rounds)
 
 
 def rates(
@@ -98,37 +98,37 @@ def rates(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Calls per second in consecutive rounds, after one call that counts for nothing.
+    """Calls per second in consecutive rounds, after one call that is not counted.
 
     Args:
-        call: what is measured; it may return before it is done.
-        wait: until all calls are done.
-        seconds: altogether, about; at least one round.
+        call: the measured operation; may return before it is done.
+        wait: returns when all calls are done.
+        seconds: approximate total; at least one round is measured.
         clock: in seconds.
     """
     call()
     wait()
     began = last = clock()
-    calls, found = 1, list[float]()
-    while not found or last - began < seconds:
+    calls, rounds = 1, list[float]()
+    while not rounds or last - began < seconds:
         for _ in range(calls):
             call()
         wait()
         now = clock()
-        found.append(calls / max(now - last, 1e-9))
-        calls = max(1, round(found[-1] * _ROUND_S))
+        rounds.append(calls / max(now - last, 1e-9))
+        calls = max(1, round(rounds[-1] * _ROUND_S))
         last = now
-    return found
+    return rounds
 
 
 def _sustained(call: Callable[[], object], wait: Callable[[], object], seconds: float) -> list[float]:
     """Calls per second in the second half of the rounds: a GPU is faster before it meets its power limit."""
-    found = rates(call, wait, seconds)
-    return found[len(found) // 2 :]
+    rounds = rates(call, wait, seconds)
+    return rounds[len(rounds) // 2 :]
 
 
 def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[], object]:
-    """Random numbers, because a product of zeros takes less power."""
+    """Make a product of random numbers, because a product of zeros takes less power."""
     matrix = torch.randn(rows, rows, device=device).to(dtype)
     result = torch.empty_like(matrix)
     return lambda: torch.mm(matrix, matrix, out=result)
@@ -136,14 +136,14 @@ def _product(dtype: torch.dtype, rows: int, device: torch.device) -> Callable[[]
 
 def _fp8_product(rows: int, device: torch.device) -> Callable[[], object]:
     matrix = torch.randn(rows, rows, device=device).to(torch.float8_e4m3fn)
-    one = torch.ones((), device=device)
-    # cuBLAS wants the second matrix column by column.
+    unit_scale = torch.ones((), device=device)
+    # cuBLAS requires the second matrix in column order.
     multiply: Any = torch._scaled_mm  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]  (no public name)
-    return lambda: multiply(matrix, matrix.t(), one, one, out_dtype=torch.bfloat16)
+    return lambda: multiply(matrix, matrix.t(), unit_scale, unit_scale, out_dtype=torch.bfloat16)
 
 
 def _described(device: torch.device) -> tuple[str, int]:
-    """Name and bytes of memory."""
+    """Name of the device, and bytes of its memory."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device), torch.cuda.mem_get_info(device)[1]
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

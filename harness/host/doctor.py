@@ -132,9 +132,9 @@ def _cpu_limit(root: Path) -> Check:
 def _limited(quota: str, period: str) -> Check:
     if quota == "max":
         return _fine("CPU limit", "none")
-    seen = f"{int(quota) / int(period):g} cores in each {int(period) / 1000:g} ms"
+    quota_text = f"{int(quota) / int(period):g} cores in each {int(period) / 1000:g} ms"
     effect = "processes above the limit pause until the next period, which looks like gaps between tokens"
-    return _disturbs("CPU limit", seen, effect, "start this container with --cpuset-cpus in place of --cpus")
+    return _disturbs("CPU limit", quota_text, effect, "start this container with --cpuset-cpus in place of --cpus")
 
 
 def _swap(root: Path) -> Check:
@@ -145,8 +145,10 @@ def _swap(root: Path) -> Check:
     if not areas:
         return _fine("swap", "none")
     size, used = (sum(int(area[i]) for area in areas) * 1024 for i in (2, 3))
-    seen = f"{_gib(used)} of {_gib(size)} in use"
-    return _disturbs("swap", seen, "an engine's memory may be swapped out and in during a trial", "sudo swapoff -a")
+    usage_text = f"{_gib(used)} of {_gib(size)} in use"
+    return _disturbs(
+        "swap", usage_text, "an engine's memory may be swapped out and in during a trial", "sudo swapoff -a"
+    )
 
 
 def _gib(size_bytes: float) -> str:
@@ -169,8 +171,8 @@ def _load(proc: Path, wait: Callable[[float], None]) -> Check:
     name = _read(proc / str(busiest) / "comm") or "a process that has ended"
     warned, invalid = percent_text(SOME_FOREIGN_SHARE), percent_text(MAX_FOREIGN_SHARE)
     effect = f"above {warned} trials carry a warning, above {invalid} they are INVALID"
-    seen = f"{percent_text(share.value)} of all cores, busiest is {name} (pid {busiest})"
-    return _disturbs("load", seen, effect, f"ps -fp {busiest}")
+    load_text = f"{percent_text(share.value)} of all cores, busiest is {name} (pid {busiest})"
+    return _disturbs("load", load_text, effect, f"ps -fp {busiest}")
 
 
 def _ticks(proc: Path) -> dict[int, int]:
@@ -198,11 +200,11 @@ def _gpu_processes(subject: str, _: int, nvml: Any, handle: Any) -> Check:  # no
     others = [process for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if process.pid != os.getpid()]
     if not others:
         return _fine(subject, "none")
-    seen = ", ".join(
+    pids = ", ".join(
         f"pid {process.pid}" + (f" with {_gib(used)}" if (used := process.usedGpuMemory) else "") for process in others
     )
     effect = "they share the GPU's memory, power and time with the engine"
-    return _disturbs(subject, seen, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
+    return _disturbs(subject, pids, effect, "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv")
 
 
 def _power_limit(subject: str, index: int, nvml: Any, handle: Any) -> Check:  # noqa: ANN401

@@ -74,10 +74,10 @@ def _commit(folder: Path) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+        process = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def cpu_model() -> str | None:

@@ -36,7 +36,7 @@ def claim_core(core: int) -> None:
     os.sched_setaffinity(0, {core})
 
 
-def go_first() -> bool:
+def raise_priority() -> bool:
     """Raise this process above ordinary ones as far as allowed: SCHED_FIFO, else a better nice value and short slices.
 
     Returns:
@@ -50,7 +50,7 @@ def go_first() -> bool:
     return False
 
 
-def go_last() -> None:
+def lower_priority() -> None:
     """Lower this process below ordinary ones, permanently.
 
     Not to SCHED_IDLE, which would never run beside an engine that keeps every core busy.
@@ -61,7 +61,7 @@ def go_last() -> None:
 
 
 @contextlib.contextmanager
-def stepping_back() -> Generator[None]:
+def without_preempting() -> Generator[None]:
     """Keep this thread, and processes that it starts, from preempting others while the block runs."""
     before = os.sched_getscheduler(0)
     with contextlib.suppress(OSError):

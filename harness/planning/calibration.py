@@ -1,11 +1,12 @@
 """Fits the step-time model to a measured run, and predicts each load from the others.
 
 The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step and of each
-sequence in it, and those beside steps: of a request, of each token, and of a step on an idle engine. Least squares on
-the logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load (trust
-region, scipy), where simulated is what the server of :mod:`harness.planning.server` makes of the requests that were
-sent. An open loop's throughput is left out: its schedule sets it. A prior keeps parameters that a run does not tell
-near where they began. Few loads tell what an idle engine or a busy front end adds, so those have a stronger one.
+sequence in it, and delays outside steps: per request, per token, and per step on an idle engine. They minimise the
+squared logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load
+(trust region, scipy); the server of :mod:`harness.planning.server` simulates the requests that were sent. An open
+loop's throughput is left out, since its schedule sets it. A prior keeps parameters that a run does not determine near
+their start values. Few loads determine the additions of an idle engine or a busy front end, so those have a stronger
+prior.
 """
 
 import math
@@ -30,10 +31,10 @@ _START = {  # as the fields of Efficiency; on a CPU, which runs no step behind a
 }
 _LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5, 1e-7, 1e-7), (1.2, 1.2, 0.2, 0.02, 2.0, 0.01, 0.1)
 _PRIOR = (0.01, 0.01, 0.01, 0.01, 0.03, 0.05, 0.2)
-"""Weights of their logarithms' distances from the start."""
+"""Weights of the squared distances of their logarithms from the start."""
 _WEIGHTS = {"itl_p50_s": 1.0, "ttft_p50_s": 0.3, "output_tokens_per_s": 0.5, "tpot_p50_s": 1.0}
-"""Of errors: between repeats TTFT varies several times as much as ITL and TPOT do."""
-_STEP = 0.02  # of a logarithm, for differences: ends and arrivals make the simulation's answers jump a little
+"""Weights of errors: between repeats TTFT varies several times as much as ITL and TPOT."""
+_STEP = 0.02  # of a logarithm, for differences: the simulation's results have small jumps
 _FEWEST_LOADS = 3
 _MEMORY = "memory"
 
@@ -68,7 +69,7 @@ class Calibration(msgspec.Struct, frozen=True):
         engine: label.
         run: path of the run.
         efficiency: fitted to all loads.
-        fixed_bytes: memory beside what the model accounts for; None if it was not measured.
+        fixed_bytes: memory beyond the model's own; None if it was not measured.
         is_prediction: whether predictions come from other loads.
         predictions: of each load.
     """
@@ -134,7 +135,7 @@ class Fitter:
         return "peak_gpu_bytes" if self._is_gpu else "peak_host_bytes"
 
     def modelled_bytes(self, engine: MeasuredEngine, served: Served) -> float:
-        """Memory that the model accounts for: a reserved share of the device, or what the load touched."""
+        """Memory that the model explains: a reserved share of the device, or what the load used."""
         if self._is_gpu and engine.memory_fraction is not None:
             return engine.memory_fraction * self._gpu.memory_bytes * self._ranks
         workspace = workspace_bytes(self._model, served.peak_step_tokens, 1)
@@ -159,20 +160,22 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     whole = fitter.efficiency(engine, loads)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
-    known = [value for value in extra.values() if value is not None]
+    known_bytes = [value for value in extra.values() if value is not None]
     predictions: list[Prediction] = []
     for load in loads:
         others = [other for other in loads if other is not load] if apart else loads
         fit = fitter.efficiency(engine, others, whole) if apart else whole
         fixed = [value for other in others if (value := extra[other.label]) is not None]
         predictions += predict(fitter, engine, load, fit, median(fixed) if fixed else None)
-    return Calibration(engine.engine, engine.run, whole, median(known) if known else None, apart, predictions)
+    return Calibration(
+        engine.engine, engine.run, whole, median(known_bytes) if known_bytes else None, apart, predictions
+    )
 
 
 def predict(
     fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency: Efficiency, fixed_bytes: float | None
 ) -> list[Prediction]:
-    """Predictions of one load by a fit, those that were measured."""
+    """Predictions of one load by a fit, for the metrics that were measured."""
     served = fitter.served(engine, load, efficiency)
     predictions = [
         Prediction(load.label, name, load.measured[name], value, load.spread.get(name))
@@ -187,7 +190,7 @@ def predict(
 
 
 def simulated(load: Load, served: Served) -> dict[str, float]:
-    """Values of the metrics that are predicted; in an open loop the schedule sets the throughput."""
+    """Values of the predicted metrics; in an open loop the schedule sets the throughput."""
     output = served.output_tokens_per_s if load.concurrency is not None else None
     values = (served.itl(0.5), served.ttft(0.5) if len(served.ttft_s) else None, output, served.tpot(0.5))
     return {name: value for name, value in zip(METRICS, values, strict=True) if value}

@@ -1,4 +1,4 @@
-"""A plan in words and table cells, for the terminal and the page alike."""
+"""Texts and table cells of a plan, for the terminal and the page."""
 
 from collections.abc import Sequence
 
@@ -61,12 +61,12 @@ def device_title(device: DevicePlan) -> str:
 
 
 def fit_text(device: DevicePlan) -> str:
-    """How many sequences of each context fit."""
+    """Numbers of sequences that fit, by context."""
     return ", ".join(f"{count:,} × {context:,} tokens" for context, count in device.fitting.items())
 
 
 def critical_text(device: DevicePlan) -> str:
-    """From which batch decode is compute-bound."""
+    """The batch from which decode is compute-bound."""
     empty, at_context = (
         "no batch" if batch is None else f"batch {batch:,}"
         for batch in (device.critical_batch, device.critical_batch_at_context)
@@ -112,31 +112,31 @@ def sizing_cells(sizing: Sizing) -> list[list[str]]:
     """Candidates that keep the SLO."""
     return [
         [
-            each.gpu,
-            f"{each.ranks} × {each.replicas}",
-            str(each.count),
-            f"{each.capacity_per_s:.3g}",
-            *map(seconds, each.values.values()),
-            f"{each.running:.3g}",
-            money(each.price_per_hour)
+            candidate.gpu,
+            f"{candidate.ranks} × {candidate.replicas}",
+            str(candidate.count),
+            f"{candidate.capacity_per_s:.3g}",
+            *map(seconds, candidate.values.values()),
+            f"{candidate.running:.3g}",
+            money(candidate.price_per_hour)
             if _has_price(sizing)
             else ABSENT
-            if each.tdp_w is None
-            else f"{each.tdp_w:,.0f}",
+            if candidate.tdp_w is None
+            else f"{candidate.tdp_w:,.0f}",
         ]
-        for each in sizing.candidates
-        if each.failure is None
+        for candidate in sizing.candidates
+        if candidate.failure is None
     ]
 
 
 def _has_price(sizing: Sizing) -> bool:
-    return any(each.price_per_hour is not None for each in sizing.candidates)
+    return any(candidate.price_per_hour is not None for candidate in sizing.candidates)
 
 
 def failures(candidates: Sequence[Candidate]) -> list[str]:
     """Why candidates fail, one line each."""
-    failed = [each for each in candidates if each.failure is not None]
-    return [f"{each.gpu} × {each.ranks} {each.failure}: {each.detail}" for each in failed]
+    failed = [candidate for candidate in candidates if candidate.failure is not None]
+    return [f"{candidate.gpu} × {candidate.ranks} {candidate.failure}: {candidate.detail}" for candidate in failed]
 
 
 def calibration_facts(calibration: Calibration) -> list[tuple[str, str]]:
@@ -161,17 +161,17 @@ def calibration_note(calibration: Calibration) -> str:
 
 
 def calibration_cells(calibration: Calibration) -> list[list[str]]:
-    """Predictions beside measurements."""
+    """Rows of a table with predictions and measurements."""
     return [
         [
-            each.load,
-            metric_title(each.metric),
-            value_text(_unit(each.metric), each.measured),
-            ABSENT if each.spread is None else f"± {50 * each.spread:.1f} %",
-            value_text(_unit(each.metric), each.predicted),
-            f"{100 * each.error:+.1f} %".replace("-", "−"),
+            prediction.load,
+            metric_title(prediction.metric),
+            value_text(_unit(prediction.metric), prediction.measured),
+            ABSENT if prediction.spread is None else f"± {50 * prediction.spread:.1f} %",
+            value_text(_unit(prediction.metric), prediction.predicted),
+            f"{100 * prediction.error:+.1f} %".replace("-", "−"),
         ]
-        for each in calibration.predictions
+        for prediction in calibration.predictions
     ]
 
 

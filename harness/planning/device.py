@@ -1,4 +1,4 @@
-"""The model on one kind of GPU: memory, floors, and what a batch brings."""
+"""The model on one kind of GPU: memory, floors, and the result of each batch."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ _MILLION, _HOUR_S = 1e6, 3600.0
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a GPU costs, and what cached tokens are billed.
+    """Price of a GPU, and of cached tokens.
 
     Attributes:
         per_hour: of one GPU; None if unknown.
@@ -35,15 +35,15 @@ class BatchRow(msgspec.Struct, frozen=True):
         batch: requests in flight.
         itl_floor_s: of a decode step with the mean context, at the device's limits.
         is_memory_bound: whether memory traffic decides that floor.
-        itl_p50_s: predicted; None of answers of one token.
-        tpot_p50_s: predicted; None of answers of one token.
+        itl_p50_s: predicted; None for answers of one token.
+        tpot_p50_s: predicted; None for answers of one token.
         ttft_p50_s: predicted, waiting for the steps of others included.
         output_tokens_per_s: predicted, prompts included in the time.
         requests_per_s: predicted.
         energy_per_output_token_j: upper bound, at the maximum power; None if that is unknown.
         cost_per_million_input: of prompt tokens, cached ones among them; None without a price.
-        list_price_per_million_input: what a prompt token must cost so that these tokens pay for themselves, when cached
-            ones are billed with the discount; None without a price.
+        list_price_per_million_input: price of a prompt token that covers the cost of all when cached ones are billed
+            with the discount; None without a price.
         cost_per_million_output: of output tokens; None without a price.
     """
 
@@ -74,7 +74,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
         critical_batch: smallest batch whose decode is compute-bound with an empty context; None if there is none.
         critical_batch_at_context: the same at the mean context.
         batches: by ascending batch, those that fit.
-        why_not: why the model cannot be served; None if it can.
+        why_not: why the model cannot be served; None if it can be.
     """
 
     gpu: Gpu
@@ -121,7 +121,7 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
 
 
 def contexts_of(setting: Setting) -> list[int]:
-    """Contexts to plan for: powers of two that the model knows, and the requests' own."""
+    """Contexts to plan for: powers of two within the model's length, and the requests' own."""
     own, longest = setting.traffic.tokens, setting.model.config.max_length
     return sorted({own, *(context for context in CONTEXTS if context <= longest)})
 

@@ -11,7 +11,7 @@ import msgspec
 from harness.errors import BadPlan
 
 _BYTES_SHARE, _FLOPS_SHARE = 0.9, 0.7
-"""Of a datasheet's peaks, what one large read and sustained matrix products reach unless it is measured."""
+"""Shares of a datasheet's peaks that one large read and sustained matrix products reach; used unless measured."""
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """torch's names of data types."""
 
@@ -51,7 +51,7 @@ class _Measured(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device can do.
+    """Figures of one device.
 
     Attributes:
         name: key in the table.
@@ -76,7 +76,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
 
     def flops(self, dtype: str) -> float:
-        """Products per second in a data type; in bf16, or in the widest it has, for one that it lacks."""
+        """Products per second in a data type; for an unsupported one in bf16, or in the widest type of the device."""
         rates = self.flops_per_s
         return rates.get(dtype) or rates.get("bf16") or rates.get("fp16") or rates["fp32"]
 
@@ -99,7 +99,7 @@ def gpu_table(extra: Path | None = None, machine: Path | None = None) -> dict[st
 
 
 def chosen(table: Mapping[str, Gpu], names: Iterable[str]) -> list[Gpu]:
-    """The GPUs of these names; all of the table without names.
+    """The GPUs of these names; without names all of the table.
 
     Raises:
         BadPlan: a name is unknown.

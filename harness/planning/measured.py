@@ -1,4 +1,4 @@
-"""Measured loads of a run: what was sent, what came out, and the server's limits."""
+"""Measured loads of a run: its requests, their figures, and the server's limits."""
 
 import csv
 import math
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 """One row of a table: of trials or of requests."""
 
 METRICS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s", "tpot_p50_s")
-"""Metrics that a calibration fits and predicts, beside memory."""
+"""Metrics that a calibration fits and predicts, in addition to memory."""
 PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
 _FEWEST_REQUESTS = 300
 _CLOSED = re.compile(r"c=(\d+)")
@@ -32,7 +32,7 @@ class Load(msgspec.Struct, frozen=True):
     Attributes:
         label: of the load.
         concurrency: of a closed loop; None for an open loop.
-        requests: of one trial, in planned order, several times over if they are few.
+        requests: of one trial, in planned order, repeated if they are few.
         measured: medians over the VALID repeats by metric; absent metrics have no entry.
         spread: largest less smallest of the VALID repeats over their median, by metric; no entry with one repeat.
     """
@@ -51,9 +51,9 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         engine: label.
         run: path of the run.
         loads: in planned order.
-        limits: of the server: as in the experiment, else the engine's defaults.
-        memory_fraction: of GPU memory, which the engine reserves; None if it was not given.
-        why_no_memory: why its memory is not its own; None if it is.
+        limits: of the server, from the experiment, else the engine's defaults.
+        memory_fraction: of GPU memory that the engine reserves; None if unknown.
+        why_no_memory: why its memory cannot be attributed to it; None if it can.
     """
 
     engine: str
@@ -109,7 +109,9 @@ def _engine(
     name: str, trials: Sequence[Row], requests: Sequence[Row], experiment: Mapping[str, Any], path: Path
 ) -> MeasuredEngine:
     entries = experiment.get("engines", [])
-    entry = next((each for each in entries if (each.get("label") or each.get("adapter")) == name), {})
+    entry = next(
+        (candidate for candidate in entries if (candidate.get("label") or candidate.get("adapter")) == name), {}
+    )
     spec = {} if entry.get("url") else {**experiment.get("spec", {}), **entry.get("spec", {})}
     on_gpu = any(_number(trial, "peak_gpu_bytes") is not None for trial in trials)
     limits = Limits(
@@ -127,9 +129,9 @@ def _engine(
 
 
 def cached_share(trials: Sequence[Row]) -> float:
-    """Share of prompts in the prefix cache, for requests of which the engine did not report it.
+    """Share of prompts in the prefix cache, for requests for which the engine did not report it.
 
-    The engine's counter covers ramp and tail, too, whose words are in the cache once a trial before has sent them. All
+    The engine's counter covers ramp and tail, too, whose prompts are cached once an earlier trial has sent them. All
     trials of a run have the same traffic, so the smallest share is the nearest to that of the window.
     """
     return min(_values(trials, "server_prefix_hit_share"), default=0.0)
@@ -159,8 +161,12 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: flo
                 for planned, prompt, output, cached in sent
             ]
         ),
-        measured={name: median(each) for name, each in values.items() if each},
-        spread={name: (max(each) - min(each)) / median(each) for name, each in values.items() if len(each) > 1},
+        measured={name: median(samples) for name, samples in values.items() if samples},
+        spread={
+            name: (max(samples) - min(samples)) / median(samples)
+            for name, samples in values.items()
+            if len(samples) > 1
+        },
     )
 
 

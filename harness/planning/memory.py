@@ -10,7 +10,7 @@ _ACTIVATION_BYTES, _LOGIT_BYTES = 2, 4
 RUNTIME_BYTES = 0.6 * 2**30
 """CUDA context, libraries and graphs of one process; assumed."""
 USABLE_SHARE = 0.9
-"""Of a GPU's memory, what an engine may take."""
+"""Share of a GPU's memory that an engine may take."""
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -20,8 +20,8 @@ class Memory(msgspec.Struct, frozen=True):
         weights: of its share of the model.
         kv_per_token: of its share of one token's KV cache; with windows, of a token in reach of every layer.
         workspace: activations of the largest step, and logits.
-        runtime: outside of the model.
-        usable: what the engine may take.
+        runtime: memory of the runtime, without the model.
+        usable: memory that the engine can use.
     """
 
     weights: float
@@ -32,7 +32,7 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def for_kv(self) -> float:
-        """What is left for the KV cache; negative if the model does not fit."""
+        """Bytes that remain for the KV cache; negative if the model does not fit."""
         return self.usable - self.weights - self.workspace - self.runtime
 
 
@@ -51,13 +51,13 @@ def memory_of(
 
     Args:
         model: the model.
-        costs: of the model in the precisions wanted.
+        costs: of the model in the chosen precisions.
         gpu: the device.
         ranks: GPUs of tensor parallelism.
         step_tokens: token budget of a step.
         sequences: rows of logits.
-        usable_share: of the device's memory, what the engine may take.
-        runtime_bytes: outside of the model.
+        usable_share: share of the device's memory that the engine may take.
+        runtime_bytes: memory of the runtime, without the model.
     """
     return Memory(
         weights=costs.weight_bytes / ranks,
@@ -71,7 +71,7 @@ def memory_of(
 def workspace_bytes(model: Model, step_tokens: int, sequences: int, ranks: int = 1) -> float:
     """Live activations of the largest step in 2 bytes, and float32 logits of every sequence.
 
-    Per token the residual stream, its norm and a layer's result, and the larger of queries with keys and values, and
+    Per token: the residual stream, its norm and a layer's result, and the larger of queries with keys and values, and
     gate with up and their product.
     """
     config = model.config
@@ -85,6 +85,6 @@ def workspace_bytes(model: Model, step_tokens: int, sequences: int, ranks: int =
 
 
 def fitting_sequences(memory: Memory, costs: ModelCosts, ranks: int, context: int) -> int:
-    """How many sequences of a context fit at once; layers with a window keep only that."""
-    each = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
-    return max(0, int(memory.for_kv // each))
+    """Number of sequences of a context that fit at once; layers with a window keep only that."""
+    sequence_bytes = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
+    return max(0, int(memory.for_kv // sequence_bytes))

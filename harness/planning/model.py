@@ -1,7 +1,7 @@
 """Models by config.json or by the name of a known shape, with the costs of each precision.
 
-The only module of the harness that imports the reference engine: its model of bytes and operations serves floors and
-plans alike, and needs no torch.
+The only module of the harness that imports the reference engine, whose model of bytes and operations serves floors and
+plans and needs no torch.
 """
 
 import functools
@@ -36,7 +36,7 @@ _BITS = 8.0
 _SHAPED_LIKE_V2 = {
     "model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False,
 }  # fmt: skip
-"""DeepSeek-V3 chooses experts in another way, which the engine does not compute; its matrices are those of V2."""
+"""DeepSeek-V3 chooses experts differently, which the engine does not support; its matrices are like those of V2."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def kv_parts(self) -> str:
-        """What one token adds to the KV cache, in words."""
+        """Parts of the KV cache that one token adds, as text."""
         config, vectors = self.config, self.config.cached_vectors
         layers = sum(config.shared_layer(index) is None for index in range(config.num_hidden_layers))
         if vectors.value_in_key:
@@ -78,7 +78,7 @@ class Model(msgspec.Struct, frozen=True):
         return config.num_hidden_layers * config.num_attention_heads * (vectors.key_dim + vectors.value_dim)
 
     def why_not_split(self, ranks: int) -> str | None:
-        """Why tensor parallelism over so many GPUs is impossible; None if it is possible."""
+        """Why tensor parallelism over `ranks` GPUs is impossible; None if it is possible."""
         config = self.config
         sizes = {"attention heads": config.num_attention_heads, "feed-forward columns": config.intermediate_size}
         if isinstance(config, MoeConfig):
@@ -91,7 +91,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def without_cache(costs: ModelCosts) -> ModelCosts:
-    """Costs of the same model whose KV cache takes no bytes: what is left are the weights."""
+    """Costs of the same model with a KV cache of no bytes: those of the weights remain."""
     return _costs(costs.config, costs.weight_bytes_each, 0.0, costs.end_bytes_each, "auto")
 
 
@@ -133,7 +133,7 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _config(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """Multimodal configs hold that of the language model in text_config."""
+    """The language model's config: in multimodal configs that is text_config."""
     raw = raw.get("text_config") or raw
     if raw.get("model_type") == "deepseek_v3":
         raw = {**raw, **_SHAPED_LIKE_V2}

@@ -93,7 +93,7 @@ def _page(plan: Plan) -> Page:
         itl=_itl_chart(served),
         devices=[_device(device) for device in plan.devices],
         sizing=_sizing(plan.sizing) if plan.sizing else None,
-        calibration=[_calibration(each) for each in plan.calibration],
+        calibration=[_calibration(calibration) for calibration in plan.calibration],
         calibration_headings=cells.CALIBRATION_HEADINGS,
         assumptions=plan.assumptions,
     )
@@ -117,7 +117,7 @@ def _memory_chart(plan: Plan) -> Markup:
 
 
 def _itl_chart(devices: Sequence[DevicePlan]) -> Markup:
-    """Predicted ITL and its floor against the batch; floors only of a single device, where there is room."""
+    """Predicted ITL and its floor against the batch; floors only if there is a single device, for lack of space."""
     most = max((device.batches[-1].batch for device in devices), default=1)
     ticks = [(float(tick), str(tick)) for tick in (1, 4, 16, 64, 256) if tick <= most]
     scale = Scale(1, max(2, most), ticks, "requests in flight →", log=True)
@@ -182,15 +182,17 @@ def _calibration(calibration: Calibration) -> CalibrationPart:
         facts=cells.calibration_facts(calibration),
         note=cells.calibration_note(calibration),
         rows=cells.calibration_cells(calibration),
-        picture=frontier(f"Frontier of {calibration.engine}, predicted and measured", _both(calibration)),
+        picture=frontier(
+            f"Frontier of {calibration.engine}, predicted and measured", _measured_and_predicted(calibration)
+        ),
     )
 
 
-def _both(calibration: Calibration) -> list[Series]:
+def _measured_and_predicted(calibration: Calibration) -> list[Series]:
     """Predicted and measured points of closed loops."""
     loads: dict[str, dict[str, tuple[float, float]]] = {}
-    for each in calibration.predictions:
-        loads.setdefault(each.load, {})[each.metric] = (each.measured, each.predicted)
+    for prediction in calibration.predictions:
+        loads.setdefault(prediction.load, {})[prediction.metric] = (prediction.measured, prediction.predicted)
     closed = {
         load: (of["tpot_p50_s"], of["output_tokens_per_s"])
         for load, of in loads.items()

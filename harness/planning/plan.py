@@ -31,7 +31,7 @@ TYPICAL = Efficiency(0.77, 0.95, 0.58e-3, 18e-6, 11e-3, 67e-6, 4e-3, "vLLM 0.24 
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """The model in the precisions chosen.
+    """The model in the chosen precisions.
 
     Attributes:
         name: of the shape, or path of its config.json.
@@ -39,7 +39,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
         active_parameters: those that a token is multiplied by.
         weight_bytes: of all weights.
         kv_bytes_per_token: of a token in reach of every layer.
-        kv_parts: what that is made of.
+        kv_parts: its parts, as text.
         max_length: longest context in tokens.
         precision: of the weights.
         layout: codes and scales in words.
@@ -59,7 +59,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
 
 
 class Sizing(msgspec.Struct, frozen=True):
-    """Answers to an SLO at a rate.
+    """Candidates for an SLO at a rate.
 
     Attributes:
         slo: as written.
@@ -82,8 +82,8 @@ class Plan(msgspec.Struct, frozen=True):
         devices: one for each GPU.
         efficiency: of the engine.
         sizing: of the SLO; None without one.
-        calibration: by a measured run; None without one.
-        assumptions: what the predictions take for granted.
+        calibration: from measured runs; empty without one.
+        assumptions: of the predictions.
     """
 
     model: ModelFacts
@@ -100,7 +100,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What to plan; the options of ``bakeoff plan`` have the same names and defaults.
 
     Attributes:
-        model: name of a known model, its config.json, or the folder of that.
+        model: name of a known model, path of its config.json, or its folder.
         gpu: names of GPUs; empty for all of the table.
         gpus: a TOML file of more GPUs.
         machine: output of ``bakeoff machine --json``.
@@ -113,8 +113,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         cached_discount: share of a prompt token's price that is not charged for a cached one.
         sequences: requests that a server runs at once.
         step_tokens: tokens that a server computes per step; None for 8192, on a CPU 512.
-        memory_fraction: of a GPU's memory, what the engine may take.
-        price: GPU name → price of one GPU hour, or ``""`` → price of every other.
+        memory_fraction: of a GPU's memory, that the engine may take.
+        price: GPU name → price of one GPU hour; ``""`` → price of all others.
         slo: objectives, such as ``ttft_p90<500ms,itl_p90<50ms``.
         rate: requests per second.
         from_run: folders of measured runs of this model on the first GPU.
@@ -279,8 +279,8 @@ def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
 
 
 def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Efficiency, float]:
-    """Efficiency and memory beside the model: of the engine, else of the first one, else typical."""
-    calibration = next((each for each in calibrations if engine in {None, each.engine}), None)
+    """Efficiency and runtime memory: of the engine, else of the first one, else typical values."""
+    calibration = next((candidate for candidate in calibrations if engine in {None, candidate.engine}), None)
     if calibration is None:
         return TYPICAL, RUNTIME_BYTES
     return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)

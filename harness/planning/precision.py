@@ -1,9 +1,9 @@
 """Named precisions of weights and KV cache, with their true bits: codes and scales.
 
-Kernels for fewer bits reach a smaller share of a device. ``read_share`` and ``product_share`` say how much of what bf16
+Kernels for fewer bits reach a smaller share of a device. ``read_share`` and ``product_share`` are relative to what bf16
 reaches. On an H200 the reference engine and vLLM 0.24 read weights for one sequence at 0.80 and 0.80 (fp8), 0.77 (int8)
 and 0.53 and 0.42 (int4) of bf16's bandwidth, and compute prompts in fp8 at 1.48 times bf16's speed, 0.74 of twice it
-(docs/quantisation.md). The same is assumed of formats of as many bits that were not measured.
+(docs/quantisation.md). The same shares are assumed for unmeasured formats of equal size.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Precision(msgspec.Struct, frozen=True):
         name: as in ``--precision``.
         weight_bits: of one weight of a matrix, its share of scales included.
         compute: data type of the products. Formats that only store weights compute in bf16.
-        end_bits: of one weight of embedding and output matrix, which quantisers leave alone.
+        end_bits: of one weight of embedding and output matrix, which quantisers do not change.
         layout: codes and scales in words.
         read_share: of the bandwidth at which bf16 weights are read.
         product_share: of the device's products per second in ``compute`` that bf16 reaches of its own.
@@ -42,7 +42,7 @@ class CachePrecision(msgspec.Struct, frozen=True):
     Attributes:
         name: as in ``--kv``.
         bits: of one element, scales left out.
-        scaled: kind of cache of the reference engine whose scales are counted; auto for none.
+        scaled: kind of cache of the reference engine whose scales are counted; auto for no scales.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""A continuous-batching server in virtual time: which latencies and throughput follow from the durations of its steps.
+"""A continuous-batching server in virtual time: latencies and throughput that follow from the durations of its steps.
 
-Each step decodes one token of every running answer, and fills what is left of its token budget with chunks of prompts,
+Each step decodes one token of every running answer, and fills the rest of its token budget with chunks of prompts,
 the oldest first (Sarathi-Serve, arXiv 2403.02310; the scheduling of vLLM and of the reference engine). A request is
 admitted when a seat is free and the KV cache has room for its prompt and its whole answer, so nothing is preempted.
-Steps in which nothing changes are taken together.
+Consecutive steps without a change are simulated as one.
 """
 
 import heapq
@@ -19,7 +19,7 @@ import numpy as np
 from harness.errors import BadPlan
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill the interval evenly (Kronecker)
-_LONGEST_STRETCH = 64  # decode steps that are taken together: contexts grow meanwhile
+_LONGEST_STRETCH = 64  # decode steps simulated as one: contexts grow meanwhile
 
 
 class Durations(Protocol):
@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         prompt_tokens: of its prompt.
         output_tokens: of its answer, at least 1.
-        arrival_s: planned time; in a closed loop of the first request of each slot only.
+        arrival_s: planned time; in a closed loop only the first request of each slot has one.
         cached_tokens: leading tokens of the prompt that are in the prefix cache.
     """
 
@@ -53,8 +53,8 @@ class Limits(msgspec.Struct, frozen=True):
         sequences: requests that run at once.
         step_tokens: tokens per step, decodes included.
         kv_tokens: tokens that the KV cache holds; None for any number.
-        plans_ahead: whether a step is planned when the one before it begins, as engines do that overlap a GPU's step
-            with their own work. A request then waits for one step more.
+        plans_ahead: whether a step is planned when the step before it begins, as in engines that overlap a GPU's step
+            with their own work. A request then waits for one more step.
     """
 
     sequences: int = 256
@@ -64,14 +64,14 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """Seconds that a server takes beside its steps.
+    """Seconds that a server spends outside its steps.
 
     Attributes:
-        request_s: mean of a request before it reaches the scheduler: client, HTTP, tokenizer. Evenly from half to one
-            and a half of it, because constant ones would fall into step with the steps.
-        token_s: of the front end for each token: detokenise, write. It hands the tokens of a step out one after
-            another, and reads the requests of a closed loop, which follow on these tokens, only then.
-        idle_s: by which a step on an idle engine takes longer: preparation and launches that another step would hide.
+        request_s: mean time of a request before it reaches the scheduler: client, HTTP, tokenizer. Drawn evenly from
+            half to one and a half of it, because constant times would synchronise with the steps.
+        token_s: of the front end for each token: detokenise, write. It sends the tokens of a step one after another,
+            and only then reads the requests of a closed loop, which follow on these tokens.
+        idle_s: extra time of a step on an idle engine: preparation and launches that another step would hide.
     """
 
     request_s: float = 0.0
@@ -83,7 +83,7 @@ NO_DELAYS = Delays()
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What a simulated load experienced; requests and tokens of the steady window only.
+    """Result of a simulated load; requests and tokens of the steady window only.
 
     Attributes:
         ttft_s: of each request.
@@ -94,7 +94,7 @@ class Served(msgspec.Struct, frozen=True):
         output_tokens_per_s: over the window.
         requests_per_s: over the window.
         running: mean number of requests in steps, weighted by time.
-        busy_share: of the window, time in steps.
+        busy_share: of the window, spent in steps.
         peak_kv_tokens: most tokens in the KV cache, over the whole load.
         peak_step_tokens: most tokens of one step, over the whole load.
         mean_kv_tokens: mean tokens in the KV cache, weighted by time.
@@ -156,15 +156,15 @@ def simulate(
     concurrency: int | None = None,
     delays: Delays = NO_DELAYS,
 ) -> Served:
-    """Serve a load.
+    """Simulate a load.
 
     Args:
         requests: in order of arrival.
         durations: of steps.
         limits: of the server.
-        concurrency: closed loop: slots, each of which sends the next request when its last one has ended. None for an
-            open loop.
-        delays: of the server, beside its steps.
+        concurrency: closed loop: number of slots, each of which sends its next request when the last one has ended.
+            None for an open loop.
+        delays: times that the server spends outside its steps.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.
@@ -228,7 +228,7 @@ class _Simulation:
             self._send(self._unsent[0].arrival_s, 0.0)
 
     def _send(self, planned_s: float, front_end_s: float) -> None:
-        """Send the next request, which the front end reads from a time on."""
+        """Send the next request; the front end reads it at ``front_end_s`` or later."""
         running = _Running(self._unsent.popleft(), planned_s)
         self._last_sent = max(self._last_sent, planned_s)
         number = next(self._order)
@@ -260,18 +260,18 @@ class _Simulation:
         decodes = len(self._decoding)
         budget = max(1, self._limits.step_tokens - decodes)
         chunks: list[tuple[int, int]] = []
-        taken: list[_Running] = []
+        scheduled: list[_Running] = []
         for running in self._prompts:
             length = min(budget, running.request.prompt_tokens - running.computed)
             if length == 0:
                 break
             chunks.append((length, running.computed))
             running.computed += length
-            taken.append(running)
+            scheduled.append(running)
             budget -= length
         past = self._context / decodes if decodes else 0.0
         self._advance(self._durations.seconds(decodes, past, chunks), 1, decodes, sum(length for length, _ in chunks))
-        for running in taken:
+        for running in scheduled:
             if running.computed == running.request.prompt_tokens:
                 self._prompts.remove(running)
                 self._begin_decoding(running)
@@ -302,13 +302,13 @@ class _Simulation:
         self._peak_step = max(self._peak_step, decodes + prompt_tokens)
 
     def _begin_decoding(self, running: _Running) -> None:
-        running.first_s = self._now + self._delays.token_s * (len(self._decoding) + 1)  # the newest come last
+        running.first_s = self._now + self._delays.token_s * (len(self._decoding) + 1)  # the newest are sent last
         last = self._decode_steps + running.request.output_tokens - 1
         self._context += running.request.prompt_tokens
         heapq.heappush(self._decoding, (last, next(self._order), running))
 
     def _end_finished(self) -> None:
-        """Hand the step's tokens out; of ended answers in the mean after half of them."""
+        """Send the step's tokens; those of ended answers, on average, after half of all."""
         front_end_s = self._now + self._delays.token_s * len(self._decoding)
         last_s = (self._now + front_end_s) / 2
         while self._decoding and self._decoding[0][0] <= self._decode_steps:
@@ -345,7 +345,7 @@ class _Simulation:
         )
 
     def _window(self) -> tuple[float, float]:
-        """From the end of the first requests, one per slot, to the last planned time; all of it if that is empty.
+        """From the end of the first requests, one per slot, to the last planned time; the whole load if that is empty.
 
         In an open loop the first tenth of the planned times is the ramp.
         """

@@ -1,4 +1,4 @@
-"""Which GPUs, how many and in which parallelism keep an SLO at a request rate.
+"""Which GPUs, how many of them, and which parallelism keep an SLO at a request rate.
 
 Each candidate is one kind of GPU and a degree of tensor parallelism; replicas share the requests at random, so each
 gets a Poisson process of its share. A replica's capacity is the highest rate at which the simulated server meets every
@@ -25,7 +25,7 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
-_ABOVE = 1.05  # of a full server's throughput: no rate beyond can be kept up
+_ABOVE = 1.05  # of a full server's throughput: no higher rate can be sustained
 _GIB = 2**30
 _REQUESTS, _TAIL_REQUESTS = 400, 1500
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
@@ -75,7 +75,7 @@ class Candidate(msgspec.Struct, frozen=True):
         gpu: name.
         ranks: GPUs of tensor parallelism.
         failure: why it fails; None if it keeps the SLO.
-        detail: the failure in words.
+        detail: the failure as text.
         capacity_per_s: highest rate of one replica.
         replicas: needed for the rate.
         values: predicted value of each objective's metric at the rate.
@@ -102,7 +102,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all candidates share; see :class:`harness.planning.plan.Question`."""
+    """Settings that all candidates share; see :class:`harness.planning.plan.Question`."""
 
     model: Model
     precision: Precision
@@ -133,18 +133,18 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def why_not_split(self, gpu: Gpu, ranks: int) -> str | None:
-        """Why so many of these GPUs cannot split the model; None if they can."""
+        """Why `ranks` of these GPUs cannot split the model; None if they can."""
         if ranks > 1 and gpu.link_bytes_per_s is None:
             return f"{gpu.title} has no link to other GPUs"
         return self.model.why_not_split(ranks)
 
     def fitting(self, gpu: Gpu, ranks: int) -> int:
-        """How many of the requests the KV cache holds at once."""
+        """Number of the requests that the KV cache holds at once."""
         costs = self.model.costs(self.precision, self.cache)
         return fitting_sequences(self.memory(gpu, ranks), costs, ranks, self.traffic.tokens)
 
     def need_text(self, gpu: Gpu, ranks: int) -> str:
-        """What one request needs, and what there is."""
+        """The memory that one request needs, and the memory there is."""
         memory = self.memory(gpu, ranks)
         needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
         return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
@@ -177,7 +177,7 @@ class Server:
         self.limits = limits
 
     def closed(self, concurrency: int) -> Served:
-        """Under a closed loop, whose first answers are of all lengths, so that they do not end together."""
+        """Under a closed loop whose first answers are shortened differently, so that they do not end together."""
         count = max(24, 6 * concurrency)
         requests = [self._mix[i % len(self._mix)] for i in range(count)]
         requests[:concurrency] = [
@@ -192,7 +192,7 @@ class Server:
         """Under Poisson arrivals."""
         times = poisson_s(rate_per_s, count, self._seed)
         mixed = [self._mix[i % len(self._mix)] for i in range(count)]
-        requests = [msgspec.structs.replace(each, arrival_s=t) for each, t in zip(mixed, times, strict=True)]
+        requests = [msgspec.structs.replace(request, arrival_s=t) for request, t in zip(mixed, times, strict=True)]
         return self._serve(requests, None)
 
     def decode_s(self, batch: int, context: int) -> float:
@@ -213,8 +213,8 @@ def check_predictable(objectives: Sequence[Objective]) -> None:
     for objective in objectives:
         family, share = _quantile(objective)
         if family not in _QUANTILE or share is None:
-            known = ", ".join(f"{name}_p90" for name in _QUANTILE)
-            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {known}")
+            names = ", ".join(f"{name}_p90" for name in _QUANTILE)
+            raise BadPlan(f"a plan cannot predict {objective.metric}; bound percentiles such as {names}")
 
 
 def objective_value(objective: Objective, served: Served) -> float | None:
@@ -296,12 +296,17 @@ def candidate(
 
 
 def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that keep the SLO by price, without prices by power, then by number of GPUs; the others follow."""
-    priced = all(each.price_per_hour is not None for each in candidates if each.failure is None)
+    """Candidates that keep the SLO by price (without prices by power), then by number of GPUs; then the others."""
+    priced = all(candidate.price_per_hour is not None for candidate in candidates if candidate.failure is None)
 
-    def key(each: Candidate) -> tuple[bool, float, float, int]:
-        power = math.inf if each.tdp_w is None else each.tdp_w
-        return each.failure is not None, (each.price_per_hour or 0.0) if priced else 0.0, power, each.count
+    def key(candidate: Candidate) -> tuple[bool, float, float, int]:
+        power = math.inf if candidate.tdp_w is None else candidate.tdp_w
+        return (
+            candidate.failure is not None,
+            (candidate.price_per_hour or 0.0) if priced else 0.0,
+            power,
+            candidate.count,
+        )
 
     return sorted(candidates, key=key)
 

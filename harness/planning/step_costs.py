@@ -1,4 +1,4 @@
-"""Bytes and operations of the steps that an engine recorded, by the model that ``bakeoff plan`` uses."""
+"""Bytes and operations of recorded steps, by the cost model of ``bakeoff plan``."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ from results.step_log import EngineEvent, RequestQueued, StepRecord
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _COMPUTE = {"fp8": "float8_e4m3fn", "int8": "int8"}
-"""torch's names of data types in which a GPU multiplies activations of 8 bits."""
+"""torch's names of the types in which a GPU multiplies 8-bit activations."""
 _STORED = ("auto", "stored")
-"""Values of ``quantization`` that keep a quantised checkpoint as it is."""
+"""Values of ``quantization`` that leave a quantised checkpoint unchanged."""
 _PLAIN = (*_STORED, "none")
 _NOT_COUNTED = {
     "attention_window": "a window that the model does not have",
     "kv_budget": "an evicting KV cache",
     "cpu_offload_gb": "weights in host memory",
 }
-"""Settings of the reference engine that change what a step reads, and what each of them brings."""
+"""Settings of the reference engine that change what a step reads, with the feature that each switches on."""
 _BATCHES = tuple(1 << power for power in range(17))
 
 
@@ -32,7 +32,7 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
     """Count the costs of a profiled trial.
 
     Args:
-        description: of the engine: its details have the settings, as the reference engine's ``/version`` gives them.
+        description: of the engine; its details contain the settings in the form of the reference engine's ``/version``.
         logs: the step log of each engine process.
 
     Returns:
@@ -58,7 +58,7 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
 
 
 def step_cost(costs: ModelCosts, record: StepRecord) -> StepCost:
-    """Costs of one recorded step. Of drafts, one row of logits for each sequence is counted."""
+    """Costs of one recorded step. Logits are counted for one row of each sequence, even with drafts."""
     chunks = [
         Chunk(chunk.new_tokens, chunk.past_tokens, is_sampled=chunk.output_tokens > 0)
         for chunk in record.chunks
@@ -106,7 +106,7 @@ def _is_quantised(path: Path) -> bool:
 
 
 def _cache(kind: str, dtype: str) -> CachePrecision:
-    """The cache's precision; 16-bit elements take the same bytes in either format."""
+    """The cache's precision; both 16-bit formats take the same bytes."""
     name = ("fp32" if dtype == "float32" else "bf16") if kind == "auto" else kind
     if name not in CACHES:
         raise BadPlan(f"the bytes of a KV cache in {name} are not modelled")

@@ -1,12 +1,12 @@
-"""How long one step of an engine takes.
+"""Duration of one step of an engine.
 
-A step's products read weights while they compute, so the slower of the two decides; reading the KV cache comes on top::
+A step's products read weights while they compute, so the slower of the two counts; reading the KV cache is added::
 
     step_s + sequence_s · sequences + max(weight bytes / (b · B), operations / (f · F)) + KV bytes / (b · B)
     + all-reduces of tensor parallelism
 
 B and F are the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
-precision where that is not bf16. Without shares and fixed times it is the floor of an engine whose kernels run one
+precision if that is not bf16. Without shares and fixed times this is the floor of an engine whose kernels run one
 after the other; :func:`floor_s` lets them overlap.
 """
 
@@ -19,7 +19,7 @@ from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
 from harness.planning.precision import Precision
 from harness.planning.server import Delays
 
-_PAST_STEP = 64  # tokens: decodes whose mean context differs by less share one cached count
+_PAST_STEP = 64  # tokens: decodes with closer mean contexts share one cached count
 _ACTIVATION_BYTES = 2
 _ALL_REDUCES = 2  # per layer, after attention and after the feed-forward network (Megatron-LM, arXiv 1909.08053)
 ALL_REDUCE_S = 10e-6
@@ -27,7 +27,7 @@ ALL_REDUCE_S = 10e-6
 
 
 class Efficiency(msgspec.Struct, frozen=True):
-    """What an engine makes of a device.
+    """How well an engine uses a device.
 
     Attributes:
         bytes_share: of the device's bandwidth.
@@ -51,12 +51,12 @@ class Efficiency(msgspec.Struct, frozen=True):
 
     @property
     def delays(self) -> Delays:
-        """What it takes beside steps."""
+        """Times that the server spends outside its steps."""
         return Delays(self.request_s, self.token_s, self.idle_s)
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One step's demands of one GPU."""
+    """Demands of one step on one GPU."""
 
     weight_bytes: float
     kv_bytes: float
@@ -66,7 +66,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class StepWork:
-    """Counts work of steps; results are cached, because a simulation asks for the same steps again.
+    """Counts work of steps; caches results, because a simulation repeats steps.
 
     Args:
         costs: of the whole model.
@@ -127,7 +127,7 @@ class StepTimes:
     Args:
         work: counts the work.
         gpu: the device.
-        precision: of the weights, which decides the data type of the products.
+        precision: of the weights, which determines the data type of the products.
         efficiency: of the engine.
     """
 
@@ -146,5 +146,5 @@ class StepTimes:
 
 
 def limits(gpu: Gpu, precision: Precision, ranks: int = 1) -> Machine:
-    """The device as :func:`floor_s` takes it; several GPUs count together, their links as endless."""
+    """The device in the form that :func:`floor_s` takes; several GPUs count as one, with infinitely fast links."""
     return Machine(gpu.bytes_per_s * ranks, gpu.flops(precision.compute) * ranks)

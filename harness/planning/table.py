@@ -34,7 +34,7 @@ def _say(console: Console, *lines: str, style: str | None = None) -> None:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """The first column left, the others right."""
+    """A table with the first column aligned left, the others right."""
     table = terminal_table(headings[0])
     for heading in headings[1:]:
         table.add_column(heading, justify="right")
@@ -58,7 +58,9 @@ def _print_overview(plan: Plan, console: Console) -> None:
         "max tok/s",
     ]
     console.print(_table(headings, [_overview_cells(plan, device) for device in plan.devices]))
-    _say(console, *(f"{each.gpu.name} × {each.ranks}: {each.why_not}" for each in plan.devices if each.why_not))
+    _say(
+        console, *(f"{device.gpu.name} × {device.ranks}: {device.why_not}" for device in plan.devices if device.why_not)
+    )
 
 
 def _overview_cells(plan: Plan, device: DevicePlan) -> list[str]:

@@ -82,12 +82,14 @@ def asks_logprobs(seed: str, samples: int) -> Callable[[int], bool]:
     How far a closed loop gets in its plan is not known beforehand. So the plan is divided into stretches of 1, 2, 4,
     8… requests, with an equal number of such requests in each: ``samples`` over the first four stretches.
     """
-    each = -(-samples // _STRETCHES)
+    per_stretch = -(-samples // _STRETCHES)
 
     def asks(position: int) -> bool:
         size = 1 << (position + 1).bit_length() - 1
         offset = position + 1 - size
-        return each > 0 and any(_draw(f"{seed}/{size}/{number}") % size == offset for number in range(each))
+        return per_stretch > 0 and any(
+            _draw(f"{seed}/{size}/{number}") % size == offset for number in range(per_stretch)
+        )
 
     return asks
 

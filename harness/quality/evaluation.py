@@ -76,8 +76,8 @@ class Header(msgspec.Struct, frozen=True, tag="header"):
 class Piece(msgspec.Struct, frozen=True, tag="piece"):
     """Sums over the predicted tokens of one piece of the text, in nats.
 
-    ``kl_nats`` is None for a server, what compares with a reference without one. ``hits`` are positions at which the
-    text's token is the likeliest.
+    Figures that need a reference are None without one; ``kl_nats`` is also None for a server. ``hits`` are positions at
+    which the text's token is the likeliest.
     """
 
     tokens: int
@@ -175,7 +175,7 @@ def built_in_text(tokens: int) -> str:
 
 def evaluate_arguments(settings: EvaluationSettings, model: str, text: Path) -> list[str]:
     """Arguments of ``python -m reference_engine evaluate``."""
-    given = {
+    parameters = {
         "--model": model,
         "--text": text,
         "--max-tokens": settings.max_tokens,
@@ -185,7 +185,7 @@ def evaluate_arguments(settings: EvaluationSettings, model: str, text: Path) -> 
         "--kv-cache-dtype": settings.kv_cache_dtype,
         "--device": settings.device,
     }
-    words = [str(word) for flag, value in given.items() if value is not None for word in (flag, value)]
+    words = [str(word) for flag, value in parameters.items() if value is not None for word in (flag, value)]
     if settings.server is None:
         return words
     return [*words, "--tokens-only" if settings.model is None else "--for-server"]

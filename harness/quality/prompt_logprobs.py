@@ -1,6 +1,6 @@
 """Asks a running server for the log-probabilities of given tokens: ``prompt_logprobs``, vLLM's extension.
 
-The reference engine has it, too. llama.cpp reports log-probabilities of the tokens that it generates only.
+The reference engine has it, too. llama.cpp reports log-probabilities only of the tokens that it generates.
 
 The request is one of ``/v1/completions`` with the prompt as token ids. ``choices[0].prompt_logprobs`` of the answer has
 one entry per prompt token: null for the first, then an object that maps token ids to log-probability and rank. It holds
@@ -43,7 +43,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What a server's model says about one token of a prompt, after the tokens before it.
+    """Prediction of a server's model for one token of a prompt, given the tokens before it.
 
     Attributes:
         logprob: log-probability of the token, in nats.
@@ -122,7 +122,7 @@ async def served_model(deployment: Deployment, name: str | None = None) -> tuple
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """What an HTTP error means; servers that do not know the field name it in the error."""
+    """Meaning of an HTTP error; servers that do not know the field name it in the error."""
     message = " ".join(_error_message(content).split())
     if status in {400, 422} and _FIELD in message:
         return _NO_SUPPORT

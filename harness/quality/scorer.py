@@ -37,7 +37,7 @@ class Scores(msgspec.Struct, frozen=True):
 
     Attributes:
         by_id: score by id, for each answer that it reached.
-        failure: what stopped it early; None if it reached all answers.
+        failure: reason for an early end; None if it reached all answers.
     """
 
     by_id: dict[str, Score]
@@ -45,7 +45,7 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def not_installed() -> str | None:
-    """Why the reference cannot run here; None if it can."""
+    """The reason why the reference cannot run here; None if it can."""
     if all(importlib.util.find_spec(package) for package in _PACKAGES):
         return None
     return "the reference is not installed here; run: pip install 'bakeoff[engine]'"

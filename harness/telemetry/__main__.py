@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.host.realtime import go_last
+from harness.host.realtime import lower_priority
 from harness.telemetry.cpu import CpuProbe
 from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
@@ -30,7 +30,7 @@ INTERVAL_NS = 100_000_000
 def main() -> int:
     """Execute orders until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness handles Ctrl-C and closes our stdin
-    go_last()
+    lower_priority()
     gpus, no_gpu = open_gpus()
     host = HostProbe()
     # Unbuffered: of two orders that arrive together, a buffer would hold the second, which does not wake select.

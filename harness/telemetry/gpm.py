@@ -48,7 +48,7 @@ class Gpm:
             self._request.metrics[slot].metricId = number
 
     def read(self, into: Readings) -> None:
-        """Add the metrics over the time since the reading before; one that is refused is absent once, with the reason.
+        """Add the metrics over the time since the last reading; a refused one is absent once, with the reason.
 
         Raises:
             pynvml.NVMLError: NVML refuses a call.

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs and their MIG slices, through NVML (module ``pynvml`` of nvidia-ml-py): which there are, which are used.
+"""NVIDIA GPUs and their MIG slices, through NVML (module ``pynvml`` of nvidia-ml-py): which exist and which are used.
 
 A machine without NVML is not an error: :func:`open_gpus` then returns a reason, which is logged once. Only GPUs that
 the engine may use are read (:func:`visible_to`), by :class:`harness.telemetry.gpu_probe.GpuProbe`.
@@ -104,16 +104,16 @@ class Gpu:
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).used)
 
     def shares_chip(self) -> bool:
-        """Whether this is one of several MIG slices, so that others may draw the GPU's power and use its links."""
+        """Whether this is one of several MIG slices, so that others may use the GPU's power and links."""
         return self.instance is not None and len(self._slices() or ()) > 1
 
     def first_device(self) -> "Gpu | None":
-        """What CUDA uses if the whole GPU is named; None if it is in MIG mode and has no slice."""
+        """The device that CUDA uses if the whole GPU is named; None if it is in MIG mode and has no slice."""
         slices = self._slices()
         return self if slices is None else next(iter(slices), None)
 
     def called(self, name: str) -> "Gpu | None":
-        """The GPU or slice that ``name``, from ``CUDA_VISIBLE_DEVICES``, means; None if it is not of this GPU."""
+        """The GPU or slice that ``name`` from ``CUDA_VISIBLE_DEVICES`` refers to; None if it is not of this GPU."""
         if name.startswith("MIG-"):
             return next((device for device in self._slices() or () if device.is_slice_called(name)), None)
         if name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name)):

@@ -15,7 +15,7 @@ _MOST_AT_ONCE = 16
 
 
 class Reported(NamedTuple):
-    """What was reported since the last look: numbers of XID errors, and whether the ECC counters moved."""
+    """Events since the last call: numbers of XID errors, and whether the ECC counters changed."""
 
     xids: list[int]
     ecc: bool

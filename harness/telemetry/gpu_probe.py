@@ -5,12 +5,12 @@ Caveats per counter: ``utilization_gpu_share`` is the fraction of time with any 
 the driver was loaded, in steps of about 100 ms. Throttle reasons are NVML's bit mask at the instant; the driver's
 counters of throttled time also cover the time between ticks.
 
-Not everything is read at every tick: GPM needs more than 100 ms between samples, and what changes slowly is read once a
-second. Some drivers take milliseconds of a core for a reading (driver 580 in a virtual machine: 4 ms for the energy
-counter of an H200). Such a reading is made the more seldom the longer it takes. NVML counts power, energy and traffic
+Not everything is read at every tick: GPM needs more than 100 ms between samples, and values that change slowly are read
+once a second. Some drivers take milliseconds of a core for a reading (driver 580 in a virtual machine: 4 ms for the
+energy counter of an H200); the longer a reading takes, the less often it is made. NVML counts power, energy and traffic
 for the whole chip, so a MIG slice that shares its chip has none of them; clocks, temperature and throttling are the
-chip's and hold for each slice. Memory errors are the chip's too: ``shares_chip`` of 1 beside them says that they may be
-another slice's.
+chip's and apply to each slice. Memory errors are the chip's too: ``shares_chip`` of 1 beside them means that they may
+be another slice's.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Group(NamedTuple):
     """Values that are read together.
 
     Attributes:
-        names: what is absent if the reading fails.
+        names: values that are absent if the reading fails.
         read: adds the values.
         every: ticks between readings.
         first: the first tick, from 0.
@@ -82,7 +82,7 @@ class GpuProbe:
         clock: seconds, never going back.
 
     Attributes:
-        groups: what is still read, by name.
+        groups: the groups that are still read, by name.
     """
 
     def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -99,7 +99,7 @@ class GpuProbe:
         self._events = self._watch()
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
-        """The values that are due, and one record more for each XID error since the tick before."""
+        """The values that are due, and an additional record for each XID error since the last tick."""
         readings = Readings()
         for name, reason in self._unread.items():
             readings.mark_absent(name, reason)
@@ -114,13 +114,13 @@ class GpuProbe:
         return [readings.record(t_ns, self._gpu.source), *errors]
 
     def finish(self, t_ns: int) -> list[TelemetryRecord]:
-        """The last readings: everything is due now. GPM might have too little time and is left out."""
+        """The last readings: every group is due now but GPM, which needs more time."""
         self.groups = {name: group for name, group in self.groups.items() if name != "gpm"}
         self._next_tick = dict.fromkeys(self.groups, 0)
         return self.read(t_ns)
 
     def close(self) -> None:
-        """Free what NVML holds for it."""
+        """Free its NVML resources."""
         self._free(self._gpm)
         self._free(self._events)
 

@@ -28,7 +28,7 @@ class HostProbe:
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``cpu_share`` (1 is all cores busy) since the last reading, ``memory_available_bytes``."""
         before, self._before = self._before, self._times()
-        total, idle = (now - then for now, then in zip(self._before, before, strict=True))
+        total, idle = (new - old for new, old in zip(self._before, before, strict=True))
         values: dict[str, float | int | str | None] = {
             "cpu_share": round(1 - idle / total, 3) if total > 0 else 0.0,
             "memory_available_bytes": self._available_bytes(),
@@ -63,8 +63,8 @@ class ProcessProbe:
         processes = [process for process in self._tree.read(t_ns).values() if process.state not in _ENDED]
         if not processes:
             reason = f"process {', '.join(map(str, self._pids))} is gone"
-            gone: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
-            return [TelemetryRecord(t_ns, self._source, gone, {"rss_bytes": reason, "cpu_s": reason})]
+            missing: dict[str, float | int | str | None] = {"rss_bytes": None, "cpu_s": None, "processes": 0}
+            return [TelemetryRecord(t_ns, self._source, missing, {"rss_bytes": reason, "cpu_s": reason})]
         values: dict[str, float | int | str | None] = {
             "rss_bytes": sum(process.rss_pages for process in processes) * _PAGE_BYTES,
             "cpu_s": sum(process.own for process in processes) / _TICKS_PER_S,

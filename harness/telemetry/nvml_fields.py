@@ -23,14 +23,14 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
-"""Member of the union ``nvmlValue_t`` by the type that a field says it has."""
+"""Member of the union ``nvmlValue_t`` by the type that a field states."""
 REFUSED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_DEPRECATED,
 }  # fmt: skip
 """Errors that later calls would repeat."""
 _FIELD_REFUSED = {*REFUSED, pynvml.NVML_ERROR_INVALID_ARGUMENT}
-"""The same of fields and policies: a number that the driver does not know is an invalid argument."""
+"""The same for fields and policies: a number that the driver does not know is an invalid argument."""
 
 
 def code_of(error: Any) -> int:  # noqa: ANN401  (pynvml leaves the attribute undeclared)
@@ -81,8 +81,8 @@ HELD_BACK = {
     "power_brake_s": Field(pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN),
     "heat_limit_s": Field(pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL, policy=pynvml.NVML_PERF_POLICY_THERMAL),
 }
-"""Counters of throttled time that decide about a trial; ``heat_limit_s`` does on older drivers, which have no other of
-heat. They are read at every tick: between two readings, time before the window would count into it."""
+"""Counters of throttled time that decide about a trial; ``heat_limit_s`` only on older drivers, which have no other
+one of heat. They are read at every tick, or time before the window would count into it."""
 POLICIES = {
     name: Field(number, policy=policy)
     for name, number, policy in (
@@ -102,7 +102,7 @@ POLICIES = {
         ),
     )
 }
-"""The other performance policies, which explain a clock."""
+"""The other performance policies, which explain a clock frequency."""
 LINKS = {
     "pcie_tx_bytes": Field(pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1, wraps=True),
     "pcie_rx_bytes": Field(pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1, wraps=True),
@@ -113,7 +113,7 @@ LINKS = {
 
 
 class FieldReader:
-    """Reads a set of fields; one that is refused is not asked for again.
+    """Reads a set of fields; refused ones are not requested again.
 
     Args:
         nvml: the NVML binding.
@@ -156,16 +156,16 @@ class FieldReader:
         """An answer to each field; a driver that refuses the call refuses every field."""
         if not self._fields:
             return []
-        asked = [(field.number, field.scope) for field in self._fields.values()]
+        fields = [(field.number, field.scope) for field in self._fields.values()]
         try:
-            return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, asked))
+            return list(self._nvml.nvmlDeviceGetFieldValues(self._handle, fields))
         except pynvml.NVMLError as error:
             if code_of(error) not in _FIELD_REFUSED:
                 raise
-            return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in asked]
+            return [pynvml.c_nvmlFieldValue_t(nvmlReturn=code_of(error)) for _ in fields]
 
     def _fall_back(self, name: str, field: Field, reason: str, into: Readings) -> None:
-        """Stop asking for a refused field; from now on the older call is asked for its counter, if it has one."""
+        """Stop requesting a refused field; from now on its counter is read by the older call, if it has one."""
         del self._fields[name]
         if field.policy is None:
             into.mark_absent(name, reason)

@@ -1,7 +1,7 @@
 """Orders to the sampler process, as JSON lines on its stdin, so that no secret is in a file or an argument list.
 
-The reply to an order is its number, once it is in effect; the number tells late replies from the current one. A reply
-that is a string says why samples cannot be written.
+The reply to an order is its number, once it is in effect; the number distinguishes late replies from the current one. A
+reply that is a string states why samples cannot be written.
 """
 
 import msgspec

@@ -107,12 +107,12 @@ class ProcessTree:
             return
         self._newest_pid, self._search_anyway_ns = newest_pid, t_ns + _SEARCH_ANYWAY_NS
         pending = [*self._roots, *self._files]
-        seen: set[int] = set()
+        pids: set[int] = set()
         while pending:
             pid = pending.pop()
-            if pid in seen:
+            if pid in pids:
                 continue
-            seen.add(pid)
+            pids.add(pid)
             with contextlib.suppress(OSError):
                 if pid not in self._files:
                     self._files[pid] = ProcFile(f"/proc/{pid}/stat")

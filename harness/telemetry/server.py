@@ -170,11 +170,11 @@ class ServerProbe:
 
 
 def _record(reading: Reading, mark: str | None) -> TelemetryRecord:
-    kept = reading.values if mark else {name: value for name, value in reading.values.items() if "_le_" not in name}
-    values: dict[str, float | int | str | None] = {"scrape_s": reading.scrape_s, **kept}
+    figures = reading.values if mark else {name: value for name, value in reading.values.items() if "_le_" not in name}
+    values: dict[str, float | int | str | None] = {"scrape_s": reading.scrape_s, **figures}
     if mark:
         values["mark"] = mark
-    reasons = {name: "the engine shows no number" for name, value in kept.items() if value is None}
+    reasons = {name: "the engine shows no number" for name, value in figures.items() if value is None}
     if reading.error:
         values["scrape_s"] = None
         reasons["scrape_s"] = reading.error

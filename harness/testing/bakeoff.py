@@ -80,6 +80,6 @@ class Bakeoff:
         return measured
 
     def _new_title(self) -> str:
-        taken = {run.title for run in self._runs}
+        titles = {run.title for run in self._runs}
         numbered = (f"{self._title} #{number}" for number in itertools.count(2))
-        return next(title for title in itertools.chain([self._title], numbered) if title not in taken)
+        return next(title for title in itertools.chain([self._title], numbered) if title not in titles)

@@ -1,1 +1,1 @@
-"""What trials send: planned, checked and stored before the load begins."""
+"""The traffic of trials: planned, checked and stored before the load begins."""

@@ -1,4 +1,4 @@
-"""A plan of sessions in a file, written as far as it is needed and checked while writing."""
+"""A plan of sessions in a file, written only as far as it is needed and checked while writing."""
 
 import hashlib
 from collections.abc import Callable, Iterator

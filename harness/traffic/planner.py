@@ -274,7 +274,7 @@ class TrafficPlanner:
         return _within(self._workload, limits.ramp_s + limits.max_window_s + 2 * limits.timeout_s)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
-        """How much faster than recorded, and whether think times shrink too.
+        """The speed-up of a recorded workload, and whether think times shrink too.
 
         Raises:
             BadOption: the load has a rate, but the workload has no recorded one to scale.

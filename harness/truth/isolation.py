@@ -1,10 +1,10 @@
-"""How the server's process keeps other work from coming between a due time and its write."""
+"""Keeps other work from delaying the server's process between a due time and its write."""
 
 import gc
 import os
 
 from harness.errors import TruthFailed
-from harness.host.realtime import claim_core, go_first
+from harness.host.realtime import claim_core, raise_priority
 
 
 def disable_gc() -> None:
@@ -25,4 +25,4 @@ def pin_to_core(core: int) -> None:
     except (OSError, ValueError, OverflowError) as error:
         cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
         raise TruthFailed(f"core {core} cannot be used; this process may use {cores}") from error
-    go_first()
+    raise_priority()

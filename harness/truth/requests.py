@@ -1,4 +1,4 @@
-"""Requests to the truth server: bytes in, whole HTTP requests out, and what their bodies ask for."""
+"""Requests to the truth server: parses bytes into whole HTTP requests, and reads their bodies."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""What the truth server answers, when, and which faults it injects."""
+"""The truth server's answers, their timing, and the faults that it injects."""
 
 import itertools
 import math

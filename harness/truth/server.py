@@ -339,7 +339,7 @@ class TruthServer:
         for _ in range(_EVENTS_PER_ROUND):
             try:
                 accepted, _ = self._listener.accept()
-            except OSError:  # none left, or the client has gone already
+            except OSError:  # no connection is waiting, or the client has already closed it
                 return
             accepted.setblocking(False)
             connection = Connection(accepted, self.accepted)

@@ -92,7 +92,7 @@ class Answer:
         self.stamp = self._times_ns.append
 
     def record(self, script: Script) -> Answered:
-        """What has happened to it so far."""
+        """The record of the answer so far."""
         assert self.request is not None
         answered = Answered(
             **{name: getattr(self.request, name) for name in CompletionRequest.__struct_fields__},
@@ -117,8 +117,8 @@ class Answer:
         per_write, chunks = script.schedule.events_per_write, script.chunks(answered)
         writes = -(-chunks // per_write)
         tokens_ns, closing_ns = times_ns[roles : roles + writes], times_ns[roles + writes :]
-        each = itertools.chain.from_iterable(itertools.repeat(t_ns, per_write) for t_ns in tokens_ns)
-        answered.written_ns = tokens_ns if per_write == 1 else list(itertools.islice(each, chunks))
+        event_times_ns = itertools.chain.from_iterable(itertools.repeat(t_ns, per_write) for t_ns in tokens_ns)
+        answered.written_ns = tokens_ns if per_write == 1 else list(itertools.islice(event_times_ns, chunks))
         answered.finish_ns = closing_ns[0] if closing_ns and script.schedule.finish_chunk else None
 
     def _fill(self, answered: Answered, script: Script) -> None:
@@ -259,7 +259,7 @@ class Timetable:
 
 
 class Change(Enum):
-    """What a restart does to the server."""
+    """Changes that a restart makes to the server."""
 
     DOWN = auto()
     UP = auto()

@@ -300,25 +300,25 @@ def _of_machine(evidence: Evidence) -> Sequence[Finding]:
     return list(machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share))
 
 
-def _of_answers(done: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in done):
-        output, asked = wrong[0]
+    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in answered):
+        output, requested = wrong[0]
         yield warning(
-            FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), output_tokens=output,
-            asked_tokens=asked,
+            FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
+            asked_tokens=requested,
         )  # fmt: skip
-    if wrong := _unequal((r.prompt_tokens, r.requested_input_tokens) for r in done):
+    if wrong := _unequal((r.prompt_tokens, r.requested_input_tokens) for r in answered):
         counted, planned = wrong[0]
         yield warning(
-            FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(done), engine_tokens=counted,
+            FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), engine_tokens=counted,
             planned_tokens=planned,
         )  # fmt: skip
-    sources = Counter(request.token_source for request in done)
+    sources = Counter(request.token_source for request in answered)
     if apportioned := sources[TokenSource.APPORTIONED]:
-        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(done))
+        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
     if assumed := sources[TokenSource.ASSUMED]:
-        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(done))
+        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
 
 
 def _unequal(pairs: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:

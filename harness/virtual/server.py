@@ -130,7 +130,7 @@ class VirtualServer(Server):
             self._queue.remove(exchange)
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:  # noqa: ARG002
-        """Empty the cache if that is what is asked, and reply with an empty object to everything."""
+        """Empty the cache if the request is for that; reply to every request with an empty object."""
         if self._cache and "cache" in path:
             self._cache.empty()
         return (0, b"") if self.is_down else (200, b"{}")

@@ -46,8 +46,8 @@ class WordTokenizer(ApproximateTokenizer):
         return {f"Ġ{word}": number for word, number in self._ids.items()}
 
     def _id(self, piece: str) -> int:
-        known = self._ids.get(piece)
-        return known if known is not None else _UNKNOWN + (zlib.crc32(piece.encode()) >> 1)
+        token_id = self._ids.get(piece)
+        return token_id if token_id is not None else _UNKNOWN + (zlib.crc32(piece.encode()) >> 1)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class VirtualTransport:
         self._idle = connections
 
     def prepare(self, request: HttpRequest) -> tuple[CompletionRequest, str]:
-        """What the server reads from the request."""
+        """Parse the request as the server does."""
         prompt = prompt_of(request) if self._server.has_cache else ""
         return completion_request(request.path, request.body, "virtual"), prompt
 

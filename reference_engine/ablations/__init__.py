@@ -1,1 +1,1 @@
-"""What paging, continuous batching and full attention are measured against."""
+"""Baselines without paging, without continuous batching and without full attention."""

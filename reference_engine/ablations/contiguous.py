@@ -1,4 +1,4 @@
-"""A KV cache that gives a sequence room for its longest length at once, as servers did before PagedAttention."""
+"""A KV cache that reserves room for a sequence's longest length at once, as servers did before PagedAttention."""
 
 import itertools
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from reference_engine.kv_cache.block_pool import BlockPool
 
 
 class RunPool(BlockPool):
-    """A pool that hands out runs of blocks that lie side by side.
+    """A pool that hands out runs of adjacent blocks.
 
     Args:
-        num_blocks: how many there are; those that make no whole run are lost.
+        num_blocks: number of blocks; a remainder that is shorter than a run is not used.
         block_size: tokens per block.
         run: blocks of a run, at least 1.
     """
@@ -23,11 +23,11 @@ class RunPool(BlockPool):
         self.run = run
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that a sequence of `num_tokens` tokens holds: whole runs."""
+        """Blocks held by a sequence of `num_tokens` tokens: whole runs."""
         return -(-num_tokens // (self.block_size * self.run)) * self.run
 
     def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
-        """See `BlockPool.check_integrity`; also, that the blocks of a run lie side by side."""
+        """See `BlockPool.check_integrity`; also checks that the blocks of a run are adjacent."""
         held = [list(blocks) for blocks in holders]
         for blocks in held:
             if any(b != a + 1 for i, (a, b) in enumerate(itertools.pairwise(blocks)) if (i + 1) % self.run):

@@ -1,20 +1,20 @@
-"""Attention that forgets the tokens nobody looked at: heavy hitters and the latest (H2O, arXiv:2306.14048).
+"""Attention that keeps only the most attended tokens (heavy hitters) and the latest (H2O, arXiv:2306.14048).
 
-Each layer and key/value head adds up the softmax weights that every token got. Of the tokens before each block boundary
-it keeps the latest `budget - heavy` and, of the older ones, the `heavy` with the largest sums; what is dropped never
-comes back. A token therefore sees at most `budget` tokens and those of its own block. With blocks of one token that is
-the paper's algorithm; with larger ones everything between two boundaries is computed at once. Boundaries lie at fixed
-places of the sequence, so that chunks, batches and preemption change nothing but rounding.
+Each layer and key/value head adds up the softmax weights that every token received. At each block boundary it keeps,
+of the tokens before it, the latest `budget - heavy` and, of the older ones, the `heavy` with the largest sums. Dropped
+tokens never come back. A token therefore sees at most `budget` tokens and those of its own block. With blocks of one
+token that is the paper's algorithm; with larger blocks everything between two boundaries is computed at once.
+Boundaries are at fixed positions of the sequence, so chunks, batches and preemption change nothing but rounding.
 
-This shows what dropping costs in accuracy; it saves no memory here. Heads and layers drop different tokens, so that a
-block of 16 seldom dies in all layers of a group (SmolLM2 with a quarter of 2,000 tokens kept: none of 128), and the
-planner knows before a step which blocks it frees, while what dies depends on what the step computes. `Census` counts
-the dead blocks, and the bytes of a cache that holds nothing but what is kept. A block that no head of a layer keeps
-anything of is at least not read any more.
+This shows what dropping costs in accuracy; it saves no memory here. Heads and layers drop different tokens, so a block
+of 16 is rarely dropped in all layers of a group (SmolLM2 with a quarter of 2,000 tokens kept: none of 128). Besides,
+the planner knows before a step which blocks it frees, while the dropped tokens depend on what the step computes.
+`Census` counts the blocks without kept tokens, and the bytes of a cache that holds only the kept tokens. A block of
+which no head of a layer keeps anything is at least no longer read.
 
-The sums lie in a tensor beside each store, one number per slot and head, -1 for what was dropped, and go wherever the
-block goes: to a copy or to host memory. Blocks cannot be shared, since sequences that share them would drop each
-other's tokens: no prefix caching, and one answer per prompt.
+The sums are kept in a tensor beside each store, one number per slot and head, -1 for a dropped token. They follow the
+block when it is copied or moved to host memory. Blocks cannot be shared, since sequences that share them would drop
+each other's tokens: no prefix caching, and one answer per prompt.
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ _DROPPED = -1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens that each layer and head keeps: `total`, of them `heavy` by their weights and the others as the latest."""
+    """Tokens that each layer and head keeps: `total`, of which `heavy` by weight and the others the latest."""
 
     total: int
     heavy: int
 
 
 class ScoredStore:
-    """Another store, and what each of its slots got of attention; see `LayerStore`.
+    """Another store with the attention that each of its slots received; see `LayerStore`.
 
     Attributes:
         scores: float32 [num_blocks, block_size, num_kv_heads].
@@ -54,7 +54,7 @@ class ScoredStore:
         self.parts = [*inner.parts, self.scores]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
-        """See `LayerStore.write`; nobody looked at a new token yet."""
+        """See `LayerStore.write`; new tokens have received no attention yet."""
         self._inner.write(slots, key, value)
         self.scores.flatten(0, 1).index_fill_(0, slots, 0.0)
 
@@ -64,7 +64,7 @@ class ScoredStore:
 
 
 def scored(make_store: StoreMaker) -> StoreMaker:
-    """Makes stores that keep scores besides."""
+    """Wraps a maker of stores so that its stores also keep scores."""
     return functools.partial(_make_scored, make_store=make_store)
 
 
@@ -83,14 +83,14 @@ def _make_scored(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Census:
-    """What is left of one sequence.
+    """Counts of what one sequence has left.
 
     Attributes:
-        kept_share: of its tokens, the mean of all layers and heads.
-        dead_in_layer_share: of its blocks, counted in each layer, those that no head of the layer keeps a token of.
-        dead_blocks: for each group, blocks that none of its layers keeps a token of; they could be given back.
+        kept_share: share of its tokens that is kept, the mean of all layers and heads.
+        dead_in_layer_share: share of its blocks, counted in each layer, of which no head of the layer keeps a token.
+        dead_blocks: for each group, blocks of which none of its layers keeps a token; they could be freed.
         bytes: of the blocks that the sequence holds.
-        compact_bytes: of a cache that held nothing but the tokens that are kept.
+        compact_bytes: of a cache that held only the kept tokens.
     """
 
     kept_share: float
@@ -101,11 +101,11 @@ class Census:
 
 
 class HeavyHitterAttention:
-    """Paged attention over scored stores; one sequence after the other, softmax in float32.
+    """Paged attention over scored stores; one sequence at a time, softmax in float32.
 
     Args:
-        storage: whose stores `scored` made.
-        budget: what to keep.
+        storage: its stores were made by `scored`.
+        budget: tokens to keep.
     """
 
     def __init__(self, storage: KvStorage, budget: Budget) -> None:
@@ -118,16 +118,16 @@ class HeavyHitterAttention:
         return HeavyHitterStep(self._storage, self._stores, self._budget, spans)
 
     def census(self, tables: Sequence[Sequence[int]], num_tokens: int) -> Census:
-        """Counts what is kept of a sequence.
+        """Counts the kept tokens of a sequence.
 
         Args:
             tables: its blocks, for each group.
-            num_tokens: that are computed.
+            num_tokens: computed tokens.
         """
         layout, size = self._storage.layout, self._storage.block_size
         places = [_held(table[: -(-num_tokens // size)]) for table in tables]
         dead_everywhere = [torch.ones(len(held), dtype=torch.bool) for held in places]
-        kept: list[float] = []
+        shares: list[float] = []
         dead: list[float] = []
         whole = compact = 0
         for number, (layer, store) in enumerate(zip(layout.layers, self._stores, strict=True)):
@@ -137,7 +137,7 @@ class HeavyHitterAttention:
             held = torch.tensor([tables[group][place] for place in places[group]])
             written = (torch.tensor(places[group])[:, None] * size + torch.arange(size)) < num_tokens
             alive = (store.scores[held.to(store.scores.device)].cpu() >= 0) & written[:, :, None]
-            kept.append(int(alive.sum()) / (num_tokens * layer.num_kv_heads))
+            shares.append(int(alive.sum()) / (num_tokens * layer.num_kv_heads))
             is_dead = ~alive.flatten(1).any(dim=1)
             dead.append(int(is_dead.sum()) / len(held))
             dead_everywhere[group] &= is_dead
@@ -145,7 +145,7 @@ class HeavyHitterAttention:
             whole += len(held) * size * token_bytes
             compact += int(alive.sum()) * token_bytes // layer.num_kv_heads
         return Census(
-            kept_share=sum(kept) / len(kept),
+            kept_share=sum(shares) / len(shares),
             dead_in_layer_share=sum(dead) / len(dead),
             dead_blocks=tuple(int(dead.sum()) for dead in dead_everywhere),
             bytes=whole,
@@ -196,9 +196,9 @@ class _Piece:
     Attributes:
         start: the first one's position.
         length: how many.
-        blocks: int64 [blocks], those of the sequence that the tokens can see; their own is the last one.
-        positions: int64 [blocks, block_size], of what lies in them.
-        hidden: bool [length, blocks, block_size], where a token must not look, whatever is kept.
+        blocks: int64 [blocks], blocks of the sequence that the tokens can see; their own is the last one.
+        positions: int64 [blocks, block_size], of the slots.
+        hidden: bool [length, blocks, block_size], slots that a token must not see, whatever is kept.
     """
 
     start: int
@@ -248,7 +248,7 @@ def _attend(store: ScoredStore, piece: _Piece, query: torch.Tensor, budget: Budg
 
 
 def _after_dropping(scores: torch.Tensor, piece: _Piece, budget: Budget) -> torch.Tensor:
-    """Scores [blocks, block_size, kv_heads] with all but the budget of what lies before the piece dropped."""
+    """Scores [blocks, block_size, kv_heads] after dropping all tokens before the piece that are over the budget."""
     positions = piece.positions.flatten()
     older = (positions < piece.start - (budget.total - budget.heavy))[:, None]
     flat = scores.flatten(0, 1)
@@ -259,7 +259,7 @@ def _after_dropping(scores: torch.Tensor, piece: _Piece, budget: Budget) -> torc
 
 
 def _held(table: Sequence[int]) -> list[int]:
-    """The places of the blocks that were not given back."""
+    """Indices of the blocks that were not freed."""
     return [place for place, block in enumerate(table) if block != RELEASED]
 
 

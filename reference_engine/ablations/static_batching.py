@@ -1,6 +1,6 @@
 """Static batching, the baseline of Orca (OSDI'22): a batch is padded to its longest prompt and ends as a whole.
 
-The next batch waits until the last member has finished; members that have finished are computed with the rest.
+The next batch waits for the last member to finish; finished members are computed along with the rest.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ from reference_engine.scheduling.step import Chunk, Step
 
 
 class StaticScheduler(Scheduler):
-    """A scheduler that starts a batch when the one before it has ended; arguments as of `Scheduler`."""
+    """A scheduler that starts a batch when the previous one has ended; see `Scheduler` for the arguments."""
 
     def __init__(self, cache: KvCache, rules: Rules) -> None:
         super().__init__(cache, rules)
@@ -24,7 +24,7 @@ class StaticScheduler(Scheduler):
 
     @property
     def num_running(self) -> int:
-        """Requests with blocks that have not ended."""
+        """Requests that hold blocks and have not ended."""
         return len(self._queues.running) - len(self._finished)
 
     def remove(self, request_id: str) -> None:
@@ -52,7 +52,7 @@ class StaticScheduler(Scheduler):
         super()._free(request)
 
     def _end_batch(self) -> None:
-        """Frees what the batch holds when its last member has ended."""
+        """Frees the blocks of the batch when its last member has ended."""
         running = self._queues.running
         if running and len(self._finished) == len(running):
             self._queues.running = []
@@ -79,15 +79,15 @@ class StaticDraft(Draft):
         return not self._queues.running
 
     def victims(self) -> Sequence[Request]:
-        """Members that have finished have nothing to compute again."""
+        """Running members that can be preempted: finished ones have nothing to recompute."""
         return [request for request in self.scheduled if request.request_id not in self._finished]
 
     def chunk_length(self, request: Request, start: int) -> int:
-        """All of a prompt at once."""
+        """The whole prompt at once."""
         return 0 if request.request_id in self._finished else request.num_tokens - start
 
     def padding(self, chunks: Sequence[Chunk]) -> tuple[int, ...]:
-        """Every row up to the longest one, and a row for each member that has finished."""
+        """Padding of every row up to the longest one, and a whole row for each finished member."""
         longest = max((chunk.length for chunk in chunks), default=0)
         short = [longest - chunk.length for chunk in chunks if chunk.length < longest]
         return (*short, *(1 for request in self.scheduled if request.request_id in self._finished))

@@ -13,8 +13,8 @@ def make_attention(storage: KvStorage, *, batch_invariant: bool = False) -> Atte
 
     Args:
         storage: the cache.
-        batch_invariant: whether a token's bits must depend on nothing but the tokens that it sees; only of a storage
-            that `suits_triton`, where `has_triton` holds.
+        batch_invariant: whether a token's bits must depend only on the tokens that it sees; requires a storage that
+            `suits_triton` accepts, where `has_triton` is true.
     """
     if has_triton(storage.device):
         from reference_engine.attention.triton_backend import (  # noqa: PLC0415 (torch for the CPU comes without Triton)

@@ -1,7 +1,7 @@
-"""What a model asks of attention, and what the engine tells a backend about one step.
+"""The interfaces between models and attention backends, and the description of a step that a backend gets.
 
 A step is one flat batch of tokens, sequence after sequence, without padding. Everything that is the same in all layers
-of a group (slots, gather indices, masks) is worked out once by `begin_step`; `attend` then runs once per layer.
+of a group (slots, gather indices, masks) is computed once by `begin_step`; `attend` then runs once per layer.
 """
 
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ class AttentionStep(Protocol):
         value: torch.Tensor | None,
         scale: float | None = None,
     ) -> torch.Tensor:
-        """Stores the new keys and values, then lets each new token attend to what it sees of its sequence.
+        """Stores the new keys and values, then lets each new token attend to the tokens of its sequence that it sees.
 
         Args:
             layer: index of the decoder layer.
             query: [num_tokens, num_heads, key_dim], rotated.
-            key: [num_tokens, num_kv_heads, key_dim], rotated; None where the layer uses another one's.
+            key: [num_tokens, num_kv_heads, key_dim], rotated; None where the layer uses another layer's.
             value: [num_tokens, num_kv_heads, value_dim]; None likewise, and where it is a part of the key.
             scale: of the products of queries and keys; None for 1/√key_dim.
 
@@ -60,12 +60,12 @@ class AttentionBackend(Protocol):
     """Owns the cache tensors and prepares steps."""
 
     def begin_step(self, spans: Sequence[Span]) -> AttentionStep:
-        """Prepares a step whose flat token batch is the spans one after the other."""
+        """Prepares a step whose flat token batch is the spans in order."""
         ...
 
 
 def slot_mapping(spans: Sequence[Span], block_size: int, group: int = 0) -> list[int]:
-    """For each new token its row in the cache seen as [num_blocks * block_size, ...]."""
+    """For each new token, its row in the cache viewed as [num_blocks * block_size, ...]."""
     slots: list[int] = []
     for span in spans:
         blocks = span.tables[group]

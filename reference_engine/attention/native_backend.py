@@ -1,7 +1,7 @@
-"""Paged attention on the CPU with a kernel of our own for decodes, which reads the cache where it lies.
+"""Paged attention on the CPU with our own kernel for decodes, which reads the cache in place.
 
-Stock operators must first copy every sequence's blocks side by side. Chunks of prompts are left to them: there the
-products are large enough to pay for it.
+Stock operators must first copy every sequence's blocks side by side. Prompt chunks still use them: there the products
+are large enough to pay for the copy.
 """
 
 import array
@@ -17,7 +17,7 @@ from reference_engine.kv_cache.layout import LayerLayout
 from reference_engine.kv_cache.storage import KvStorage, PlainStore
 
 _LANES, _MOST_DIMS = 16, 576
-"""Dims of a head are multiples of the first and at most the second; see `attention.cpp`."""
+"""The dims of a head are a multiple of the first and at most the second; see `attention.cpp`."""
 
 
 def suits_native(storage: KvStorage) -> bool:
@@ -83,7 +83,7 @@ class NativeStep:
         decodes = self._decodes[self._storage.group_of[layer]]
         out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
         self._kernels.paged_decode(
-            ctypes.byref(decodes.told(layout, query, key, value, scale)),
+            ctypes.byref(decodes.argument(layout, query, key, value, scale)),
             out.data_ptr(),
             query.data_ptr(),
             None if key is None else key.data_ptr(),
@@ -95,11 +95,11 @@ class NativeStep:
 
 
 class _Decodes:
-    """What the kernel is told about the one-token spans of a step, for the layers of one group."""
+    """The kernel's arguments for the one-token spans of a step, for the layers of one group."""
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.batch = len(spans)
-        # As the kernel reads them; as a rule they are so already. Held here, since it is told where they lie.
+        # C arrays, which tables usually are already; kept here because the kernel gets only their addresses.
         self._tables: list[array.array[int]] = []
         places: list[int] = []
         ends: list[int] = []
@@ -113,9 +113,9 @@ class _Decodes:
         self._places, self._ends = array.array("Q", places), array.array("q", ends)
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
-        self._told: Decode | None = None
+        self._argument: Decode | None = None
 
-    def told(
+    def argument(
         self,
         layout: LayerLayout,
         query: torch.Tensor,
@@ -123,9 +123,9 @@ class _Decodes:
         value: torch.Tensor | None,
         scale: float | None,
     ) -> Decode:
-        """The kernel's argument for a layer; made once, since a group's layers differ in how their tensors lie only."""
-        if self._told is None:
-            self._told = Decode(
+        """The kernel's argument for a layer; reused, since layers of a group differ only in their tensors' layout."""
+        if self._argument is None:
+            self._argument = Decode(
                 tables=self._places.buffer_info()[0],
                 ends=self._ends.buffer_info()[0],
                 batch=self.batch,
@@ -133,13 +133,13 @@ class _Decodes:
                 window=self._visible.window or 0,
                 sinks=self._visible.sinks,
             )
-        told = self._told
-        told.heads, told.query_stride = query.shape[1], query.stride(0)
-        told.kv_heads, told.key_dim, told.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
-        told.key_stride = 0 if key is None else key.stride(0)
-        told.value_stride = 0 if value is None else value.stride(0)
-        told.scale = query.shape[2] ** -0.5 if scale is None else scale
-        return told
+        argument = self._argument
+        argument.heads, argument.query_stride = query.shape[1], query.stride(0)
+        argument.kv_heads, argument.key_dim, argument.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
+        argument.key_stride = 0 if key is None else key.stride(0)
+        argument.value_stride = 0 if value is None else value.stride(0)
+        argument.scale = query.shape[2] ** -0.5 if scale is None else scale
+        return argument
 
 
 def _rows(tensor: torch.Tensor | None, first: int) -> torch.Tensor | None:

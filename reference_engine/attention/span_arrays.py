@@ -1,6 +1,6 @@
 """The spans of a step as NumPy arrays, in the form that kernels on a GPU read.
 
-All block tables lie in one flat array, each sequence's behind the one before, so that nothing depends on the longest.
+All block tables are concatenated in one flat array, so that nothing depends on the longest.
 """
 
 import functools
@@ -18,7 +18,7 @@ _ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples
 
 
 class SpanArrays:
-    """What the kernels have to know of the spans.
+    """Numbers and block tables of the spans, for the kernels.
 
     Args:
         spans: of the step, in the order of their rows.
@@ -70,10 +70,10 @@ class SpanArrays:
         return self.tables[first : first + -(-tokens // self._block_size)]
 
     def tiles(self, group: int, spans: slice | IntArray, tokens: int) -> NDArray[np.int32]:
-        """Some of the spans, cut into tiles of at most `tokens` tokens.
+        """Cuts some of the spans into tiles of at most `tokens` tokens.
 
         Returns:
-            int32 [tiles, 4]: first row, tokens, position of the first one, where in `tables` the sequence's blocks are.
+            int32 [tiles, 4]: first row, tokens, position of the first one, index in `tables` of the sequence's blocks.
         """
         lengths = self.lengths[spans]
         counts = _tile_counts(lengths, tokens)
@@ -89,7 +89,7 @@ class SpanArrays:
 
 
 def num_tiles(lengths: IntArray, tokens: int) -> int:
-    """How many tiles of at most `tokens` tokens spans of these lengths are cut into."""
+    """Number of tiles of at most `tokens` tokens that spans of these lengths are cut into."""
     return int(_tile_counts(lengths, tokens).sum())
 
 
@@ -98,9 +98,9 @@ def _tile_counts(lengths: IntArray, tokens: int) -> IntArray:
 
 
 def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[torch.Tensor]:
-    """Copies arrays to a device in one transfer, which on a GPU nobody waits for."""
+    """Copies arrays to a device in one transfer, without waiting for a GPU."""
     sizes = [part.size + -part.size % _ALIGNMENT for part in parts]
-    # Torch's allocator hands pinned memory out again only after the copies out of it have ended.
+    # Torch's allocator reuses pinned memory only after the copies from it have ended.
     host = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
     view = host.numpy()
     first = 0

@@ -57,7 +57,7 @@ class PrefillChunk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupStep:
-    """What all layers of a group have in common in one step; slots: int64 [num_tokens]."""
+    """Inputs that all layers of a group share in one step; slots: int64 [num_tokens]."""
 
     slots: torch.Tensor
     batches: tuple[DecodeBatch, ...]
@@ -143,17 +143,17 @@ def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
 
 
 def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
-    """Which of a sequence's blocks the span's tokens see, the first token deciding."""
+    """The blocks of a sequence that the span's tokens see; the first token decides."""
     hidden = visible.out_of_window_blocks(span.start, block_size)
     return [i for i in range(-(-span.end // block_size)) if i not in hidden]
 
 
 def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible, storage: KvStorage) -> DecodeBatch:
     size = storage.block_size
-    seen = [_seen_blocks(span, visible, size) for span in spans]
-    width = max(map(len, seen))
+    visible_blocks = [_seen_blocks(span, visible, size) for span in spans]
+    width = max(map(len, visible_blocks))
     blocks: list[int] = []
-    for span, places in zip(spans, seen, strict=True):
+    for span, places in zip(spans, visible_blocks, strict=True):
         table = span.tables[group]
         blocks.extend(table[: len(places)] if len(places) == places[-1] + 1 else [table[i] for i in places])
         blocks.extend([0] * (width - len(places)))
@@ -162,7 +162,9 @@ def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible,
         hidden = torch.arange(width * size) > newest
     else:
         after = max(span.end for span in spans)  # where padding is: out of sight
-        firsts = torch.tensor([[i * size for i in places] + [after] * (width - len(places)) for places in seen])
+        firsts = torch.tensor(
+            [[i * size for i in places] + [after] * (width - len(places)) for places in visible_blocks]
+        )
         hidden = _hidden((firsts[:, :, None] + torch.arange(size)).flatten(1), newest, visible)
     return DecodeBatch(
         rows=slice(row, row + len(spans)),
@@ -173,8 +175,8 @@ def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible,
 
 def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: KvStorage) -> PrefillChunk:
     size, table = storage.block_size, span.tables[group]
-    seen = _seen_blocks(span, visible, size)
-    positions = (torch.tensor(seen)[:, None] * size + torch.arange(size)).flatten()
+    visible_blocks = _seen_blocks(span, visible, size)
+    positions = (torch.tensor(visible_blocks)[:, None] * size + torch.arange(size)).flatten()
     tiles: list[PrefillTile] = []
     for first in range(0, span.length, _QUERY_TILE):
         queries = torch.arange(span.start + first, span.start + min(first + _QUERY_TILE, span.length))
@@ -184,12 +186,12 @@ def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: 
         start = 0 if visible.sinks or visible.window is None else int((~hidden).any(dim=0).int().argmax())
         rows = slice(first, first + len(queries))
         tiles.append(PrefillTile(rows, slice(start, stop), _mask(hidden[:, start:], storage)))
-    blocks = torch.tensor([table[i] for i in seen], device=storage.device)
+    blocks = torch.tensor([table[i] for i in visible_blocks], device=storage.device)
     return PrefillChunk(slice(row, row + span.length), blocks, tuple(tiles))
 
 
 def _hidden(keys: torch.Tensor, queries: torch.Tensor, visible: Visible) -> torch.Tensor:
-    """Which positions `keys` are out of sight of tokens at the positions `queries`, which broadcast."""
+    """Whether each of the positions `keys` is invisible to tokens at the positions `queries`, which broadcast."""
     hidden = keys > queries
     if visible.window is not None:
         hidden |= (keys <= queries - visible.window) & (keys >= visible.sinks)

@@ -1,4 +1,4 @@
-"""Paged attention on a GPU with Triton kernels, which read the cache where it lies."""
+"""Paged attention on a GPU with Triton kernels, which read the cache in place."""
 
 import functools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
 from reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
 LONG_CHUNK = 1024
-"""Tokens of a chunk from which on cuDNN's kernel is faster, although it must be called for each length."""
+"""Tokens of a chunk from which cuDNN's kernel is faster, although it must be called once for each length."""
 _MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
 _LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew
 _SDPA_BACKENDS = [
@@ -44,7 +44,7 @@ _DIM_STEP = 8  # elements; heads then begin at multiples of 16 bytes
 
 
 def suits_triton(storage: KvStorage) -> bool:
-    """Whether the kernels read such stores and heads."""
+    """Whether the kernels support the stores and heads of a storage."""
     return all(map(_is_read, storage.stores)) and has_suitable_heads(storage.layout)
 
 
@@ -54,7 +54,7 @@ def _is_read(store: LayerStore) -> bool:
 
 
 def has_suitable_heads(layout: CacheLayout) -> bool:
-    """Whether the kernels read such heads."""
+    """Whether the kernels support the heads of a layout."""
     return all(
         layer.key_dim == layer.value_dim <= MAX_DIM and layer.key_dim % _DIM_STEP == 0 and not layer.value_in_key
         for layer in layout.layers
@@ -62,7 +62,7 @@ def has_suitable_heads(layout: CacheLayout) -> bool:
 
 
 class GroupInputs(NamedTuple):
-    """What the kernels of a group's layers read in one step, on the device.
+    """Inputs of the kernels of a group's layers in one step, on the device.
 
     Attributes:
         slots: int32 [tokens], see `store_tokens`.
@@ -78,12 +78,12 @@ class TritonAttention:
 
     Args:
         storage: the cache.
-        batch_invariant: whether a token's bits must depend on nothing but the tokens that it sees.
+        batch_invariant: whether a token's bits must depend only on the tokens that it sees.
     """
 
     def __init__(self, storage: KvStorage, *, batch_invariant: bool = False) -> None:
         self.storage, self.batch_invariant = storage, batch_invariant
-        # New tokens are seen as they were rounded, too, which cuDNN's kernel cannot.
+        # New tokens must be seen as they were rounded, too, which cuDNN's kernel cannot do.
         self._may_be_dense = not batch_invariant and all(isinstance(store, PlainStore) for store in storage.stores)
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
@@ -103,16 +103,16 @@ class TritonAttention:
         return self.step(groups, tables, chunks, factor=self.split_factor(arrays.starts[:num_decodes]))
 
     def arrays(self, spans: Sequence[Span]) -> SpanArrays:
-        """Spans over this cache as the kernels read them."""
+        """Spans over this cache in the form that the kernels read."""
         return SpanArrays(spans, len(self.storage.layout.groups), self.storage.block_size)
 
     @property
     def split_factors(self) -> Sequence[int]:
-        """What `split_factor` may give."""
+        """The values that `split_factor` may return."""
         return SPLIT_FACTORS[:1] if self.batch_invariant else SPLIT_FACTORS
 
     def split_factor(self, starts: NDArray[np.int64]) -> int:
-        """By what the keys of decodes at these positions [decodes] are split more than rows of one length are."""
+        """Factor by which keys are split beyond the usual number, for decodes at these positions [decodes]."""
         if self.batch_invariant or not len(starts):
             return SPLIT_FACTORS[0]
         return split_factor(starts + 1, self.storage.layout.layers[0].num_kv_heads)
@@ -131,9 +131,9 @@ class TritonAttention:
         Args:
             groups: inputs of each group's layers.
             tables: int32, the block tables that the tiles point into.
-            chunks: the spans that are no decodes; None where all are.
+            chunks: the spans that are not decodes; None where all are.
             factor: see `split_factor`.
-            is_padded: whether tiles may have no token, and tokens no tile; their results are 0.
+            is_padded: whether there may be tiles without tokens, and tokens without a tile; their results are 0.
         """
         return TritonStep(
             self.storage, groups, tables, chunks, factor, is_padded=is_padded, batch_invariant=self.batch_invariant
@@ -194,7 +194,7 @@ class TritonStep:
 
 
 def _cache_of(store: LayerStore) -> PagedCache:
-    """What the kernels read; quantised stores keep codes and scales in turn."""
+    """The cache tensors that the kernels read; quantised stores list codes and scales alternately."""
     if isinstance(store, PlainStore):
         return PagedCache(*store.parts)
     keys, key_scales, values, value_scales = store.parts
@@ -209,7 +209,7 @@ def _store(cache: PagedCache, key: torch.Tensor, value: torch.Tensor, slots: tor
 
 
 class StepChunks(Protocol):
-    """The spans of a step that are not decodes, as attention asks for them."""
+    """The spans of a step that are not decodes, in the form that attention needs."""
 
     def dense(self, group: int) -> "Sequence[DenseChunks]":
         """See `Chunks.dense`."""
@@ -238,7 +238,7 @@ class Chunks:
         self._dense: dict[int, list[DenseChunks]] = {}
 
     def dense(self, group: int) -> "list[DenseChunks]":
-        """The long chunks of sequences that fit into the window and are computed from early on."""
+        """The long chunks of sequences that fit into the window and have few earlier tokens."""
         if group not in self._dense:
             self._dense[group] = self._find_dense(group)
         return self._dense[group]
@@ -248,15 +248,15 @@ class Chunks:
 
         Args:
             group: of the layer.
-            tokens: at most so many in a tile.
-            with_dense: whether those that `dense` names are among them.
+            tokens: maximum number in a tile.
+            with_dense: whether to include the chunks that `dense` returns.
         """
         key = (group, tokens, with_dense)
         if key not in self._tiles:
             numbers = self._numbers
             if not with_dense:
                 numbers = numbers[~self._is_dense(self._storage.layout.groups[group])]
-            # A chunk's last tile has the most keys; what takes longest starts first.
+            # A chunk's last tile has the most keys; the longest work starts first.
             tiles = self._arrays.tiles(group, numbers, tokens)[::-1]
             self._tiles[key] = to_device([tiles], self._storage.device)[0]
         return self._tiles[key]
@@ -268,19 +268,19 @@ class Chunks:
         return is_dense if visible.window is None else is_dense & (ends <= visible.window)
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":
-        arrays, found = self._arrays, list[DenseChunks]()
-        last_length = 0  # of the chunks of `found[-1]`, where they have no past
+        arrays, dense = self._arrays, list[DenseChunks]()
+        last_length = 0  # of the chunks of `dense[-1]`, where they have no past
         for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
             row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
-            if not start and length == last_length and found[-1].rows.stop == row:
-                found[-1] = DenseChunks(slice(found[-1].rows.start, row + length), found[-1].num_chunks + 1)
+            if not start and length == last_length and dense[-1].rows.stop == row:
+                dense[-1] = DenseChunks(slice(dense[-1].rows.start, row + length), dense[-1].num_chunks + 1)
                 continue
             past = None
             if start:
                 past = to_device([arrays.blocks(group, number, start)], self._storage.device)[0]
-            found.append(DenseChunks(slice(row, row + length), 1, start, past))
+            dense.append(DenseChunks(slice(row, row + length), 1, start, past))
             last_length = 0 if start else length
-        return found
+        return dense
 
 
 class DenseChunks(NamedTuple):
@@ -288,9 +288,9 @@ class DenseChunks(NamedTuple):
 
     Attributes:
         rows: of the step.
-        num_chunks: 1 where they have a past.
-        past_tokens: of the sequence before the chunk.
-        past: int32, the blocks of these; None where there are none.
+        num_chunks: 1 if there is a past.
+        past_tokens: tokens of the sequence before the chunk.
+        past: int32, the blocks of those tokens; None if there are none.
     """
 
     rows: slice
@@ -308,7 +308,7 @@ def _attend_dense(
     *,
     scale: float,
 ) -> torch.Tensor:
-    """Causal attention of sequences to themselves, the tokens before a chunk asking nothing.
+    """Causal attention of sequences to themselves; tokens before a chunk have keys but no queries.
 
     Args:
         query: [tokens, heads, dim].

@@ -1,1 +1,1 @@
-"""One request's state, the step loop around it, and what puts both together."""
+"""State of requests, the step loop, and the code that builds an engine."""

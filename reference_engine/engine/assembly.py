@@ -41,11 +41,11 @@ _OCCUPANCY_STEPS = 8
 def build_engine(
     config: EngineConfig, checkpoint: Checkpoint, grammars: Grammars | None = None
 ) -> tuple[BeamSearchEngine, EngineConfig]:
-    """A ready and warmed-up engine, and its configuration with nothing left open.
+    """Builds and warms up an engine; returns it with its fully resolved configuration.
 
     Args:
         config: as `resolve_config` returned it.
-        checkpoint: whose weights are loaded now.
+        checkpoint: its weights are loaded now.
         grammars: of the checkpoint; None for new ones.
 
     Raises:
@@ -59,7 +59,7 @@ def build_engine(
     shadow = Shadow.load(config, checkpoint, demand)
     head = LoadedHead.load(config, checkpoint, demand)
     executor, close = _executor(config, checkpoint, shadow or head)
-    if config.num_blocks is None:  # the padding block of each group lies behind its last one
+    if config.num_blocks is None:  # the padding block of each group comes after its last one
         config = with_cache(config, demand, max(executor.storage.padding_blocks))
     limits = limits_of(config, checkpoint.config)
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
@@ -92,7 +92,7 @@ def build_engine(
 
 
 def _can_overlap(config: EngineConfig) -> bool:
-    """Whether a step can be launched while another runs: the runner does not wait for either."""
+    """Whether a step can be launched while another runs, because the runner waits for neither."""
     runs_ahead = config.device == "cuda" and config.tensor_parallel_size == 1 and not config.slow_down
     return config.overlap and runs_ahead and config.policy != "static"
 
@@ -100,7 +100,7 @@ def _can_overlap(config: EngineConfig) -> bool:
 def _executor(
     config: EngineConfig, checkpoint: Checkpoint, shadow: Shadow | LoadedHead | None
 ) -> tuple[Executor, Callable[[], None]]:
-    """The executor, and what closes it."""
+    """The executor and a function that closes it."""
     if config.tensor_parallel_size == 1:
         taps = shadow.taps if isinstance(shadow, LoadedHead) else None
         shadow_bytes = shadow.token_bytes if shadow else 0
@@ -118,7 +118,7 @@ def _draft_model(
     executor: Executor,
     shadow: Shadow | LoadedHead | None,
 ) -> DraftModel | DraftHead | None:
-    """A smaller model, the model's own first layers or a head; None where nothing is computed for drafts."""
+    """A smaller model, the model's own first layers or a head; None if drafts need no computation."""
     is_residual = config.draft_acceptance == "residual"
     if isinstance(shadow, Shadow):
         drafter = shadow.executor(config, demand)

@@ -1,4 +1,4 @@
-"""Where `--batch-invariant` can hold: a device with the kernels, and a model that they compute."""
+"""Where `--batch-invariant` is possible: on devices with Triton, for models that its kernels can compute."""
 
 import torch
 
@@ -8,10 +8,10 @@ from reference_engine.kv_cache.layout import CacheLayout
 
 
 def check_batch_invariance(device: torch.device, layout: CacheLayout) -> None:
-    """Refuses what depends on the batch.
+    """Refuses devices and models whose results would depend on the batch.
 
     Args:
-        device: that computes.
+        device: where the model is computed.
         layout: of the model's cache.
 
     Raises:

@@ -1,10 +1,10 @@
 """Beam search above the engine, which knows only requests that pause with candidates, forks and resumptions.
 
-A search is as many requests as it has beams. Its leader computes the prompt; then its members take turns in being the
-beams: one that is dropped releases its blocks, and serves again where another beam continues in two ways, as a fork
-that shares all blocks (PagedAttention, SOSP'23, §4.4). Beams advance in lockstep: the engine pauses each with its
-candidates until all have theirs. A paused beam may be preempted meanwhile but keeps its candidates, so that a search
-progresses even where the cache holds a single one of its beams.
+A search consists of one request for each beam. Its leader computes the prompt; then its members hold the beams. When a
+beam is dropped, its request releases its blocks and later holds a fork of another beam, with which it shares all blocks
+(PagedAttention, SOSP'23, §4.4). Beams advance in lockstep: the engine pauses each with its candidates until all have
+theirs. A paused beam may be preempted meanwhile but keeps its candidates, so that a search progresses even if the cache
+holds only one of its beams.
 """
 
 import time
@@ -24,13 +24,13 @@ from reference_engine.errors import EngineBugError
 class BeamSearchEngine:
     """An `Engine` that also searches beams, for requests whose sampling parameters ask for it. Not thread-safe.
 
-    All tokens of a search come out when it is over, those of the best hypothesis as the leader's.
+    The tokens of a search are returned when it is over; the leader returns those of the best hypothesis.
 
     Args:
         core: runs all requests.
-        conflict: the setting of the core with which beams cannot be searched; None if they can.
+        conflict: the core's setting that rules out beam search; None if none does.
         clock: the core's.
-        grammars: those that the core's sampler starts requests in; None where no request may have one.
+        grammars: those of the core's sampler; None if requests cannot have grammars.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class BeamSearchEngine:
             check_beams(member.sampling, self.limits, self._conflict)
 
     def add(self, request: Request) -> None:
-        """Queues a request with its siblings; of a search they are its further beams.
+        """Queues a request with its siblings, which for a search are its further beams.
 
         Raises:
             RequestError: it could never be computed here, or too many wait.
@@ -90,7 +90,7 @@ class BeamSearchEngine:
             self._searches |= {member.request_id: search for member in search.members}
 
     def cancel(self, request_id: str) -> None:
-        """See `Engine.cancel`; a beam takes its whole search with it."""
+        """See `Engine.cancel`; cancelling a beam cancels its whole search."""
         search = self._searches.get(request_id)
         if search is None:
             self.core.cancel(request_id)
@@ -135,12 +135,12 @@ class _Search:
     """The requests of one search.
 
     Args:
-        leader: with siblings, which are taken from it when its prompt is computed; together as many as beams.
+        leader: has a sibling for each further beam; the search takes these over when the prompt is computed.
         params: the leader's.
 
     Attributes:
-        members: all of them; as many hypotheses come out.
-        beams: those that are beams now, best first.
+        members: all requests of the search; each returns one hypothesis.
+        beams: the members that hold a beam now, best first.
     """
 
     def __init__(self, leader: Request, params: BeamParams) -> None:
@@ -153,10 +153,10 @@ class _Search:
         self._prompt_logprobs: tuple[PromptLogprob, ...] | None = None
 
     def take(self, output: TokenOutput, core: Engine, now_s: float) -> bool:
-        """Takes the candidates of one beam, and takes the search's next step if it was the last one.
+        """Stores the candidates of one beam; advances the search when all beams have theirs.
 
         Returns:
-            Whether the search is over; the engine has none of its requests then.
+            Whether the search is over; then the engine holds none of its requests.
         """
         for member in self.members:
             member.first_token_s = now_s if member.first_token_s is None else member.first_token_s
@@ -181,7 +181,7 @@ class _Search:
         return outputs
 
     def check_integrity(self, core: Engine) -> None:
-        """Raises EngineBugError unless the engine has exactly the beams, in lockstep, and one is yet to be computed."""
+        """Raises EngineBugError unless the engine has exactly the beams, in lockstep, and one is still uncomputed."""
         name = self.members[0].request_id
         if {beam.request_id for beam in self.beams} != {
             member.request_id for member in self.members if core.has(member)
@@ -210,7 +210,7 @@ class _Search:
         for extension in extensions:
             parent = beam = parents[extension.parent]
             if extension.parent in continued:
-                continued.remove(extension.parent)  # its best continuation is its own, the others are forks
+                continued.remove(extension.parent)  # the beam keeps its best continuation, the others become forks
             else:
                 beam = spare.pop(0)
                 beam.token_ids = list(parent.token_ids)

@@ -1,9 +1,9 @@
-"""The rules of one beam search: which beams go on, which hypotheses end, when it is over. Pure Python, no torch.
+"""The rules of one beam search: which beams continue, which hypotheses end, and when it is over. Pure Python, no torch.
 
-They are those of Transformers' ``generate(num_beams=…)``, so that the two can be held to each other: of all
+They are those of Transformers' ``generate(num_beams=…)``, so that tests can compare the two: of all
 candidates of all beams, those that end among the best `width` are hypotheses, and the best `width` that do not end
 are the next beams. Hypotheses are compared by their log-probability over a power of their length (after GNMT,
-arXiv:1609.08144), and the search goes on while a beam can become better than the worst of the hypotheses kept.
+arXiv:1609.08144), and the search continues while a beam can become better than the worst of the hypotheses kept.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from reference_engine.errors import RequestError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A beginning of an answer, or a whole one.
+    """A partial or whole answer.
 
     Attributes:
         tokens: in order.
-        log_prob: the sum of what its candidates had.
+        log_prob: the sum over its tokens.
     """
 
     tokens: tuple[SampledToken, ...] = ()
@@ -34,7 +34,7 @@ class Extension:
     """A beam with one more token.
 
     Attributes:
-        parent: which beam.
+        parent: index of the beam.
         token: the new one.
         log_prob: of all tokens.
     """
@@ -45,17 +45,17 @@ class Extension:
 
 
 def conflicting_flag(config: EngineConfig) -> str | None:
-    """The setting with which beams cannot be searched; None if they can.
+    """The setting that rules out beam search; None if none does.
 
-    Beams need sequences that leave a batch at any step, and blocks that can be shared and copied.
+    Beam search needs sequences that can leave a batch at any step, and blocks that can be shared and copied.
     """
     return "--policy static" if config.policy == "static" else unforkable_flag(config)
 
 
 def unforkable_flag(config: EngineConfig) -> str | None:
-    """The setting with which sequences cannot share blocks; None if they can.
+    """The setting under which sequences cannot share blocks; None if they can.
 
-    Under a budget forks would drop each other's tokens; contiguous ones would write into each other's run.
+    Under a budget, forks would drop each other's tokens; in contiguous memory they would write into each other's run.
     """
     if config.kv_budget:
         return "--kv-budget"
@@ -66,7 +66,7 @@ def check_beams(sampling: SamplingParams, limits: Limits, conflict: str | None) 
     """Refuses a search that cannot be run.
 
     Args:
-        sampling: nothing is refused where it has no beams.
+        sampling: nothing is refused if it has no beams.
         limits: of the engine.
         conflict: as `conflicting_flag` returned it.
 
@@ -93,12 +93,12 @@ class BeamSearch:
     """One search, from one beam without tokens to its hypotheses.
 
     Args:
-        params: how.
+        params: of the search.
         stop_token_ids: tokens that end a hypothesis.
-        max_tokens: where the search ends, whatever has been found.
+        max_tokens: length at which the search ends in any case.
 
     Attributes:
-        beams: what is looked for candidates of, best first; none when the search is over.
+        beams: the beams to extend, best first; empty when the search is over.
         hypotheses: at most `width` that have ended, best first.
     """
 
@@ -117,7 +117,7 @@ class BeamSearch:
             candidates: the best next tokens of each beam, at least `SamplingParams.num_candidates` of them.
 
         Returns:
-            What becomes the next beams, best first; nothing if the search is over.
+            The next beams, best first; empty if the search is over.
         """
         self._num_tokens += 1
         width, is_last = self._params.width, self._num_tokens == self._max_tokens
@@ -127,9 +127,9 @@ class BeamSearch:
                 for parent, best in enumerate(candidates)
                 for candidate in best
             ),
-            key=lambda extension: -extension.log_prob,  # stable: of equals the better beam's comes first
+            key=lambda extension: -extension.log_prob,  # stable: among equals, the better beam's comes first
         )
-        # A stop token behind the best `width` ends no hypothesis: better ones may still come.
+        # A stop token ranked after the best `width` ends no hypothesis: better ones may still come.
         ended = [extension for extension in ranked[:width] if is_last or extension.token.token_id in self._stops]
         continued = (
             []
@@ -151,7 +151,7 @@ class BeamSearch:
         return Hypothesis((*self.beams[by.parent].tokens, by.token), by.log_prob)
 
     def _can_improve(self, log_prob: float) -> bool:
-        """Whether the best beam, which has this, can still change what has been found."""
+        """Whether the best beam, with this log-probability, can still become one of the kept hypotheses."""
         if len(self.hypotheses) < self._params.width:
             return True
         if self._params.early_stopping is True:

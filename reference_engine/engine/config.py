@@ -29,9 +29,9 @@ _POSITIVE = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything that can be set. None and "auto" mean: decide from model and machine; `/version` shows what came out.
+    """All settings. None and "auto" are resolved from model and machine; `/version` shows the result.
 
-    Each field's annotation says what it is and its unit; the command line makes its help from that.
+    Each field's annotation gives its meaning and unit; the command line builds its help from them.
 
     Raises:
         ConfigError: values that contradict each other, with the numbers.
@@ -181,12 +181,12 @@ class EngineConfig:
 
     @property
     def drafts(self) -> Speculation | None:
-        """How drafts are made; None for none."""
+        """The drafting method; None for no drafts."""
         return Speculation.parse(self.speculation) if self.speculation else None
 
     @property
     def num_processes(self) -> int:
-        """Those that compute."""
+        """Processes that compute."""
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
@@ -252,7 +252,7 @@ def _check_speculation(config: EngineConfig) -> None:
         return
     obstacles = {
         "--policy static": config.policy == "static",  # its batches advance in lockstep
-        "--kv-budget": config.kv_budget > 0,  # drafts that are wrong would have counted as attention
+        "--kv-budget": config.kv_budget > 0,  # the attention of wrong drafts would count
     }
     if config.drafts.method != "ngram":
         obstacles["--tensor-parallel-size"] = config.tensor_parallel_size > 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from reference_engine.loading.tokenizer import Tokenizer
 
-_BROKEN = "\ufffd"  # what decoding makes of bytes that are no complete character
-_MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes; one that lacks its last decodes to at most 3 of the above
+_BROKEN = "\ufffd"  # what decoding returns for bytes that form no complete character
+_MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes, so an incomplete one decodes to at most 3 of these
 _MAX_WINDOW_TOKENS = 64  # bounds the cost per token where a model writes only invalid bytes
 
 
@@ -13,9 +13,9 @@ class Detokenizer:
     """The text of one output sequence.
 
     A byte-level token may hold a part of a character, and some decoders treat the first token of a text differently.
-    So each new token is decoded together with the few tokens before it, and what was known already is cut off; the
-    window then copies on. (The method is that of text-generation-inference's `decode_token`.) A byte-level token of
-    whole characters that follows whole characters needs none of that: its text never changes.
+    So each new token is decoded together with the few tokens before it, and the text already known is cut off; then the
+    window moves on. (The method is that of text-generation-inference's `decode_token`.) A byte-level token of whole
+    characters that follows whole characters needs none of that: its text never changes.
 
     Args:
         tokenizer: the checkpoint's.
@@ -28,9 +28,9 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._texts = tokenizer.token_texts(skip_special_tokens=skip_special_tokens)
         self._skip_special_tokens = skip_special_tokens
-        self._context: Sequence[int] = ()  # tokens before the window, whose text is out
-        self._window: list[int] = []  # tokens whose text is not wholly out
-        self._shown = 0  # characters of context and window that are out
+        self._context: Sequence[int] = ()  # tokens before the window, whose text has been returned
+        self._window: list[int] = []  # tokens whose text has not been fully returned
+        self._shown = 0  # characters of context and window already returned
         self._is_whole = tokenizer.is_byte_level  # whether no token has an effect on the text of the next one
 
     def push(self, token_id: int) -> str:
@@ -45,7 +45,7 @@ class Detokenizer:
         text = self._decode([*self._context, *self._window])
         if not text.endswith(_BROKEN) or len(self._window) > _MAX_WINDOW_TOKENS:
             return self._advance(text)
-        # Only the last few broken characters can still become one; those before them are invalid for good.
+        # Only the last few replacement characters can still become a character; those before them are invalid for good.
         pending = min(len(text) - len(text.rstrip(_BROKEN)), _MAX_PENDING)
         self._is_whole = False
         fresh = text[self._shown : len(text) - pending]
@@ -53,7 +53,7 @@ class Detokenizer:
         return fresh
 
     def flush(self) -> str:
-        """What is left at the end of the sequence; bytes that never became a character come out as U+FFFD."""
+        """The remaining text at the end of the sequence; bytes that never form a character become U+FFFD."""
         return self._advance(self._decode([*self._context, *self._window])) if self._window else ""
 
     def _advance(self, text: str) -> str:
@@ -84,7 +84,7 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Text that can go out, and the stop string that was met (after which nothing more may be pushed)."""
+        """Text that can be returned, and the stop string that matched, after which nothing more may be pushed."""
         if not self._stops:
             return text, None
         pending = self._held + text
@@ -98,11 +98,11 @@ class StopMatcher:
         return pending[: len(pending) - keep], None
 
     def flush(self) -> str:
-        """The held-back text, once it is clear that no more comes."""
+        """The held-back text, at the end of the sequence."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `stop`, but not all of it."""
+    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

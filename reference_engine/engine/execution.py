@@ -30,12 +30,12 @@ class Batch(msgspec.Struct, frozen=True):
 
     Attributes:
         copies: blocks to copy first.
-        spans: which tokens belong together and where their keys and values lie; empty where only blocks are copied.
+        spans: which tokens belong together and where their keys and values are stored; empty if only blocks are copied.
         token_ids: of all spans, concatenated; -1-i stands for `previous[i]`.
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
         scored_rows: the tokens whose successor in the prompt is scored.
-        previous: int64 on the device, tokens of the step before that the host does not know yet; None where it does.
+        previous: int64 on the device, tokens of the previous step that the host does not know yet; None if it has none.
     """
 
     copies: BlockCopies
@@ -52,7 +52,7 @@ class Executor(Protocol):
 
     @property
     def storage(self) -> KvStorage:
-        """What the spans' block tables point into."""
+        """The storage that the spans' block tables refer to."""
         ...
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
@@ -60,10 +60,10 @@ class Executor(Protocol):
 
         Args:
             batch: of the next step.
-            read: takes the logits of its `scored_rows`; None where nobody needs them, as on ranks other than 0.
+            read: takes the logits of its `scored_rows`; None if they are not needed, as on ranks other than 0.
 
         Returns:
-            Logits [wanted rows, vocab_size]; None where only blocks are copied.
+            Logits [wanted rows, vocab_size]; None if only blocks are copied.
         """
         ...
 
@@ -97,7 +97,7 @@ class LocalExecutor:
     Args:
         model: the decoder.
         attention: over the storage.
-        storage: what the spans' block tables point into.
+        storage: that the spans' block tables refer to.
         host: host memory for swapped-out requests; None without swapping.
     """
 
@@ -119,7 +119,7 @@ class LocalExecutor:
         rows, hidden = batch.wanted_rows, self._hidden(batch)
         for first in range(0, len(batch.scored_rows), SLAB_ROWS):
             slab = self._wanted_rows.tensor(batch.scored_rows[first : first + SLAB_ROWS])
-            logits = self._model.logits(hidden, slab)  # on every rank: its parts are gathered
+            logits = self._model.logits(hidden, slab)  # on every rank, because its parts are gathered
             if read is not None:
                 read(logits)
         is_all = rows == list(range(len(batch.token_ids)))
@@ -159,7 +159,7 @@ class Column:
     numbers. A tensor is valid until the next call.
 
     Args:
-        device: where the tensors are; elsewhere than on the CPU they are copies, which nobody waits for.
+        device: of the tensors; on a GPU they are asynchronous copies.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -32,7 +32,7 @@ from reference_engine.sampling.prompt_scores import prompt_logprobs
 from reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
 
 _MOST_ROWS = 256  # of a step with drafts, unless there are more sequences
-_MOST_BLOCKS = 1 << 20  # of a GPU: more cost the pool more memory and time than they give tiny models
+_MOST_BLOCKS = 1 << 20  # of a GPU: for tiny models, more would cost the pool more than they are worth
 
 
 def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
@@ -55,8 +55,8 @@ def build_executor(
         config: as `resolve_config` returned it.
         checkpoint: whose weights are loaded now.
         ranks: the processes that share the model.
-        shadow_bytes: what a draft model's cache takes besides, for each token.
-        taps: where the model keeps hidden states for a draft head; None for none.
+        shadow_bytes: bytes of a draft model's cache, for each token.
+        taps: depths whose hidden states the model keeps for a draft head; None for none.
 
     Raises:
         CheckpointError: weights are missing or damaged.
@@ -78,13 +78,13 @@ def build_executor(
     host = None
     if config.preemption == "swap":
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
-    # A router's choice must reach the processor before the experts can start (models/experts.py).
+    # A router's choice must reach the host before the experts can start (models/experts.py).
     may_capture = ranks.size == 1 and not isinstance(checkpoint.config, MoeConfig)
     return _executor_over(config, demand, model, storage, host, may_capture=may_capture)
 
 
 def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
-    """Offloads as much as the configuration says, evenly over this rank's share of the layers' matrices."""
+    """Offloads as many weights as configured, evenly over this rank's share of the layers' matrices."""
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
     layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)
@@ -117,7 +117,7 @@ def _executor_over(
     *,
     may_capture: bool,
 ) -> LocalExecutor:
-    """An executor, which repeats CUDA graphs where the model can be captured in one."""
+    """An executor, which replays CUDA graphs if the model can be captured in them."""
     attention = attention_of(config, storage)
     if config.cuda_graphs and may_capture and model.may_capture and has_triton(storage.device):
         from reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
@@ -151,7 +151,7 @@ def _measured_num_blocks(
 
 @torch.inference_mode()
 def run_largest(executor: LocalExecutor, batch: Batch) -> None:
-    """Computes a batch with all that takes memory behind it: scores of prompts, and draws from its logits.
+    """Computes a batch and everything after it that takes memory: scores of prompts, and draws from its logits.
 
     Args:
         executor: of the model.

@@ -1,4 +1,4 @@
-"""What weights and the largest step leave of a GPU's memory: the size of the KV cache is measured, not guessed."""
+"""Measures, rather than estimates, how much of a GPU's memory weights and the largest step leave for the KV cache."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from reference_engine.kv_cache.block_table import block_list
 from reference_engine.kv_cache.sizing import Demand
 
 RESERVED_SHARE = 0.03
-"""Of a GPU's memory: stays free where other processes hold much of it, for CUDA graphs and gaps between allocations,
-which no measured step shows."""
+"""Share of a GPU's memory that stays free, if other processes hold much of it, for CUDA graphs and fragmentation, which
+no measured step shows."""
 
 
 class GpuBudget:
-    """The memory that this process may use. Make it before the model is loaded.
+    """The memory that this process may use. Create it before the model is loaded.
 
     Args:
         device: the GPU.
@@ -28,10 +28,10 @@ class GpuBudget:
     def __init__(self, device: torch.device, share: float, cuda: Any = torch.cuda) -> None:  # noqa: ANN401  (a module)
         self._device, self._cuda = device, cuda
         free, total = cuda.mem_get_info(device)
-        ours = cuda.memory_reserved(device)
-        self._outside = total - free - ours  # other processes, and this one's CUDA context
+        reserved = cuda.memory_reserved(device)
+        self._outside = total - free - reserved  # other processes, and this one's CUDA context
         self.total = total
-        self.most = min(int(total * share), free + ours - int(total * RESERVED_SHARE))
+        self.most = min(int(total * share), free + reserved - int(total * RESERVED_SHARE))
 
     def left(self, step: Callable[[], object]) -> int:
         """Bytes that remain at the peak of a step; not above 0 if it takes all of them.
@@ -51,7 +51,7 @@ class GpuBudget:
 
 
 def largest_batch(demand: Demand, max_rows: int) -> tuple[Batch, int]:
-    """The batch with the most tokens, sampled rows and scored rows at a time of any step; and the KV blocks it needs.
+    """The batch with the most tokens, sampled rows and scored rows that a step can have; and the KV blocks it needs.
 
     As many sequences as may run share the tokens of a step: the first ones have as many as possible, the rest one.
 

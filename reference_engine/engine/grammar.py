@@ -1,4 +1,4 @@
-"""Output that must match a JSON schema, a regular expression or a list of choices: grammars and where a sequence is.
+"""Output that must match a JSON schema, a regular expression or a list of choices: grammars and positions in them.
 
 The work is done by llguidance, on bytes and on the checkpoint's own tokens. No torch in here.
 """
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _CACHED_GRAMMARS = 128
 _ASCII = "dws"  # these classes of regular expressions
-# Between two JSON tokens; without a bound a model that likes blanks never gets to the end.
+# Between two JSON tokens; without a bound, a model that prefers blanks never ends.
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{1,64}"}
 
 
@@ -35,7 +35,7 @@ class GrammarState:
     """One sequence's position in its grammar. Sequences only grow, so nothing is rolled back.
 
     Args:
-        matcher: at the beginning, and exclusively for this sequence.
+        matcher: at the start of the grammar, and used by this sequence only.
     """
 
     def __init__(self, matcher: LLMatcher) -> None:
@@ -48,7 +48,7 @@ class GrammarState:
 
         Args:
             token_ids: the whole sequence.
-            prompt_len: how many of them are no output.
+            prompt_len: leading tokens that are not output.
         """
         fresh = token_ids[prompt_len + self._num_taken :]
         self._num_taken += len(fresh)
@@ -63,21 +63,21 @@ class GrammarState:
         """
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if not self._is_given_up and self._matcher.is_error():
-            # Only the library's limits on effort lead here; from now on it allows nothing but the end.
+            # Only the library's limits on effort lead here; from now on only the end is allowed.
             self._is_given_up = True
             _log.warning("a grammar was given up: %s", _one_line(self._matcher.get_error()))
 
 
 class Grammars:
-    """Compiles grammars for one model; usable from any thread, and slow enough to keep off an event loop.
+    """Compiles grammars for one model. Usable from any thread; too slow for an event loop.
 
-    What must be matched becomes a text in the library's own language, which has been compiled once when it is handed
-    out: it is right, and can be sent to another process, whose `start` compiles it again.
+    A grammar is a text in the library's own language, compiled once before it is returned: it is known to be valid, and
+    another process can receive it and compile it again in `start`.
 
     Args:
         tokenizer: the checkpoint's.
-        vocab_size: rows of the model's output, which may be more than the tokenizer's tokens. None: as many; then
-            grammars can be compiled, but not started for a model.
+        vocab_size: rows of the model's output, which may exceed the tokenizer's tokens. With None grammars can be
+            compiled, but not started for a model.
         eos_token_ids: tokens that end a sequence; none where grammars are only compiled.
     """
 
@@ -86,13 +86,13 @@ class Grammars:
         self._vocab_size = vocab_size
         self._eos_token_ids = sorted(eos_token_ids)
         self._lock = threading.Lock()
-        self._matchers: OrderedDict[str, LLMatcher] = OrderedDict()  # the latest used last
+        self._matchers: OrderedDict[str, LLMatcher] = OrderedDict()  # most recently used last
 
     def of_json_schema(self, schema: str | Mapping[str, Any] | bool) -> str:
-        """JSON that matches a schema, as text or as an object.
+        """JSON that matches a schema, given as text or as an object.
 
         Raises:
-            RequestError: 400, saying what of it is wrong or not supported.
+            RequestError: 400, naming what is wrong or not supported.
         """
         try:
             decoded = json.loads(schema) if isinstance(schema, str) else schema
@@ -113,7 +113,7 @@ class Grammars:
         The classes of digits, word characters and blanks are those of ASCII, as in JSON schemas.
 
         Raises:
-            RequestError: 400, saying what is wrong or not supported.
+            RequestError: 400, naming what is wrong or not supported.
         """
         lark = f"start: /{regex_to_lark(pattern, _ASCII)}/"
         return self._compiled("regular expression", LLMatcher.grammar_from_lark(lark))
@@ -130,10 +130,10 @@ class Grammars:
         return self._compiled("list of choices", LLMatcher.grammar_from_lark(f"start: {alternatives}"))
 
     def build_vocabulary(self) -> None:
-        """Builds the library's own view of the tokens, which the first grammar would wait for.
+        """Builds the library's table of tokens, so that the first grammar need not wait for it.
 
-        It takes 0.3 s for 49,152 tokens and holds the interpreter lock, so that no thread of the process goes on. Where
-        the library cannot read the tokenizer, each grammar will say so.
+        It takes 0.3 s for 49,152 tokens and holds the interpreter lock, which stops all other threads. If the library
+        cannot read the tokenizer, every grammar raises an error that says so.
         """
         with contextlib.suppress(ValueError):
             _ = self._vocabulary
@@ -143,11 +143,11 @@ class Grammars:
         return source in self._matchers
 
     def compile(self, source: str) -> None:
-        """Compiles what one of the above returned, so that `start` need not. The interpreter lock is free meanwhile."""
+        """Compiles what one of the methods above returned, so that `start` need not; releases the interpreter lock."""
         self._compile(source)
 
     def start(self, source: str) -> GrammarState:
-        """The beginning of a new sequence; microseconds once the grammar is compiled.
+        """The state at the start of a sequence; takes microseconds once the grammar is compiled.
 
         Args:
             source: as one of the above returned it.
@@ -183,13 +183,13 @@ class Grammars:
 
     @functools.cached_property
     def _built(self) -> LLTokenizer:
-        """The library's own view of the tokens."""
+        """The library's table of tokens."""
         return LLTokenizer(
             self._tokenizer.backend.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
         )
 
 
 def _one_line(message: str) -> str:
-    """What is wrong, of a message that may quote source text over several lines."""
+    """The error alone, of a message that may quote source text over several lines."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason given"]
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])

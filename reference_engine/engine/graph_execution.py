@@ -1,7 +1,7 @@
 """Steps as CUDA graphs: one call repeats the hundreds of launches of a step.
 
-A graph repeats its kernels at the same addresses and with the same grids. So there is one for each `GraphShape`, up to
-which smaller steps are padded; what else differs between steps lies in `StepInputs`.
+A graph repeats its kernels at the same addresses and with the same grids. So there is one for each `GraphShape`, to
+which smaller steps are padded; everything else that differs between steps is in `StepInputs`.
 """
 
 import bisect
@@ -28,12 +28,12 @@ _SMALL_SIZES = (1, 2, 4)
 _MIXED_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 """Tokens of steps with prompts. Larger ones take longer than their launches."""
 _MIXED_DECODES = (0, 16, 64, MAX_DECODES)
-"""Decodes beside prompts: the keys of few are split among more programs."""
+"""Numbers of decodes beside prompts: with few decodes, more programs share the keys of each."""
 _SPARE_TILES = 16
-"""Each chunk of a prompt may end in a tile that is not full."""
+"""Tiles beyond the full ones: each chunk of a prompt may end in a partial tile."""
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function launches; returns what launches it again."""
+"""Records the launches of a function; returns a function that repeats them."""
 
 
 class CudaCapture:
@@ -43,7 +43,7 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Runs it once as it is, which compiles its kernels and prepares libraries, then records it."""
+        """Runs the function once, which compiles its kernels and prepares libraries, then records it."""
         run()
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the GPU meanwhile.
@@ -58,7 +58,7 @@ class GraphShape(NamedTuple):
     Attributes:
         tokens: of the step.
         decodes: one-token spans, the first ones of the step.
-        factor: by which their keys are split, see `TritonAttention.split_factor`.
+        factor: split factor of their keys, see `TritonAttention.split_factor`.
     """
 
     tokens: int
@@ -116,7 +116,7 @@ class GraphExecutor(LocalExecutor):
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         self._taps = model.taps
-        # Likewise: the memory of a graph's own hidden states belongs to the other graphs, too.
+        # Likewise: the graphs share the memory of their hidden states.
         self._states = None if model.taps is None or model.taps.rows is None else torch.empty_like(model.taps.rows)
         with torch.inference_mode():
             self._replays = {
@@ -226,13 +226,13 @@ class _PromptGraphs:
 class StepInputs:
     """Device memory that graphs read, written by one copy a step.
 
-    It is one int32 buffer: columns of fixed places, behind them the block tables, as many as there are. Tokens that pad
-    a step write to the padding block, and no tile of attention has them.
+    One int32 buffer: columns at fixed places, followed by the block tables. Padding tokens write to the padding block
+    and belong to no attention tile.
 
     Args:
         attention: over the cache.
         num_tokens: of the largest step.
-        max_decodes: of a step, and most sequences of one.
+        max_decodes: of a step; also the most sequences of one.
         max_tokens: of the longest sequence.
         has_chunks: whether there may be spans of several tokens.
 
@@ -272,7 +272,7 @@ class StepInputs:
         """Writes a step, padded to a shape that it fits."""
         count, decodes = len(token_ids), arrays.num_decodes
         size = self._num_fixed + len(arrays.tables)
-        # Torch's allocator hands pinned memory out again only after the copies out of it have ended.
+        # Torch's allocator reuses pinned memory only after the copies out of it have ended.
         host = torch.empty(size, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
         values = host.numpy()
         tokens, positions, groups = self._columns(values, np.int64)
@@ -297,7 +297,7 @@ class StepInputs:
         return self.attention.step(groups, tables, chunks, factor=shape.factor, is_padded=chunks is not None)
 
     def chunk_tiles(self, group: int, tokens: int, shape: GraphShape) -> torch.Tensor:
-        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those behind the last one have no tokens."""
+        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those after the last one have no tokens."""
         self._tile_tokens = tokens  # the same in all layers: heads of one model are alike
         return self._groups[group][2][: self._most_tiles(shape)]
 

@@ -38,7 +38,7 @@ class HeadExecutor:
     Args:
         head: with an embedding.
         attention: over the storage.
-        storage: what the spans' block tables point into.
+        storage: that the spans' block tables refer to.
         host: host memory for swapped-out requests; None without swapping.
     """
 
@@ -100,7 +100,7 @@ class LoadedHead:
 
     @classmethod
     def load(cls, config: EngineConfig, checkpoint: Checkpoint, demand: Demand) -> "LoadedHead | None":
-        """None where the settings name no head.
+        """None if the settings name no head.
 
         Args:
             config: as `resolve_config` returned it.
@@ -109,7 +109,7 @@ class LoadedHead:
 
         Raises:
             CheckpointError: files are missing or damaged, or tensors have the wrong shapes.
-            ConfigError: it was made for another model, or the model has windows in all layers.
+            ConfigError: the head was made for another model, or the model has windows in all layers.
         """
         drafts = config.drafts
         if drafts is None or drafts.method != "eagle" or drafts.model is None:
@@ -143,7 +143,7 @@ class LoadedHead:
         Args:
             config: whose cache has a size.
             demand: of the verifying model.
-            embedding: of that model, which takes the place of the head's own if that is none or equal.
+            embedding: of that model; replaces the head's own if that is missing or equal.
         """
         own = self.head.embedding
         is_equal = isinstance(own, torch.Tensor) and isinstance(embedding, torch.Tensor) and torch.equal(own, embedding)
@@ -154,20 +154,20 @@ class LoadedHead:
 
 
 def _checked_taps(head: EagleConfig, model: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
-    """Depths that a head reads of a model for which it was made.
+    """Depths whose hidden states a head reads.
 
     Raises:
-        ConfigError: it was made for another one.
+        ConfigError: the head was made for another model.
     """
     sizes = {
         "a hidden size of": (head.layer.hidden_size, model.hidden_size),
         "a vocabulary of": (head.layer.vocab_size, model.vocab_size),
     }
-    for what, (wanted, found) in sizes.items():
-        if wanted != found:
+    for name, (expected, actual) in sizes.items():
+        if expected != actual:
             raise ConfigError(
-                f"--speculation eagle: {config.speculation.split(':', 2)[2]} is for models with {what} {wanted}, "
-                f"{config.model} has {found}; give a head that was made for this model"
+                f"--speculation eagle: {config.speculation.split(':', 2)[2]} is for models with {name} {expected}, "
+                f"{config.model} has {actual}; give a head that was made for this model"
             )
     layers = default_taps(model.num_hidden_layers) if head.taps is None else head.taps
     if len(set(layers)) != len(layers) or not all(0 <= layer <= model.num_hidden_layers for layer in layers):

@@ -1,4 +1,4 @@
-"""What one request may ask for here; checked before it is queued, so that nothing waits for the impossible."""
+"""What one request may ask for; checked before it is queued, so that no impossible request waits."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Limits:
         vocab_size: token ids are below this.
         max_num_seqs: sequences that may run at the same time.
         unforkable_flag: the setting under which sequences cannot share blocks, so that a prompt gets one answer; None
-            where they can.
+            if they can.
     """
 
     max_model_len: int
@@ -100,16 +100,16 @@ class Limits:
 
 
 def check_queue(most: int, waiting: int, free_seats: int, count: int = 1) -> None:
-    """Refuses requests that would have to wait where no more may.
+    """Refuses requests that would have to wait while the queue is full.
 
     Args:
         most: requests that may wait.
-        waiting: requests that do.
-        free_seats: sequences that could run beside those that do.
-        count: requests that want to come in.
+        waiting: requests that wait now.
+        free_seats: sequences that could run beside those that run now.
+        count: new requests.
 
     Raises:
-        QueueFullError: always the same for all of them.
+        QueueFullError: for all of them, or for none.
     """
     if waiting + count - max(0, free_seats) > most:
         raise QueueFullError(f"{waiting} requests are waiting already, no more than {most} may")

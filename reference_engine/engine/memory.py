@@ -1,4 +1,4 @@
-"""What libraries are told about memory. Where the C library is not glibc, or torch has no oneDNN, nothing happens."""
+"""Memory settings of libraries. Without glibc, or with a torch without oneDNN, they have no effect."""
 
 import ctypes
 import os
@@ -10,11 +10,11 @@ _PATIENCE_S = 2.0
 
 
 def share_one_arena() -> bool:
-    """Let all threads of this process take memory from one place; returns whether the C library does.
+    """Let all threads of this process allocate from one malloc arena; returns whether the C library can.
 
-    glibc gives each thread an arena of its own, and what a thread frees stays in its arena. A server whose texts are
-    taken apart in many threads grows by that for half an hour: from 190 to 255 MiB in eight minutes of
-    `benchmarks/engine/soak.py`, against 150 to 158 with one arena. To be called before there are threads.
+    glibc gives each thread an arena of its own, and memory that a thread frees stays in its arena. A server that
+    tokenizes texts in many threads therefore grows for half an hour: from 190 to 255 MiB in eight minutes of
+    `benchmarks/engine/soak.py`, against 150 to 158 with one arena. Call it before any thread starts.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_ARENA_MAX, 1))
@@ -23,10 +23,10 @@ def share_one_arena() -> bool:
 def keep_few_multiplications() -> None:
     """Let oneDNN, and torch's layer above it, keep 256 compiled multiplications each instead of 1,024.
 
-    Both compile one for each count of rows, which an engine that batches continuously changes with every step. One
-    takes 0.3 ms to make and 0.3 to 0.5 MB to keep: the engine's process grew by 165 MiB in five minutes of
-    `benchmarks/engine/soak.py`, and had not met all. Those of 50 counts are kept so; others are made anew, five a step.
-    What the environment says is left alone. To be called before the first multiplication.
+    Both compile one for each number of rows, which changes in every step of continuous batching. One takes 0.3 ms to
+    compile and 0.3 to 0.5 MB to keep: the engine's process grew by 165 MiB in five minutes of
+    `benchmarks/engine/soak.py` and was still growing. With the limit 50 numbers of rows are kept; others are compiled
+    again, five in each step. Settings of the environment have precedence. Call it before the first multiplication.
     """
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(variable, "256")
@@ -37,8 +37,8 @@ class FreedMemory:
 
     Tensors of every batch size leave holes of every size, which the C library keeps; without this the engine's process
     grows by a tenth in a quarter of an hour, until it has met every mix of requests. Every ten seconds was too seldom:
-    what the largest mix of that time had taken swayed by a twentieth of the process, of which 1,100 MiB were in use
-    throughout. A process that is never idle keeps its holes: they are bounded by the mixes it has met.
+    the process then varied by a twentieth of its size with the largest mix of those ten seconds, while 1,100 MiB were
+    in use throughout. A process that is never idle keeps its holes, which the mixes it has met bound.
 
     Args:
         clock: seconds, never going back.
@@ -50,7 +50,7 @@ class FreedMemory:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     def give_back(self) -> bool:
-        """Returns whether it was time. Call it while idle: it took 13 ms among the users of the soak."""
+        """Gives memory back if that is due; returns whether it was. Call it while idle: it took 13 ms in the soak."""
         if self._trim is None or self._clock() - self._since_s < _PATIENCE_S:
             return False
         self._trim(0)

@@ -1,7 +1,7 @@
 """Memory that an engine will take, from its settings and a config.json, before any weight is loaded.
 
-Weights and KV cache are counted; the workspace is the peak of the largest step (`largest_batch`), counted over what is
-alive at once in the widest places: the feed-forward network, attention, and the logits with a draw from them.
+Weights and KV cache are counted; the workspace is the peak of the largest step (`largest_batch`), counted where most is
+alive at once: in the feed-forward network, in attention, and for the logits with a draw from them.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ from reference_engine.quantization.matrix import QuantisedMatrix, stacked
 
 _DOWN = ("down_proj", "w2")
 _ROUTED_BYTES = 24
-"""For each expert that a token chose: its number, the place in the order of experts, and a weight."""
+"""For each expert that a token chose: its number, its place in the order of experts, and a weight."""
 _SCORED_BYTES, _DRAWN_BYTES = 14, 8
-"""For each logit of a scored slab and of a row to draw from: the logit in float32, and what is computed from it."""
+"""For each logit of a scored slab and of a row to draw from: the logit in float32 and the results computed from it."""
 _GIB = 1 << 30
 _CUBLAS_BYTES = 32 << 20
 """Torch's default workspace of cuBLAS on GPUs like the H100."""
@@ -68,7 +68,7 @@ def estimate_memory(config: EngineConfig, checkpoint: Checkpoint, device: torch.
     Args:
         config: as `resolve_config` returned it, with the size of its cache.
         checkpoint: of the model; no weight is read.
-        device: that computes; it need not be there.
+        device: where the model would be computed; it need not exist here.
     """
     model, demand = checkpoint.config, demand_of(config, checkpoint.config)
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
@@ -92,7 +92,7 @@ def check_weights_fit(config: EngineConfig, checkpoint: Checkpoint, gpu_bytes: i
         gpu_bytes: of the GPU's memory.
 
     Raises:
-        ConfigError: they do; the message says how to make them fit.
+        ConfigError: they exceed it; the message says how to make them fit.
     """
     if checkpoint.path.is_file() and config.quantization == "stored":
         return  # blocks of GGUF files are not counted
@@ -108,15 +108,15 @@ def check_weights_fit(config: EngineConfig, checkpoint: Checkpoint, gpu_bytes: i
 
 
 def _packed_bytes(model: ModelConfig, loading: Loading) -> int:
-    """Of a head that is the embedding, but packed for the CPU beside it."""
+    """Bytes of a copy of the embedding, packed for the CPU as the head."""
     if not model.tie_word_embeddings or loading.device.type != "cpu":
         return 0
-    embedding = torch.empty(model.vocab_size, model.hidden_size, dtype=loading.dtype)  # nobody writes to it
+    embedding = torch.empty(model.vocab_size, model.hidden_size, dtype=loading.dtype)  # never written
     return embedding.nbytes if can_tile(embedding) or can_pack(embedding) else 0
 
 
 def _offloaded_bytes(config: EngineConfig, products: Mapping[str, int]) -> int:
-    """Bytes that offloading frees, about: it takes whole products, and its two buffers fit the largest."""
+    """Approximate bytes that offloading frees: it takes whole products, and its two buffers fit the largest."""
     budget = min(int(config.cpu_offload_gb * _GIB), sum(products.values()))
     return max(0, budget - 2 * max(products.values()))
 
@@ -126,7 +126,7 @@ class _Workspace:
 
     Args:
         model: whose weights are loaded.
-        loading: how.
+        loading: how they are kept.
         tokens: of the step.
         rows: sampled ones.
     """
@@ -137,32 +137,32 @@ class _Workspace:
 
     @property
     def bytes(self) -> int:
-        """The largest of all phases, and what libraries keep."""
+        """The largest phase, and what libraries keep."""
         layers = range(self._model.num_hidden_layers)
         phases = [self._logits, *(phase(layer) for layer in layers for phase in (self._attention, self._feed_forward))]
         return max(phases) + (_CUBLAS_BYTES if self._loading.device.type == "cuda" else 0)
 
     def _elements(self, count: int) -> int:
-        """Bytes of so many numbers for each token."""
+        """Bytes of `count` numbers for each token."""
         return self._tokens * count * self._loading.dtype.itemsize
 
     def _attention(self, layer: int) -> int:
-        """Its input and output, queries, keys and values, and what it attends to, beside the residual stream."""
+        """Input and output, queries, keys and values, and the attended keys and values, beside the residual stream."""
         model, prefix = self._model, f"{layer_prefix(layer)}self_attn."
         heads, key_dim, value_dim, _ = model.cached_vectors
         queries = model.num_attention_heads * key_dim
         # Queries and keys are rotated into a copy, unless a kernel does it in place; the result has values' size.
-        kept = queries + heads * (key_dim + value_dim) + model.num_attention_heads * value_dim
+        held = queries + heads * (key_dim + value_dim) + model.num_attention_heads * value_dim
         rotated = 0 if self._loading.device.type == "cuda" else queries + heads * key_dim
-        return self._elements(3 * model.hidden_size + kept + rotated) + self._call(prefix, ("o_proj",), self._tokens)
+        return self._elements(3 * model.hidden_size + held + rotated) + self._call(prefix, ("o_proj",), self._tokens)
 
     def _feed_forward(self, layer: int) -> int:
-        """Input, output of the attention and of the layer before, beside the residual stream, and the widest phase."""
+        """Input, outputs of the attention and of the layer before, beside the residual stream, and the widest phase."""
         model, prefix = self._model, layer_prefix(layer)
         beside = self._elements(4 * model.hidden_size)
         if not isinstance(model, MoeConfig) or layer in model.dense_layers:
             return beside + self._gated(f"{prefix}mlp.", self._tokens)
-        # Routers are taken to choose evenly. The sum of all experts is float32.
+        # Routers are assumed to choose evenly. The sum of all experts is float32.
         chosen = self._tokens * model.num_experts_per_tok
         rows = -(-chosen // model.num_experts)
         gathered = 2 * rows * model.hidden_size * self._loading.dtype.itemsize
@@ -180,7 +180,7 @@ class _Workspace:
         return max(*products, 3 * width)
 
     def _call(self, prefix: str, parts: tuple[str, ...], rows: int) -> int:
-        """Of a product with matrices side by side, result included."""
+        """Bytes of a product with matrices side by side, result included."""
         names = [f"{prefix}{part}.weight" for part in parts]
         matrices = [self._quantised[name] for name in names if name in self._quantised]
         if len(matrices) == len(names):
@@ -189,7 +189,7 @@ class _Workspace:
         return rows * width * self._loading.dtype.itemsize
 
     def _quantised_call(self, matrices: Sequence[QuantisedMatrix], rows: int) -> int:
-        """Those with an order of their own are multiplied one after the other, and their results joined."""
+        """Matrices with different orders are multiplied one after another, and their results joined."""
         loading = self._loading
         if all(not isinstance(matrix, IntegerMatrix) or matrix.order is None for matrix in matrices):
             return stacked(matrices).call_bytes(rows, loading.device, loading.dtype)
@@ -201,7 +201,7 @@ class _Workspace:
 
     @property
     def _logits(self) -> int:
-        """Logits of a slab of scored rows, then of those to draw from, beside the hidden states."""
+        """Logits of a slab of scored rows, then of the rows to draw from, beside the hidden states."""
         slab = min(SLAB_ROWS, self._tokens) * self._model.vocab_size
         logits = max(slab * _SCORED_BYTES, slab * 4 + self._rows * self._model.vocab_size * _DRAWN_BYTES)
         return self._elements(2 * self._model.hidden_size) + logits

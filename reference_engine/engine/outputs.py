@@ -1,4 +1,4 @@
-"""What a step returns: tokens, their times by the engine's clock, and the engine's state. Plain data."""
+"""What a step returns: tokens, their times by the engine's clock, and the engine's state."""
 
 from typing import NamedTuple, Self
 
@@ -32,12 +32,12 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A token of a prompt, under the unmodified model and behind the tokens before it.
+    """A token of a prompt, under the unmodified model, given the tokens before it.
 
     Attributes:
-        token_id: the prompt's.
+        token_id: of the prompt.
         logprob: its natural logarithm.
-        rank: 1 for the likeliest token of the vocabulary; of equals the one with the smaller id comes first.
+        rank: 1 for the likeliest token of the vocabulary; among equals the smaller id comes first.
         alternatives: ids and log-probabilities of the requested number of likeliest tokens, likeliest first.
     """
 
@@ -62,7 +62,7 @@ class Phases(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, request: Request, now_s: float) -> Self:
-        """Of a request that has its first token.
+        """Phases of a request that has its first token.
 
         Args:
             request: with its times.
@@ -83,13 +83,13 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One new token of one request.
 
     Attributes:
-        request_id: whose.
-        token: what was chosen.
+        request_id: of its request.
+        token: the chosen token.
         finish_reason: set on the last one.
         gap_s: seconds since the request's last token; None for the first, and in a beam search.
         phases: set on the first and on the last one; in a beam search on the last.
         num_cached_tokens: as in `Request`; set where phases are.
-        prompt_logprobs: of each token of the prompt but the first; set on a request's first token where it asked for
+        prompt_logprobs: of each token of the prompt but the first; set on the first token of a request that asked for
             them, and not on its siblings'.
     """
 
@@ -107,8 +107,8 @@ class Occupancy(NamedTuple):
 
     Attributes:
         held: slots of the blocks in use.
-        filled: those of them with a token.
-        reserved: those of the others that fill up if requests reach their `max_tokens`. The rest is internal
+        filled: slots among them that hold a token.
+        reserved: empty slots that fill up if requests reach their `max_tokens`. The remaining ones are internal
             fragmentation.
         lost: slots of blocks that can never be used: external fragmentation.
     """
@@ -120,7 +120,7 @@ class Occupancy(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-    """When the stages of a step were done, in seconds of the engine's clock.
+    """When the stages of a step ended, in seconds of the engine's clock.
 
     Attributes:
         planned_s: before planning.
@@ -139,19 +139,19 @@ class StepReport(msgspec.Struct, frozen=True, tag="step"):
     """What one step did, and the engine's state after it.
 
     Attributes:
-        outputs: one per new token; those of a beam search when it is over, all at once.
+        outputs: one per new token; those of a beam search all at once when it is over.
         duration_s: seconds the step took; where steps overlap, seconds since the end of the one before.
         times: of its stages.
         computed_tokens: tokens that went through the model; 0 without work.
-        prompt_tokens: prompt lengths of the requests with their first token in this step.
+        prompt_tokens: total prompt length of the requests with their first token in this step.
         queue_times_s: seconds from arrival to first computation, of the requests first computed in this step.
         preemptions: requests preempted in this step.
         swaps: those of them that were swapped to host memory.
-        looked_up_tokens: prompt lengths of the requests first looked up in the prefix cache in this step.
+        looked_up_tokens: total prompt length of the requests first looked up in the prefix cache in this step.
         cached_tokens: those of them that were cached.
         evicted_blocks: blocks evicted from the prefix cache.
-        drafted: drafts that were verified, by their place: of each sequence its first one, its second one, …
-        accepted: those of them that were right.
+        drafted: verified drafts by position: the number of first drafts of sequences, of second ones, …
+        accepted: those of them that were accepted.
         arrived: requests ever added.
         running: requests with blocks.
         waiting: requests without blocks.

@@ -1,4 +1,4 @@
-"""One sequence, and how its tokens are chosen. Pure Python; imports nothing of the engine but its errors."""
+"""One sequence, and how its tokens are chosen. Pure Python; of the engine it imports only the errors."""
 
 import dataclasses
 import enum
@@ -20,9 +20,9 @@ class FinishReason(enum.StrEnum):
 
 EarlyStopping = bool | Literal["never"]
 STEEPEST = 10.0
-"""Bound of length penalties, either way: powers of any length stay finite."""
+"""Bound of the absolute value of length penalties, which keeps powers of any length finite."""
 STRONGEST = 100.0
-"""Bound of a watermark's delta, as of logit biases."""
+"""Bound of a watermark's delta, the same as that of logit biases."""
 RAREST = 0.01
 """The smallest share of tokens that can be green, or not green."""
 LAST_KEY = (1 << 63) - 1
@@ -64,7 +64,7 @@ class Watermark:
     Attributes:
         delta: added to the scores of green tokens, in [0, 100].
         gamma: share of the vocabulary that is green after each token, in [0.01, 0.99].
-        key: which share it is, in [0, 2^63). Who knows it can find the watermark, and forge it or edit it out.
+        key: selects the green tokens, in [0, 2^63). Whoever knows it can find the watermark, and forge or remove it.
 
     Raises:
         RequestError: a value outside these bounds.
@@ -98,23 +98,23 @@ class SamplingParams:
         min_p: drop tokens that are less likely than this share of the most likely one, in [0, 1].
         repetition_penalty: scores of tokens in prompt and output are divided by this where positive, else multiplied.
         presence_penalty: subtracted from the scores of tokens in the output.
-        frequency_penalty: the same, once for each time they stand there.
-        logit_bias: what is added to the scores of single tokens, by token id.
+        frequency_penalty: the same, once for each time they occur there.
+        logit_bias: numbers added to the scores of single tokens, by token id.
         watermark: raises the scores of tokens that depend on the one before, so that the text can be recognised; None
-            for none.
+            for no watermark.
         grammar: what the output must match, as `Grammars` compiled it; None for no constraint.
         seed: of this request's random numbers, modulo 2^64.
         stop_token_ids: tokens that end the output, end-of-sequence tokens included.
         logprobs: how many alternatives to report beside the chosen token, with their log-probabilities under the
             unmodified model; 0 reports the chosen token's only, None reports nothing.
-        prompt_logprobs: the same for each token of the prompt but the first, beside which that many of the likeliest
-            are reported. All of the prompt is then computed, whatever the prefix cache has.
+        prompt_logprobs: the same for each token of the prompt but the first, with that many of the likeliest tokens
+            beside it. The whole prompt is then computed, even if part of it is cached.
         beams: of a beam search; None for none. A search sums log-probabilities after penalties, bias, watermark
             and `min_tokens`, and ignores the other parameters that choose tokens.
         num_candidates: best tokens to report instead of choosing one; the request then pauses until it is resumed.
-        needs_host: whether the next token depends on what only the host has (the tokens so far, a grammar), or more
-            than the token is reported.
-        is_plain: whether nothing but the likeliest token is asked for.
+        needs_host: whether the next token depends on data that only the host has (the tokens so far, a grammar), or
+            more than the token is reported.
+        is_plain: whether only the likeliest token is asked for.
 
     Raises:
         RequestError: a number of tokens to report is negative.
@@ -182,17 +182,17 @@ class SamplingParams:
 class Request:
     """One sequence: what was asked for, and its tokens so far.
 
-    What a component keeps for a request (blocks, ranks, grammars, histories) it keeps itself, by the request's id.
+    Each component stores its own data of a request (blocks, ranks, grammars, histories) by the request's id.
 
     Attributes:
-        token_ids: prompt and output so far, as far as it is known.
-        num_pending: tokens behind these that have been sampled and not collected yet.
+        token_ids: prompt and output so far, as far as the host knows them.
+        num_pending: tokens after these that have been sampled and not collected yet.
         num_computed: leading tokens whose keys and values are cached, or will be by a step that is in flight.
         num_settled: those of them whose step has been collected.
         draft_token_ids: guesses of the tokens that come next, to be verified by the next step.
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
         priority: smaller is more important.
-        siblings: further answers to the same prompt; they are forked off when it is computed, and empty from then on.
+        siblings: further answers to the same prompt; forked off when it is computed, then empty.
         num_cached_tokens: prompt tokens found in the prefix cache when the request was first admitted; None before,
             and without prefix caching.
         arrival_s: time of arrival, by the engine's clock; None before.
@@ -284,12 +284,12 @@ class Request:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the last sampled token is not computed."""
+        """Whether all of its tokens but the last sampled one are computed."""
         num_tokens = self.num_tokens
         return num_tokens - self.num_computed == 1 and num_tokens > self.prompt_len
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Appends the next token; returns why it ends the request, or None."""
+        """Appends the next token; returns why it ends the request, or None if it does not."""
         token_ids, sampling = self.token_ids, self.sampling
         token_ids.append(token_id)
         num_output = len(token_ids) - self.prompt_len

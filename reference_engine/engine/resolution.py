@@ -1,4 +1,4 @@
-"""Settings with nothing left open: the only place that resolves "auto", and what follows from model and machine."""
+"""Resolves settings: the only place that replaces "auto" and derives values from model and machine."""
 
 import dataclasses
 import os
@@ -27,12 +27,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     """The settings with every None and "auto" resolved for this model and machine.
 
-    On a GPU the size of the KV cache stays open unless the settings give it; `build_engine` measures it.
+    On a GPU the size of the KV cache stays None unless the settings give it; `build_engine` measures it.
 
     Raises:
-        ConfigError: no CUDA where it is asked for or too few GPUs, a model that is shorter than the wanted length or
-            cannot be cut into so many parts, offloaded weights on a CPU or more of them than host memory, windows in
-            contiguous memory, two cache sizes, or batch invariance where no kernel has it.
+        ConfigError: CUDA is asked for but missing, or there are too few GPUs; a model is shorter than the wanted length
+            or cannot be split into so many parts; weights are offloaded on a CPU, or exceed host memory; there are
+            windows in contiguous memory, or two cache sizes; or no kernel is batch-invariant.
     """
     device = resolve_device(config.device)
     if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
@@ -82,7 +82,7 @@ def with_cache(config: EngineConfig, demand: Demand, num_blocks: int) -> EngineC
 
 
 def cache_layout(model: ModelConfig) -> CacheLayout:
-    """What the layers of a model keep: keys and values of their own, unless neighbours share them."""
+    """The layers' caches: keys and values of their own, unless neighbours share them."""
     windows = model.windows or (None,) * model.num_hidden_layers
     return CacheLayout(
         tuple(
@@ -101,7 +101,7 @@ def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
 
 
 def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
-    """What sequences can need of each process's cache, under a configuration that `resolve_config` returned."""
+    """The most that sequences can need of each process's cache under a resolved configuration."""
     layout = _layout_of(config, model)
     if config.max_model_len is None or config.max_num_seqs is None or config.max_num_batched_tokens is None:
         raise ConfigError("the lengths of sequences and steps are open; resolve_config decides them")
@@ -117,7 +117,7 @@ def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
 
 
 def _default_num_blocks(config: EngineConfig, demand: Demand) -> int | None:
-    """None on a GPU: it depends on what the weights and a step leave."""
+    """None on a GPU, where it depends on the memory that the weights and a step leave."""
     budget = config.kv_cache_memory_bytes
     if budget is None and config.device == "cuda":
         return None
@@ -131,10 +131,10 @@ def _default_num_blocks(config: EngineConfig, demand: Demand) -> int | None:
 
 
 def resolve_device(wanted: str) -> str:
-    """``cpu`` or ``cuda`` for what was asked, ``auto`` among it.
+    """``cpu`` or ``cuda`` for a requested device, which may be ``auto``.
 
     Raises:
-        ConfigError: CUDA is asked for and is not here.
+        ConfigError: CUDA is requested and not available.
     """
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
@@ -156,7 +156,7 @@ def _check_offload(config: EngineConfig, device: str) -> None:
 
 
 def host_memory_bytes() -> int:
-    """Of this machine, in use or not."""
+    """Bytes of this machine's memory, free or in use."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -168,7 +168,7 @@ def _default_dtype(model: ModelConfig, device: str) -> str:
 
 
 def _free_memory_bytes(config: EngineConfig) -> int:
-    """Of the host, for each process."""
+    """Free bytes of the host's memory per process."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // config.num_processes
 
 
@@ -177,8 +177,8 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     demand = demand_of(config, model)
     if config.num_blocks is None:
         raise ConfigError("limits need the size of the KV cache, which build_engine measures")
-    # Where every layer has a window, blocks come free again and the length of a sequence is not bounded by them, unless
-    # a preempted one is computed again in one piece.
+    # If every layer has a window, blocks are freed again and do not bound the length of a sequence, unless a preempted
+    # one is computed again in one piece.
     has_full_layers = any(visible.window is None for visible in demand.layout.groups)
     is_bounded = has_full_layers or config.policy != "continuous"
     num_blocks = config.num_blocks if is_bounded else -(-demand.max_model_len // config.block_size)

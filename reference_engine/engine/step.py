@@ -1,7 +1,7 @@
 """The step loop: plan, launch, collect, emit. Single-threaded; at most one step is in flight while the next is planned.
 
-A plan counts its tokens as computed at once. What must not be wrong waits until the step is collected: blocks enter the
-prefix cache, and leave a window, behind `Request.num_settled` only.
+A plan counts its tokens as computed at once. Only collected steps (`Request.num_settled`) put blocks into the prefix
+cache and release those that left a window, because a step in flight can still be wrong.
 """
 
 import time
@@ -25,7 +25,7 @@ Clock = Callable[[], float]  # seconds from an arbitrary origin, never going bac
 
 
 class _Launched(msgspec.Struct, frozen=True):
-    """A step in flight, and what its plan did."""
+    """A step in flight, and the changes that its plan made."""
 
     step: Step
     results: InFlight
@@ -48,12 +48,12 @@ class Engine:
         sampler: the runner's; the engine starts and frees requests in it. None where the runner has none.
         clock: for durations and the times of requests.
         occupancy_steps: sample cache occupancy every N steps.
-        overlap: whether to launch a step before the one in flight is collected; of use where the runner does not wait.
+        overlap: whether to launch a step before the one in flight is collected; useful if the runner does not wait.
         speculator: plans drafts; None for none.
         close: ends the runner's other processes.
 
     Attributes:
-        on_step: called with each step and its report; None where nobody records them.
+        on_step: called with each step and its report; None if they are not recorded.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class Engine:
             raise
 
     def cancel(self, request_id: str) -> None:
-        """Forgets a request and its siblings that are not forked off yet, and frees its blocks; or ignores the id."""
+        """Forgets a request and its siblings that are not forked off yet, and frees its blocks; ignores unknown ids."""
         self._scheduler.remove(request_id)
         self._free_ended()
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Adds a request that continues from what another one has computed, and shares its blocks.
+        """Adds a request that continues from the computed tokens of another one and shares its blocks.
 
         Args:
             parent: added before; it may be paused.
@@ -132,7 +132,7 @@ class Engine:
         self._scheduler.fork(parent, child)
 
     def resume(self, request: Request, token_id: int) -> None:
-        """Continues a request that has paused with candidates, or one just forked from it, with its next token."""
+        """Continues a paused request with candidates, or one just forked from it, with its next token."""
         request.token_ids.append(token_id)
         self._scheduler.resume(request)
 
@@ -141,7 +141,7 @@ class Engine:
         return self._scheduler.has(request)
 
     def refreshed(self, report: StepReport) -> StepReport:
-        """A report with queues and blocks as they are now, after forks and cancellations."""
+        """The report with queues and blocks as they are now, after forks and cancellations."""
         return msgspec.structs.replace(
             report,
             running=self._scheduler.num_running,
@@ -151,7 +151,7 @@ class Engine:
         )
 
     def reset_prefix_cache(self) -> None:
-        """Empties the prefix cache; requests under way keep their blocks."""
+        """Empties the prefix cache; running requests keep their blocks."""
         self._scheduler.reset_prefix_cache()
 
     def step(self) -> StepReport:
@@ -184,7 +184,7 @@ class Engine:
         if self._speculator is not None:
             self._speculator.plan(scheduler.running)
         step, copies = scheduler.schedule()
-        # As much as possible happens here: the model evicts all of this from the processor's caches.
+        # As much as possible happens here: the model evicts all of this data from the processor's caches.
         computed_tokens = sum([chunk.length for chunk in step.chunks])
         fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
         for request in fresh:
@@ -199,11 +199,11 @@ class Engine:
         )  # fmt: skip
 
     def _launch_ahead(self, launched: "_Launched") -> "_Launched | None":
-        """Launches the step behind one in flight; None where that must be collected first, or nothing is left to do."""
+        """Launches the step after one in flight; None if that one must be collected first, or there is no work."""
         if self._speculator is not None and self._speculator.needs_tokens():
             return None
         chunks = [chunk for chunk in launched.step.chunks if self._scheduler.has(chunk.request)]
-        # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed it.
+        # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed that.
         needs_tokens = any(
             chunk.drafts or chunk.request.siblings or chunk.request.sampling.needs_host
             for chunk in launched.step.chunks
@@ -218,7 +218,7 @@ class Engine:
         return ahead if ahead.computed_tokens or ahead.preemptions else None
 
     def _settle(self, launched: "_Launched") -> StepReport:
-        """Collects a step and gives out its tokens."""
+        """Collects a step and returns its tokens."""
         scheduler, step, fresh = self._scheduler, launched.step, launched.fresh
         tokens = iter(self._guarded(launched.results.collect))
         now_s = self._clock()
@@ -287,7 +287,7 @@ class Engine:
         )
 
     def _free_ended(self, verified: Sequence[tuple[Chunk, int]] = ()) -> None:
-        """Frees what is kept for requests that have ended, after the speculator has seen how their drafts fared."""
+        """Frees the data of requests that have ended, after the speculator has counted their accepted drafts."""
         ended = self._scheduler.take_ended()
         self._sampler.free(ended)
         if self._speculator is not None:
@@ -295,23 +295,23 @@ class Engine:
             self._speculator.free(ended)
 
     def check_integrity(self) -> None:
-        """Raises BlockAccountingError if a block leaked or the prefix cache finds what it should not."""
+        """Raises BlockAccountingError if a block leaked or the prefix cache finds wrong blocks."""
         self._scheduler.check_integrity()
 
     def _guarded(self, act: Callable[[], T]) -> T:
-        """Launches or collects. Planned tokens already count as computed, so a failure ends the engine."""
+        """Runs a launch or a collection. Planned tokens already count as computed, so a failure ends the engine."""
         try:
             return act()
         except EngineUnavailableError as error:
             self._failure = error
             raise
         except BaseException as error:
-            what = f"a step was broken off ({type(error).__name__}); start the engine again"
-            self._failure = EngineUnavailableError(what)
+            message = f"a step was broken off ({type(error).__name__}); start the engine again"
+            self._failure = EngineUnavailableError(message)
             raise
 
     def _next_tokens(self, request: Request, new: Tokens, last_s: float, now_s: float) -> list[TokenOutput]:
-        """What follows the tokens of a request, until one of them ends it."""
+        """Outputs for the next tokens of a request, up to the one that ends it."""
         outputs: list[TokenOutput] = []
         request.last_token_s = now_s
         for token in new:
@@ -324,7 +324,7 @@ class Engine:
         return outputs
 
     def _first_tokens(self, request: Request, tokens: Iterator[Tokens], now_s: float) -> list[TokenOutput]:
-        """The first tokens of a request and of its siblings, which continue on their own from here."""
+        """Outputs for the first tokens of a request and of its siblings, which continue on their own from here."""
         siblings, request.siblings = request.siblings, ()
         for sibling in siblings:
             self.fork(request, sibling)
@@ -348,6 +348,6 @@ class Engine:
 
 
 def _by_place(counts: Iterable[int]) -> list[int]:
-    """How many of these counts are more than 0, than 1, and so on, up to the largest."""
+    """Numbers of the counts that are more than 0, more than 1, and so on, up to the largest."""
     lengths = list(counts)
     return [sum(length > place for length in lengths) for place in range(max(lengths, default=0))]

@@ -1,4 +1,4 @@
-"""From the output tokens of one sequence to its text, as far as its stop strings allow."""
+"""Turns the output tokens of one sequence into text, up to its stop strings."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from reference_engine.loading.tokenizer import Tokenizer
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """What one token added.
+    """The text that one token added.
 
     Attributes:
-        text: without what may still become a stop string; held-back characters of earlier tokens included.
+        text: without what may still become a stop string; with held-back characters of earlier tokens.
         finish_reason: set on the last token.
-        stop_string: the one that ended the text; None where none did.
+        stop_string: the string that ended the text; None if none did.
     """
 
     text: str
@@ -29,8 +29,8 @@ class TextWriter:
     Args:
         tokenizer: the checkpoint's.
         stops: strings that end the text.
-        min_tokens: tokens before which none of them does.
-        include_stop: whether what ended it, string or token, stays in the text.
+        min_tokens: tokens before which no stop string ends the text.
+        include_stop: whether the string or token that ended the text stays in it.
         skip_special_tokens: whether special tokens have no text.
 
     Attributes:
@@ -60,7 +60,7 @@ class TextWriter:
 
         Args:
             token_id: the next token.
-            finish_reason: why the engine ended the sequence with it; None where it goes on.
+            finish_reason: why the engine ended the sequence with it; None if the sequence continues.
         """
         self.num_tokens += 1
         if finish_reason is None and not self._has_stops:
@@ -70,7 +70,7 @@ class TextWriter:
         if self.num_tokens >= self._min_tokens:
             text, stop = self._stops.push(text)
         if stop is None and finish_reason is not None:
-            # What is left may hold a stop string, too.
+            # The remaining text may hold a stop string, too.
             rest, stop = self._stops.push(self._detokenizer.flush())
             text += rest if stop is not None else rest + self._stops.flush()
         return Text(text, finish_reason if stop is None else FinishReason.STOP, stop)

@@ -1,1 +1,1 @@
-"""Operations that stock torch spends more time starting than computing, compiled on the machine that runs them."""
+"""Compiled versions of operations for which stock torch spends more time on launching than on computing."""

@@ -1,8 +1,8 @@
-// Attention of one new token a sequence over a paged cache, read where it lies.
+// Attention of one new token per sequence over a paged cache, which is read in place.
 //
-// Written for vectors as wide as the processor's registers, of which the compiler makes instructions; intrinsics only
-// where bfloat16 is multiplied in pairs. Sums are in float32. cpu.py and native_backend.py call it, the tests hold it to
-// the naive twin. Parallel over sequences and heads by OpenMP, with the library that torch has loaded already.
+// Written for vectors as wide as the processor's registers, which the compiler turns into instructions; intrinsics are
+// used only to multiply bfloat16 in pairs. Sums are in float32. cpu.py and native_backend.py call it, and tests compare
+// it with a naive implementation. OpenMP runs sequences and heads in parallel, with the library that torch has loaded.
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -13,9 +13,9 @@
 
 #include "numbers.h"
 
-// What is the same in all layers of a group in one step; cpu.py has the same fields in the same order.
+// Arguments that all layers of a group share in one step; cpu.py has the same fields in the same order.
 struct Decode {
-    const int32_t* const* tables;  // [batch], blocks of each sequence, where the engine keeps them
+    const int32_t* const* tables;  // [batch], the engine's own block table of each sequence
     const int64_t* ends;           // [batch], tokens of each, the new one included
     int64_t batch, block_size;
     int64_t heads, kv_heads, key_dim, value_dim;
@@ -27,10 +27,10 @@ struct Decode {
 namespace {
 
 constexpr int64_t kMostDims = 576;  // of one head
-constexpr int64_t kMostGroup = 8;   // query heads that are attended together
+constexpr int64_t kMostGroup = 8;   // query heads that are computed together
 constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
 
-// Some query heads of one key/value head of one sequence: online softmax over the tokens that are seen, tile by tile
+// Some query heads of one key/value head of one sequence: online softmax over the visible tokens, tile by tile
 // (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
 template <typename T, int group>
 class Head {
@@ -46,7 +46,7 @@ class Head {
         }
     }
 
-    // Takes in the tokens [first, stop); `keys` and `values` point to the head's place in the cache's first token.
+    // Adds the tokens [first, stop); `keys` and `values` point to the head's place in the cache's first token.
     void attend(const T* keys, const T* values, int64_t value_row, const int32_t* blocks, int64_t first, int64_t stop) {
         const int64_t size = step_.block_size, key_row = step_.kv_heads * step_.key_dim;
         for (int64_t token = first, count; token < stop; token += count) {
@@ -88,11 +88,11 @@ class Head {
         }
     }
 
-    // Scores become weights under the largest score so far.
+    // Turns scores into weights relative to the largest score so far.
     void weigh(int g, int64_t count) {
         float best = largest_[g], added = 0;
         for (int64_t t = 0; t < count; ++t) best = scores_[g][t] > best ? scores_[g][t] : best;
-        for (int64_t t = 0; t < kTile; t += kWide)  // behind `count` they are of no use
+        for (int64_t t = 0; t < kTile; t += kWide)  // those after `count` are not used
             store(scores_[g] + t, exponential(load<Wide>(scores_[g] + t) - best));
         for (int64_t t = 0; t < count; ++t) added += scores_[g][t];
         if (best != largest_[g]) {
@@ -126,7 +126,7 @@ class Head {
             for (int g = 0; g < group; ++g) sums_[g][i + v] = sums[v][g];
     }
 
-    // Keys, or vectors of values, that are taken in together, as there are registers for their sums.
+    // Keys, or vectors of values, that are added together; limited by the registers for their sums.
     static constexpr int kAtOnce = group <= 3 ? 4 : group <= 6 ? 2 : 1;
 
     const Decode& step_;
@@ -137,8 +137,8 @@ class Head {
 
 #if defined(__AVX512BF16__)
 
-// The same for bfloat16 where the processor multiplies pairs of it: keys and values are never made wider, and weights
-// are rounded to bfloat16 before they meet the values. Dims are multiples of 32, blocks of kTile tokens.
+// The same for bfloat16 where the processor multiplies pairs of it: keys and values are not widened, and weights are
+// rounded to bfloat16 before they are multiplied by values. Dims are multiples of 32, blocks of kTile tokens.
 template <int group>
 class PairHead {
   public:
@@ -173,7 +173,7 @@ class PairHead {
         for (int g = 0; g < group; ++g)
             for (int64_t d = 0; d < step_.value_dim; ++d) {
                 alignas(64) float part[16];
-                // Pairs of values were taken apart by fours of dims; see add.
+                // `add` has split the pairs of values into groups of four dims.
                 _mm512_store_ps(part, sums_[g][2 * (d / 32) + d % 8 / 4]);
                 out[g * step_.value_dim + d] = bf16(part[d % 32 / 8 * 4 + d % 4] / total_[g]);
             }
@@ -182,7 +182,7 @@ class PairHead {
   private:
     static __m512bh pairs(const bf16* from) { return (__m512bh)_mm512_loadu_si512(from); }
 
-    // The products of one query with a tile of keys; minus infinity for those that are not seen.
+    // The products of one query with a tile of keys; minus infinity for invisible ones.
     void multiply(int g, int tile, const bf16* keys, int64_t row, __mmask16 seen) {
         __m512 products[kTile];
         for (int t = 0; t < kTile; ++t) products[t] = _mm512_setzero_ps();
@@ -213,7 +213,7 @@ class PairHead {
         return _mm512_add_ps(_mm512_shuffle_f32x4(upper, lower, 0x88), _mm512_shuffle_f32x4(upper, lower, 0xDD));
     }
 
-    // Products of some tiles become weights under the largest so far.
+    // Turns products of some tiles into weights relative to the largest so far.
     void weigh(int g, int tiles) {
         __m512 most = scores_[g][0], sum = _mm512_setzero_ps();
         for (int i = 1; i < tiles; ++i) most = _mm512_max_ps(most, scores_[g][i]);
@@ -267,7 +267,7 @@ class PairHead {
         }
     }
 
-    static constexpr int kTiles = 8;  // that are weighed together: one alone would mostly wait for itself
+    static constexpr int kTiles = 8;  // weighted together; a single tile would mostly wait for its own results
 
     const Decode& step_;
     const bf16* query_;
@@ -285,7 +285,7 @@ inline bool suits_pairs(const Decode& step) {
 
 template <typename T>
 struct Caches {
-    T *keys, *values;   // values may be null: they are the beginnings of the keys
+    T *keys, *values;   // values may be null: then they are the first elements of the keys
     int64_t key_row, value_row;
 };
 
@@ -324,7 +324,7 @@ void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const
     }
 }
 
-// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: nothing is stored.
+// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: then nothing is stored.
 template <typename T>
 void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys, const T* new_values, T* keys,
                   T* values) {

@@ -4,9 +4,9 @@
 // neighbouring weights of one row as small whole numbers, with scales in float16. Every product below is exact in
 // float32 or rounded once, as in blocks.py, so that both give the same bits.
 //
-// A format says how many `kElements` and `kBytes` a block has, unpacks its `scales`, and with them any 16 of its weights.
-// Those that integers.cpp multiplies also give any 16 `codes`, which one is zero, and the step and, where `kHasLeast`,
-// the least weight of those 16: weight = (code - kZero) * step + least.
+// A format states the `kElements` and `kBytes` of a block, unpacks its `scales`, and with them any 16 of its weights.
+// Those that integers.cpp multiplies also give any 16 `codes`, the code of zero, and the step and, if `kHasLeast`, the
+// least weight of those 16: weight = (code - kZero) * step + least.
 
 #pragma once
 
@@ -36,8 +36,8 @@ inline float half(const uint8_t* from) {
 #endif
 }
 
-// A sixteenth of a large block or half of a small one, in as many registers as it takes. A vector of that size, where
-// it takes two, gcc 12 computes by way of memory, a number at a time.
+// A sixteenth of a large block or half of a small one, in as many registers as needed. A single vector that needs two
+// registers would be computed by gcc 12 through memory, a number at a time.
 struct Piece {
     Wide parts[kLanes / kWide];
     Piece operator*(float factor) const { return each([=](Wide part) { return part * factor; }); }
@@ -194,7 +194,7 @@ struct Q6_K {
     }
 };
 
-// Two bits of each weight, as Q2_K and Q3_K have them.
+// Two bits of each weight, as in Q2_K and Q3_K.
 inline Bytes two_bits(const uint8_t* from, int sixteenth) {
     return read<Bytes>(from + 32 * (sixteenth / 8) + 16 * (sixteenth % 2)) >> (2 * (sixteenth / 2 % 4)) & 3;
 }
@@ -213,7 +213,7 @@ struct Q2_K {
     }
 };
 
-// The third bit is clear where four are to be subtracted; of the scales' six bits, two lie apart.
+// Where the third bit is clear, four is subtracted; two of the scales' six bits are stored apart.
 struct Q3_K {
     static constexpr int kElements = 256, kBytes = 110;
     static inline Steps scales(const uint8_t* block) {
@@ -235,7 +235,7 @@ struct Q3_K {
     }
 };
 
-// Calls `visit` with the format of ggml's that has this number.
+// Calls `visit` with ggml's format of this number.
 template <typename Visit>
 void with_format(int64_t number, const Visit& visit) {
     switch (number) {

@@ -1,8 +1,8 @@
 """Weights in the blocks of GGUF files: the formats, and their meaning in stock torch on any device.
 
 A block holds 32 or 256 neighbouring weights of one row as small whole numbers, with scales in float16; the layouts are
-ggml's (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). What is here is the twin that tests hold
-`blocks.h` to, and what is used where nothing is compiled. Both give the same bits.
+ggml's (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). This module is the reference that tests compare
+`blocks.h` with, and the fallback where nothing is compiled. Both give the same bits.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ _LARGE = 256  # weights in one block of the K formats
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """What blocks say: number · scale + offset.
+    """Contents of blocks: number · scale + offset.
 
     Attributes:
         numbers: whole numbers, uint8 or int8 [count, elements].
@@ -30,17 +30,17 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One of ggml's.
+    """One of ggml's formats.
 
     Attributes:
         name: as ggml spells it.
-        number: what stands for it in files.
+        number: identifies the format in files.
         elements: weights in one block.
         bytes: of one block.
-        bits: 4 or 8, as many as hold its numbers.
+        bits: 4 or 8, enough to hold its numbers.
         group: neighbours that share a scale.
         has_offsets: whether there are offsets.
-        parts: of blocks [count, bytes].
+        parts: takes blocks apart, [count, bytes].
     """
 
     name: str
@@ -133,8 +133,8 @@ def _q6_k(blocks: torch.Tensor) -> Parts:
 
 
 def _q2_k(blocks: torch.Tensor) -> Parts:
-    both, numbers = blocks[:, :16], _shifted(blocks[:, 16:80].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
-    scale, least = (both & 15).float() * _half(blocks, 80), (both >> 4).float() * _half(blocks, 82)
+    pairs, numbers = blocks[:, :16], _shifted(blocks[:, 16:80].unflatten(1, (2, 32)), 2).reshape(-1, 16, 16)
+    scale, least = (pairs & 15).float() * _half(blocks, 80), (pairs >> 4).float() * _half(blocks, 82)
     return Parts(numbers.flatten(1), scale, -least)
 
 
@@ -160,4 +160,4 @@ FORMATS = {
         BlockFormat("Q6_K", 14, _LARGE, 210, 8, 16, False, _q6_k),
     )
 }
-"""All that is known here, by name."""
+"""All supported formats by name."""

@@ -1,4 +1,4 @@
-"""Codes of a quantised KV cache in Triton kernels: rows become codes as `kv_cache.quantised` makes them, and numbers.
+"""Codes of a quantised KV cache in Triton kernels: encodes rows as `kv_cache.quantised` does, and decodes them.
 
 e4m3 bytes are taken apart with integer operations, which every GPU and Triton's interpreter have. Import this module
 only where `has_triton` holds, or under Triton's interpreter.
@@ -49,12 +49,12 @@ def store_codes(
 
 @triton.jit
 def decoded(codes, ENCODING: tl.constexpr, dtype: tl.constexpr):
-    """Codes as numbers that `code_scales` makes keys or values of; other elements as they are."""
+    """Codes as numbers, which times `code_scales` are keys or values; other elements unchanged."""
     numbers = codes
     if ENCODING == 1:
         numbers = codes.to(dtype)
     if ENCODING == 2:
-        # Sign, exponent and mantissa in their places of a float16, whose exponent counts from 8 lower.
+        # Moves sign, exponent and mantissa to their places in a float16, whose exponent bias is 8 higher.
         wide = codes.to(tl.uint16)
         numbers = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True).to(dtype)
     return numbers
@@ -62,7 +62,7 @@ def decoded(codes, ENCODING: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def code_scales(scales, vectors, mask, ENCODING: tl.constexpr):
-    """Factors of the numbers of `decoded`, for vectors with these numbers; 0 where the mask is false."""
+    """Factors for the numbers from `decoded`, of the vectors with these indices; 0 where the mask is false."""
     # In pairs: loads of two bytes cannot be asynchronous.
     pairs = tl.load(scales.to(tl.pointer_type(tl.int32), bitcast=True) + vectors // 2, mask=mask, other=0)
     factors = tl.where(vectors % 2 == 0, pairs << 16, pairs & -65536).to(tl.float32, bitcast=True)
@@ -90,7 +90,7 @@ def _store_row(
     HEADS: tl.constexpr, PADDED_HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
     ENCODING: tl.constexpr,
 ):  # fmt: skip
-    """Quantises the heads of a token; what each line rounds, and how, is as in `kv_cache.quantised`."""
+    """Quantises the heads of a token; each line rounds as `kv_cache.quantised` does."""
     head, dims = tl.arange(0, PADDED_HEADS), tl.arange(0, PADDED_DIM)
     is_head = head < HEADS
     mask = is_head[:, None] & (dims < DIM)[None, :]
@@ -104,18 +104,18 @@ def _store_row(
     divisor = tl.broadcast_to(tl.maximum(scale, 1.1754943508222875e-38)[:, None], (PADDED_HEADS, PADDED_DIM))
     scaled = tl.minimum(tl.maximum(tl.div_rn(numbers, divisor), -largest), largest)
     if ENCODING == 1:
-        made = _nearest(scaled).to(tl.int8)
+        encoded = _nearest(scaled).to(tl.int8)
     else:
         bits = scaled.to(tl.int32, bitcast=True)
         size = bits & 0x7FFFFFFF
         normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)  # three bits of mantissa, bias 7 for 127
         small = _nearest(tl.abs(scaled) * 512.0).to(tl.int32)  # steps of 2^-9 below 2^-6
-        made = (tl.where(tl.abs(scaled) < 0.015625, small, normal) | ((bits >> 24) & 0x80)).to(tl.uint8)
-    tl.store(codes + vector * DIM + places, made, mask=mask)
+        encoded = (tl.where(tl.abs(scaled) < 0.015625, small, normal) | ((bits >> 24) & 0x80)).to(tl.uint8)
+    tl.store(codes + vector * DIM + places, encoded, mask=mask)
     tl.store(scales + vector + head, scale.to(tl.bfloat16), mask=is_head)
 
 
 @triton.jit
 def _nearest(numbers):
-    """The nearest integers, of two the even one, of numbers below 2^22: there float32 has steps of 1."""
+    """Rounds numbers below 2^22 to the nearest integer, half to even: there float32 has steps of 1."""
     return numbers + 12582912.0 - 12582912.0

@@ -1,4 +1,4 @@
-"""Weights as codes of 4 or 8 bits in the words that the Triton kernels read, and what turns words into numbers.
+"""Weights as codes of 4 or 8 bits in the words that the Triton kernels read, and the conversion of words to numbers.
 
 Slice i of word w holds column n · i + w of its block of n words, so that slice i of a block's words multiplies n
 neighbouring columns of the rows. n is 32, or 16 where groups are that small: it divides every group.
@@ -27,12 +27,12 @@ _BLOCK_WORDS = (32, 16)
 _ENTRIES = 16
 _HALF = _ENTRIES // 2
 _ROUNDS = tl.constexpr(1.5 * 2**23)
-"""What float32 numbers become whole by, if it is added and taken off again."""
+"""Adding and subtracting it rounds a float32 number to a whole one."""
 _CAPABILITY = 9  # has arithmetic on pairs of bfloat16 numbers
 
 
 def words_of_block(group: int) -> int | None:
-    """Words of a block whose slices lie in one group each; None where there are no such."""
+    """Words of a block whose slices each belong to a single group; None if there is no such number."""
     return next((words for words in _BLOCK_WORDS if group % words == 0), None)
 
 
@@ -41,8 +41,8 @@ class Words:
     """A weight: w[o, i] = scale[g, o] · (number[o, i] − zero[g, o]), where g = i // group.
 
     Attributes:
-        words: int32 [out_features, words of a row]; the last block is filled up.
-        scales: float32 [groups, out_features], so that neighbours of a tile are neighbours.
+        words: int32 [out_features, words of a row]; the last block is padded.
+        scales: float32 [groups, out_features], so that the outputs of a tile are adjacent.
         zeros: float32 [groups, out_features]; None where zero is code 0 (8 bits) or 8 (4 bits).
         has_whole_zeros: whether all of them are whole numbers.
         bits: of a code.
@@ -75,7 +75,7 @@ class Words:
 
         Args:
             codes: one in each byte, [out_features, in_features]; 8 bits: int8, 4 bits: uint8 0 to 15.
-            scales: [out_features, groups]; `words_of_block` said yes to their groups.
+            scales: [out_features, groups], of a group size that `words_of_block` accepts.
             zeros: [out_features, groups]; None for none, as with a table.
             bits: of a code.
             table: float32 [16]; None for codes that are whole numbers.
@@ -99,9 +99,9 @@ class Words:
         def by_group(part: torch.Tensor) -> torch.Tensor:
             return pad(part.float().t(), (0, 0, 0, groups - part.shape[1])).contiguous()
 
-        kept = None if zeros is None else by_group(zeros)
-        has_whole_zeros = kept is None or torch.equal(kept, kept.round())
-        return cls(words.flatten(1), by_group(scales), kept, has_whole_zeros, bits, group, columns, table, look_up)
+        grouped = None if zeros is None else by_group(zeros)
+        has_whole_zeros = grouped is None or torch.equal(grouped, grouped.round())
+        return cls(words.flatten(1), by_group(scales), grouped, has_whole_zeros, bits, group, columns, table, look_up)
 
     @property
     def block_words(self) -> int:
@@ -127,15 +127,15 @@ def has_pairs(device: torch.device) -> bool:
 
 @functools.cache
 def look_up_of(table: tuple[float, ...]) -> tuple[tuple[int, ...], str]:
-    """How the kernels find entries of a table of 16 numbers as bfloat16, in pairs and without memory.
+    """Chooses how the kernels look up entries of a table of 16 numbers as bfloat16, in pairs and without memory.
 
-    `prmt` chooses four of eight bytes by four codes. Where the highest bit of a code is set it repeats the highest bit
-    of the byte that the others choose. Entries p and p + 8 whose bytes begin with the same bit therefore come from two
-    tables of eight bytes, one asked with the codes and one with their highest bits flipped: one of them answers, the
-    other gives zeros or, where that first bit is one, ones, which the exclusive or of both takes off.
+    `prmt` selects four of eight bytes by four codes. If the highest bit of a code is set, it repeats the highest bit of
+    the byte that the other bits select. Entries p and p + 8 whose bytes begin with the same bit therefore come from two
+    tables of eight bytes, one indexed by the codes and one by the codes with flipped highest bits. One of them gives
+    the entry, the other gives zeros or, where that first bit is one, ones, which the exclusive or of both removes.
 
     Returns:
-        The codes in the order that this takes, and the instructions; empty where the entries have no such order.
+        The codes in the order that this requires, and the instructions; empty where the entries have no such order.
     """
     bits = [entry & 0xFFFF for entry in torch.tensor(table).bfloat16().view(torch.int16).tolist()]
     classes: dict[int, list[int]] = {}
@@ -161,7 +161,7 @@ def _look_up(planes: Sequence[int]) -> str:
     """Instructions that turn words, neighbours in the operand, into pairs of entries for each slice.
 
     Args:
-        planes: the low and then the high bytes of the entries, of each the first table and the second.
+        planes: the low and then the high bytes of the entries, the first and the second table of each.
     """
     names = [f"{plane}_{part}" for plane in ("low", "high") for part in range(4)]
     lines = [f".reg .b32 other, odd, even, flipped, low, high, byte, none, {', '.join(names)};"]
@@ -193,7 +193,7 @@ def _look_up(planes: Sequence[int]) -> str:
 def _pairs(bits: int) -> tl.constexpr:
     """Instructions that turn two words, neighbours in the operand, into a pair of bfloat16 numbers for each slice.
 
-    Codes of 4 bits become 128 more than they are.
+    Codes of 4 bits come out larger by 128.
     """
     slices = 32 // bits
     lines = [
@@ -205,7 +205,7 @@ def _pairs(bits: int) -> tl.constexpr:
         lines += [f"shr.b32 pair, {half}, {shift};"]
         if bits == 4:
             lines += [f"lop3.b32 ${number}, pair, 0x000F000F, implied, 0xEA;"]
-        else:  # the lower seven bits are added to 128; 128 or, where the byte is negative, 256 is taken off again
+        else:  # the lower seven bits are added to 128; then 128 or, where the byte is negative, 256 is subtracted
             lines += [f"lop3.b32 ${number}, pair, 0x007F007F, implied, 0xEA;"]
             lines += ["lop3.b32 sign, pair, 0x00800080, implied, 0xEA;", f"sub.bf16x2 ${number}, ${number}, sign;"]
     return tl.constexpr("{\n" + "\n".join(lines) + "\n}")
@@ -264,13 +264,13 @@ def _entry(words, table, HAS_TABLE: tl.constexpr):
 
 @triton.jit
 def less_zero(numbers, zero, ZEROS: tl.constexpr, IMPLIED: tl.constexpr):
-    """Numbers of a slice [outputs, words] less the zero of each output [outputs].
+    """Numbers of a slice [outputs, words] minus the zero of each output [outputs].
 
     Args:
         numbers: of the slice, from `codes_of`.
-        zero: float32; anything where ZEROS is 0.
+        zero: float32; ignored where ZEROS is 0.
         ZEROS: 0 for none, 1 for whole numbers, 2 for others.
-        IMPLIED: by which the numbers are too large.
+        IMPLIED: constant by which the numbers are too large.
     """
     if ZEROS == 0 and IMPLIED != 0:
         numbers = (numbers - IMPLIED).to(numbers.dtype)

@@ -1,9 +1,9 @@
 """Products with a weight of 4- or 8-bit codes as Triton kernels, and such a weight as plain numbers.
 
-Few rows are bound by reading and unpacking the codes. A tile of codes is the left operand of a tensor core's product
-and the rows are the right one, as in `small_products`. More rows are cut into tiles, for each of which the codes are
-unpacked again. `code_words` says how codes lie and how they become numbers. Import this module only where
-`has_triton` holds, or under Triton's interpreter.
+For few rows the time goes into reading and unpacking the codes: a tile of codes is the left operand of a tensor core's
+product and the rows are the right one, as in `small_products`. More rows are cut into tiles, and the codes are unpacked
+again for each. `code_words` describes how codes are laid out and converted to numbers. Import this module only where
+`has_triton` is true, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -20,15 +20,15 @@ from reference_engine.kernels.early_start import early_start
 from reference_engine.kernels.small_products import add_parts, splits_of
 
 MAX_ROWS = {4: 256, 8: 256}
-"""By bits of a code; more rows are faster with plain numbers, which are made each time, and cuBLAS."""
+"""By bits of a code. Beyond that, converting to plain numbers each time and multiplying with cuBLAS is faster."""
 
 _TILE_OUTPUTS, _WARPS_OF_TILE = 64, 4  # where larger tiles do not fit
 SHAPES = {16: (64, 2, 4), 32: (64, 4, 3), 64: (64, 4, 3), 128: (128, 8, 2)}
-"""For up to so many rows of a tile: its outputs, warps and stages of the pipeline. Two warps multiply without waiting
-for each other."""
+"""By the largest number of rows of a tile: its outputs, warps and stages of the pipeline. Two warps multiply without
+waiting for each other."""
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
 MAX_ROWS_SCALED_AFTER = 16
-"""Tiles of more rows have more sums than numbers to scale."""
+"""Tiles with more rows have more sums than numbers to scale."""
 _FEW_ROWS = 64
 _HALF_BYTES = 2  # of numbers that tensor cores multiply without rounding
 _PROGRAMS = 92  # keep most of the 132 SMs of an H100 or H200 busy
@@ -37,7 +37,7 @@ _PLAIN_OUTPUTS = 32
 
 
 def suits_coded_products(outputs: int, group: int) -> bool:
-    """Whether whole tiles cover a weight of so many outputs whose groups have `group` columns."""
+    """Whether a weight with so many outputs, whose groups have `group` columns, consists of whole tiles."""
     return outputs % _TILE_OUTPUTS == 0 and words_of_block(group) is not None
 
 
@@ -49,11 +49,11 @@ def max_rows(weight: Words, dtype: torch.dtype) -> int:
 def multiply(
     rows: torch.Tensor, weight: Words, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Rows · weightᵀ + bias, summed in float32; codes less their zeros are rounded to the dtype of the rows.
+    """Rows · weightᵀ + bias, summed in float32; codes minus their zeros are rounded to the dtype of the rows.
 
     Args:
         rows: [at least one, in_features], each contiguous.
-        weight: `suits_coded_products` said yes to it.
+        weight: `suits_coded_products` is true of it.
         bias: [out_features].
         dtype: of the result; None for that of the rows.
 
@@ -95,12 +95,12 @@ def _tile_of(weight: Words, count: int, dtype: torch.dtype) -> tuple[int, int, i
 
 
 def _splits_of_many(programs: int) -> int:
-    """In how many parts columns are read, so that few SMs are idle; sums of many rows are not worth more."""
+    """Number of parts that the columns are split into, to keep most SMs busy; sums of many rows are not worth more."""
     return next((splits for splits in _SPLITS_OF_MANY if splits * programs >= _PROGRAMS), _SPLITS_OF_MANY[-1])
 
 
 def _pointers(weight: Words) -> tuple[torch.Tensor, ...]:
-    """Words, scales, zeros and table; scales in the place of what is not there."""
+    """Words, scales, zeros and table; the scales stand in for what is absent."""
     parts = weight.zeros, weight.table
     return weight.words, weight.scales, *(weight.scales if part is None else part for part in parts)
 
@@ -122,14 +122,14 @@ def _kind_of_zeros(weight: Words) -> int:
 
 
 def _implied(weight: Words, *, in_pairs: bool) -> float:
-    """By which `codes_of` gives more than the code, and the code of zero where it is the middle."""
+    """How much larger than the code the numbers from `codes_of` are, including the code of zero if it is the middle."""
     if weight.bits == 8 or weight.table is not None:
         return 0.0
     return (128.0 if in_pairs else 0.0) + (8.0 if weight.zeros is None else 0.0)
 
 
 def _scales_of_block(weight: Words) -> int:
-    """Parts of a block with a scale each; 0 where all columns of an output share one, and zero is the middle."""
+    """Parts of a block that have a scale each; 0 where all columns of an output share one, and zero is the middle."""
     if weight.group == weight.columns and weight.zeros is None:
         return 0
     slices = 32 // weight.bits
@@ -140,7 +140,7 @@ def _scales_of_block(weight: Words) -> int:
 
 
 def plain(weight: Words, dtype: torch.dtype) -> torch.Tensor:
-    """The weight as plain numbers [out_features, in_features]; `suits_coded_products` said yes to it."""
+    """The weight as plain numbers [out_features, in_features]; `suits_coded_products` must be true of it."""
     outputs, inputs, count = weight.words.shape[0], weight.columns, weight.block_words
     out = torch.empty(outputs, inputs, dtype=dtype, device=weight.words.device)
     blocks, in_pairs = weight.words.shape[1] // count, _in_pairs(weight, dtype)

@@ -1,7 +1,7 @@
 """The small operations between the matrix products, compiled (`rows.cpp`, `attention.cpp`) and in stock torch.
 
-`TorchKernels` is the twin that the tests hold `NativeKernels` and `CudaKernels` to, and what is used wherever they are
-not: for other dtypes, without a compiler, on a GPU without Triton.
+`TorchKernels` is the reference that tests compare `NativeKernels` and `CudaKernels` with, and the fallback: for other
+dtypes, without a compiler, on a GPU without Triton.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ class Kernels(Protocol):
         ...
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-        """Turns heads [rows, num_heads, head_dim] by what `RotaryTable.at` gave; perhaps in place."""
+        """Rotates heads [rows, num_heads, head_dim] by the result of `RotaryTable.at`; possibly in place."""
         ...
 
 
@@ -85,7 +85,7 @@ _TORCH = TorchKernels()
 
 
 class NativeKernels:
-    """Compiled ones; see `Kernels`. Rows of `heads` may be parts of longer rows, everything else is contiguous."""
+    """Compiled operators; see `Kernels`. Rows of `heads` may be parts of longer rows; all else is contiguous."""
 
     def __init__(self, rows: ctypes.CDLL, attention: ctypes.CDLL, dtype: torch.dtype) -> None:
         places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_decode": attention}
@@ -128,7 +128,7 @@ class NativeKernels:
 
 
 class Decode(ctypes.Structure):
-    """What `paged_decode` is told once per step; see the struct of that name in `attention.cpp`."""
+    """Arguments of `paged_decode` for a whole step; see the struct of that name in `attention.cpp`."""
 
     _fields_ = (
         *((name, POINTER) for name in ("tables", "ends")),
@@ -140,7 +140,7 @@ class Decode(ctypes.Structure):
 
 @functools.cache
 def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | None:
-    """The compiled operations for tensors of this kind; None where there are none."""
+    """The compiled operations for tensors of this kind; None if there are none."""
     if device.type != "cpu" or dtype not in SUFFIXES:
         return None
     rows, attention = library("rows.cpp"), library("attention.cpp")
@@ -153,7 +153,7 @@ def best_kernels(device: torch.device, dtype: torch.dtype, *, batch_invariant: b
     Args:
         device: of the tensors.
         dtype: of the tensors.
-        batch_invariant: whether each row's bits must not depend on the others; only where `has_triton` holds.
+        batch_invariant: whether each row's bits must not depend on the others; requires `has_triton`.
     """
     if has_triton(device):
         from reference_engine.kernels.cuda import CudaKernels  # noqa: PLC0415 (torch for the CPU comes without Triton)

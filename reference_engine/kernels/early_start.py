@@ -1,9 +1,9 @@
-"""Programmatic dependent launch: the kernels of a small step start while the ones before them end.
+"""Programmatic dependent launch: the kernels of a small step start while the previous ones are ending.
 
 A chain of small kernels loses about half a microsecond at each link (NVIDIA's CUDA C++ Programming Guide, "Programmatic
-Dependent Launch and Synchronization"). A kernel that starts early must call `await_inputs`, or what that calls, before
-it reads or writes anything that another kernel of the step touches. Import this module only where `has_triton` holds,
-or under Triton's interpreter.
+Dependent Launch and Synchronization"). A kernel that starts early must call `await_inputs`, directly or indirectly,
+before it reads or writes anything that another kernel of the step touches. Import this module only where `has_triton`
+is true, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 _MAX_ROWS = 32
-"""Rows of a step; in larger ones kernels that wait take room from those that work."""
+"""Rows of a step; in larger ones waiting kernels would take room from running ones."""
 _CAPABILITY = 9
 
 
@@ -41,7 +41,7 @@ def _can_start_early(device: torch.device) -> bool:
 
 @triton.jit
 def await_inputs(EARLY: tl.constexpr):
-    """Waits for the kernel before this one, then lets the next one start: at once it would take the SMs from others."""
+    """Waits for the previous kernel, then lets the next one start; any earlier it would take SMs from this one."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()

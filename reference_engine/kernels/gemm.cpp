@@ -1,9 +1,9 @@
 // y = x·Wᵀ + b for bfloat16 weights that are packed once, with sums in float32; y is rounded to bfloat16 or is not.
 //
-// Decoding reads every weight once per step, so that a product of few rows is as fast as memory; the layout lets it be
+// Decoding reads every weight once per step, so a product of few rows is limited by memory bandwidth; this layout is
 // read from front to back. W [n, k] is cut into panels of 32 outputs and 32 inputs, each two tiles of [16 pairs of
-// inputs][16 outputs][2]: what one tile register takes (AMX), and what one dot product of bf16 pairs takes (AVX-512).
-// A processor with neither has its products done elsewhere; see gemm.py.
+// inputs][16 outputs][2]: the content of one tile register (AMX), and of one dot product of bf16 pairs (AVX-512).
+// A processor with neither uses other products; see gemm.py.
 
 #include <cstdint>
 
@@ -31,7 +31,7 @@ using Element = uint16_t;  // bfloat16
 
 constexpr int64_t kPanel = 32;            // outputs, and inputs
 constexpr int64_t kTile = 16 * 16 * 2;    // elements
-constexpr int64_t kAhead = 4 * 2 * kTile; // elements that are fetched before they are needed: 8 KiB
+constexpr int64_t kAhead = 4 * 2 * kTile; // elements that are prefetched: 8 KiB
 constexpr int64_t kFarAhead = 5 * kAhead; // and into the second cache: 40 KiB
 
 inline void write_row(Element* out, __m512 sums, const float* bias) {
@@ -39,8 +39,8 @@ inline void write_row(Element* out, __m512 sums, const float* bias) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
 }
 
-// Past the caches: the rows of logits lie a multiple of 4 KiB apart, so that the lines of one panel would drive each
-// other out. Whole lines only: `out` and the length of its rows are multiples of 64 bytes.
+// Bypasses the caches: the rows of logits are a multiple of 4 KiB apart, so the lines of one panel would evict each
+// other. Writes whole lines only: `out` and the length of its rows are multiples of 64 bytes.
 inline void write_row(float* out, __m512 sums, const float* bias) {
     _mm512_stream_ps(out, bias ? _mm512_add_ps(sums, _mm512_loadu_ps(bias)) : sums);
 }
@@ -144,8 +144,8 @@ void multiply(const Product<Out>& job) {
 
 #else
 
-// Two lines at a time: more at once fill the processor's buffers, and the sums wait. While few rows leave time, a
-// prefetch into the second cache runs further ahead and covers more of the memory's latency.
+// Fetches two lines at a time: more would fill the processor's buffers, and the sums would wait. With few rows, a
+// prefetch into the second cache runs further ahead and hides more of the memory's latency.
 template <bool is_far>
 void fetch_pair(const Element* weights) {
     for (int64_t tile = 0; tile < 2; ++tile, weights += kTile) {
@@ -180,7 +180,7 @@ void multiply_rows(const Product<Out>& job, int64_t row, int64_t p) {
         }
 }
 
-// The rows behind `row`, `most` at most, at once: a panel is read once for all of them.
+// At most `most` rows from `row` on, at once: a panel is read once for all of them.
 template <int most, typename Out>
 void multiply_rest(const Product<Out>& job, int64_t row, int64_t p) {
     if constexpr (most > 0) {
@@ -209,10 +209,10 @@ void multiply(const Product<Out>& job) {
 
 }  // namespace
 
-// Whether this machine lets this process multiply; to be asked once before anything else.
+// Whether this process may use the instructions; call it once before any other function.
 extern "C" int32_t can_multiply() {
 #if HAS_TILES
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl; Linux gives tiles to those who ask
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl; Linux grants tiles on request
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
     return 1;

@@ -1,4 +1,4 @@
-"""Matrix products with packed weights, compiled (`gemm.cpp`); see there for how and why."""
+"""Matrix products with packed weights, compiled; `gemm.cpp` explains how and why."""
 
 import ctypes
 import functools
@@ -14,7 +14,7 @@ class TiledLinear:
     """y = x·Wᵀ + b for bfloat16 on this CPU; keeps no copy of the weight [out_features, in_features] it is made from.
 
     Args:
-        weight: :func:`can_tile` said yes to it.
+        weight: :func:`can_tile` is true of it.
         bias: [out_features]; None for none.
         keeps_float32: whether y is float32, as the sums are; rounded to bfloat16 otherwise.
     """
@@ -41,7 +41,7 @@ class TiledLinear:
 
 
 def can_tile(weight: torch.Tensor) -> bool:
-    """Whether `TiledLinear` works for this weight here."""
+    """Whether `TiledLinear` supports this weight on this machine."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
         return False
     return not any(size % _PANEL for size in weight.shape) and _functions() is not None

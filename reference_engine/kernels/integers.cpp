@@ -1,13 +1,13 @@
 // y = x·Wᵀ + b for weights of whole numbers: 4 or 8 bits, with a scale and perhaps an offset for each group of columns,
 // or the blocks of a GGUF file.
 //
-// Every 32 neighbours in a row of x become whole numbers of 8 bits too, with a scale of their own, as in ggml's
-// products with blocks; so products and their sums over a few neighbours are exact, and only sums of those are float32.
-// Weights are read as they are stored, once for some rows of x. Each result is added up in one order, whatever is
-// computed beside it: the bits of a row do not depend on the batch.
+// Every 32 neighbours in a row of x are also rounded to whole numbers of 8 bits, with their own scale, as in ggml's
+// products with blocks. So products and their sums over a few neighbours are exact, and only the sums of those are
+// float32. Weights are read as stored, once for several rows of x. Each result is added up in a fixed order: the bits
+// of a row do not depend on the batch.
 //
-// A step is 64 columns, two blocks A and B of 32. Its bytes lie in the order A0-15, B0-15, A16-31, B16-31: the halves
-// of 4-bit codes need no shuffle then, and a register's lower half belongs to A and its upper one to B.
+// A step is 64 columns, two blocks A and B of 32. Its bytes are in the order A0-15, B0-15, A16-31, B16-31: then the
+// halves of 4-bit codes need no shuffle, and a register's lower half belongs to A and its upper one to B.
 
 #include <algorithm>
 #include <type_traits>
@@ -34,14 +34,14 @@ using Floats = Of<kLanesOfSums>::Floats;
 using Wholes = Of<kLanesOfSums>::Wholes;
 
 constexpr int64_t kBlock = 32, kStep = 2 * kBlock;  // columns
-constexpr int64_t kOutputs = 4, kRows = 4;          // that are computed together, rows at most
-constexpr int64_t kBytesOfRows = 128 << 10;         // of rounded x that should stay in the second cache
-// How many bytes ahead codes are fetched into the first and the second cache: rows of a weight are too short for the
-// processor to see where the next ones lie.
+constexpr int64_t kOutputs = 4, kRows = 4;          // computed together; rows are a maximum
+constexpr int64_t kBytesOfRows = 128 << 10;         // of rounded x, chosen to stay in the second cache
+// Bytes by which codes are prefetched into the first and the second cache: rows of a weight are too short for the
+// processor's own prefetching.
 constexpr int64_t kNear = 3 << 10, kFar = 16 << 10;
 
-// See `IntegerMatrix`; the bytes of a row are those of whole steps. Blocks of a GGUF file have the number of their format,
-// not 0, and groups of 32 columns; their scales and offsets are in the codes.
+// See `IntegerMatrix`; a row has the bytes of whole steps. Blocks of a GGUF file have the number of their format, not
+// 0, and groups of 32 columns; their scales and offsets are in the codes.
 struct Weight {
     const uint8_t* codes;
     const float *scales, *offsets;  // [outputs, groups]; offsets may be null
@@ -57,14 +57,14 @@ struct Weight {
     int64_t runs() const { return has_whole_steps() ? groups : steps(); }
 };
 
-// Rounded columns of x. A lane is four neighbours in either half of `codes`.
+// Rounded columns of x. A lane is four neighbours in each half of `codes`.
 struct alignas(64) Step {
     int8_t codes[kStep];
     float scales[kLanesOfSums];   // of each lane
-    int32_t start[kLanesOfSums];  // of each lane's sum: what codes above zero by the format's kZero add too much
+    int32_t start[kLanesOfSums];  // of each lane's sum: corrects for codes that are larger by the format's kZero
 };
 
-// a · b + c, rounded once where the processor can: an expression may be rounded in another way in another loop.
+// a · b + c, rounded once where the processor can: an expression may be rounded differently in another loop.
 inline Floats fused(Floats a, Floats b, Floats c) {
 #if HAS_AVX2
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -135,8 +135,8 @@ inline Wholes dot(Wholes start, const Codes& weights, const Codes& x) {
 
 #endif
 
-// Each lane's sum of products of half a step with weights that have signs. AVX2 and VNNI want one factor without: the sign
-// of a weight moves to x.
+// Each lane's sum of products of half a step with signed weights. AVX2 and VNNI need one unsigned factor: the sign of a
+// weight moves to x.
 #if HAS_AVX2
 inline Wholes signed_dot(__m256i weights, __m256i x) {
     const __m256i sizes = _mm256_abs_epi8(weights), signs = _mm256_sign_epi8(x, weights);
@@ -162,7 +162,7 @@ inline Codes ones() {
     return codes;
 }
 
-// Each lane's sum of products with weights that lie above `zero`.
+// Each lane's sum of products with weights that are offset by `zero`.
 template <int32_t zero>
 inline Wholes sums_above(const Codes& weights, const Step& x) {
     Wholes start = {};
@@ -192,8 +192,8 @@ struct FourBits {
     static inline Wholes sums(const Codes& weights, const Step& x) { return sums_above<kZero>(weights, x); }
 };
 
-// 8-bit codes with a sign, which VNNI's product wants in x only: they are raised by 128. On AVX2 the sign of a weight
-// moves to x, so that no pair of products is too large for 16 bits: 2 · 128 · 127.
+// Signed 8-bit codes; VNNI's product needs the sign in x only, so they are raised by 128. On AVX2 the sign of a weight
+// moves to x, so no pair of products exceeds 16 bits: 2 · 128 · 127.
 template <bool has_offsets>
 struct EightBits {
     static constexpr bool kInBlocks = false, kHasOffsets = has_offsets;
@@ -232,7 +232,7 @@ struct Blocks {
     static constexpr bool kHasSigns = std::is_same_v<Format, Q8_0>, kHasSixteenths = std::is_same_v<Format, Q6_K>;
     static constexpr int64_t kBlocks = kIsSmall ? 2 : 1, kBytes = kBlocks * Format::kBytes;
     static constexpr int64_t kSteps = kBlocks * Format::kElements / kStep;
-    // Q6_K has a scale for every 16 weights, so that its lanes are two sums: of weights with signs. Those of Q8_0 are
+    // Q6_K has a scale for every 16 weights, so its lanes are two sums, of signed weights. Those of Q8_0 are
     // raised for VNNI.
     static constexpr int32_t kZero = kHasSixteenths ? 0 : kHasSigns ? (HAS_VNNI ? 128 : 0) : Format::kZero;
 
@@ -288,7 +288,7 @@ struct Blocks {
     }
 };
 
-// Rounds 32 numbers to whole ones times the scale that it returns; infinite or NaN where one of them is.
+// Rounds 32 numbers to whole multiples of the returned scale, which is infinite or NaN if one of them is.
 inline float round_block(int8_t* lower, int8_t* upper, const float* values) {
     Wholes largest = {};  // in bits, of which those of NaN are the largest
     for (int64_t i = 0; i < kBlock; i += kLanesOfSums) {
@@ -302,14 +302,14 @@ inline float round_block(int8_t* lower, int8_t* upper, const float* values) {
     const float inverse = found > 1e-30f ? 127.0f / found : 0.0f;
     for (int64_t i = 0; i < kBlock; i += kLanesOfSums) {
         typedef int8_t Bytes __attribute__((vector_size(kLanesOfSums)));
-        const Floats placed = load<Floats>(values + i) * inverse + 0x1.8p23f;  // whose last bits are the whole number
+        const Floats placed = load<Floats>(values + i) * inverse + 0x1.8p23f;  // its last bits are the whole number
         const Bytes bytes = __builtin_convertvector((Wholes)placed - 0x4B400000, Bytes);
         std::memcpy((i < 16 ? lower : upper) + i % 16, &bytes, sizeof bytes);
     }
     return found * (1.0f / 127);
 }
 
-// The row's steps; and for each run of steps the lanes' sums [runs], where there are offsets.
+// The row's steps; and, if there are offsets, the lanes' sums for each run of steps, [runs].
 template <typename Format, typename T>
 void round_row(const Weight& weight, Step* steps, Floats* sums, const T* x) {
     constexpr bool has_offsets = Format::kHasOffsets;
@@ -351,7 +351,7 @@ struct Groups {
     }
 };
 
-// Not inlined: sums of one expression may be taken in another order elsewhere.
+// Not inlined: elsewhere the same expression may be summed in another order.
 __attribute__((noinline)) Four four_totals(const Floats* lanes) { return totals(lanes); }
 
 struct Product {
@@ -394,7 +394,7 @@ inline void write_tile(const Product& job, int64_t row, int64_t output, const Fl
     }
 }
 
-// Some rows of x from `row`, and some outputs from `output`; beyond the last output it is computed again and dropped.
+// Some rows of x from `row`, and some outputs from `output`; past the last output, that one is recomputed and dropped.
 template <typename Format, int64_t rows>
 inline void multiply_blocks(const Product& job, int64_t row, int64_t output) {
     constexpr int64_t outputs = kOutputs;
@@ -544,7 +544,7 @@ void multiply_any(const Weight& weight, Out* out, const T* x, int64_t x_row, int
     multiply<FourBits<false>>(weight, out, x, x_row, rows);
 }
 
-// Plain numbers of one output from its codes, which are not filled up here.
+// Plain numbers of one output from its codes, which are not padded here.
 template <bool kIsSmall, typename T>
 void dequantise_row(const Weight& weight, T* out, int64_t output) {
     const int64_t group = weight.group();

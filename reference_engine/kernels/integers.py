@@ -1,4 +1,4 @@
-"""Products with weights of whole numbers, compiled (`integers.cpp`); see there for how and why."""
+"""Products with weights of whole numbers, compiled; `integers.cpp` explains how and why."""
 
 import ctypes
 import functools
@@ -26,13 +26,13 @@ class _Weight(ctypes.Structure):
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, group: int, columns: int) -> bool:
-    """Whether compiled products with activations of this kind are there, for such groups of a row's columns."""
+    """Whether there are compiled products for activations of this kind and such groups of a row's columns."""
     suits = group % BLOCK == 0 or group == columns
     return suits and device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
 def multiplies_blocks(device: torch.device, block_format: BlockFormat, columns: int) -> bool:
-    """Whether `BlockIntegerLinear` is there for matrices of that many columns."""
+    """Whether `BlockIntegerLinear` supports matrices with that many columns."""
     suits = block_format in _FORMATS and columns % _STEP == 0
     return suits and device.type == "cpu" and _functions() is not None
 
@@ -51,12 +51,12 @@ def held_bytes(shape: tuple[int, int], group: int, bits: int, numbers: int) -> i
 
 
 class _Product:
-    """y = x·Wᵀ + b, compiled, with x rounded to 8 bits: each 32 neighbours to the 127th part of their largest.
+    """y = x·Wᵀ + b, compiled, with x rounded to 8 bits: every 32 neighbours in steps of 1/127 of their largest.
 
     A row's bits do not depend on the other rows, nor on the number of threads.
 
     Args:
-        tensors: codes, scales, offsets, bias and order; None for those that are not there.
+        tensors: codes, scales, offsets, bias and order; None for absent ones.
         numbers: outputs, columns, groups, bits (not of blocks) and format, see the struct in `integers.cpp`.
         dtype: of the activations.
         keeps_float32: whether y is float32, as the sums are; in `dtype` otherwise.
@@ -89,7 +89,7 @@ class IntegerLinear(_Product):
     """The product with an `IntegerMatrix`.
 
     Args:
-        codes: see `IntegerMatrix`, as are scales, offsets, bits and order; `has_kernel` said yes to it.
+        codes: see `IntegerMatrix`, as are scales, offsets, bits and order; `has_kernel` must be true.
         scales: [out_features, groups].
         offsets: [out_features, groups]; None for none.
         bits: of a code.
@@ -112,7 +112,7 @@ class IntegerLinear(_Product):
     ) -> None:
         columns = codes.shape[1] * 8 // bits
         missing = -columns % _STEP * bits // 8
-        whole = pad(codes, (0, missing)) if missing else codes.contiguous()  # padding copies, be it with nothing
+        whole = pad(codes, (0, missing)) if missing else codes.contiguous()  # pad always copies
         tensors = (whole, *map(_floats, (scales, offsets, bias)), None if order is None else order.contiguous())
         numbers = (codes.shape[0], columns, scales.shape[1], bits, 0)
         super().__init__(tensors, numbers, dtype, keeps_float32=keeps_float32)
@@ -121,7 +121,7 @@ class IntegerLinear(_Product):
 def dequantise(
     codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, bits: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Plain numbers [out_features, in_features] in `dtype`, columns as in `codes`; `has_kernel` said yes to it."""
+    """Plain numbers [out_features, in_features] in `dtype`, columns as in `codes`; `has_kernel` must be true."""
     outputs, columns = codes.shape[0], codes.shape[1] * 8 // bits
     tensors = (codes.contiguous(), *map(_floats, (scales, offsets)), None, None)
     weight = _Weight(*map(_address, tensors), outputs, columns, scales.shape[1], bits, 0)
@@ -131,10 +131,10 @@ def dequantise(
 
 
 class BlockIntegerLinear(_Product):
-    """The product with the blocks of a GGUF file, which are read as they are.
+    """The product with the blocks of a GGUF file, read as they are.
 
     Args:
-        blocks: uint8 [out_features, bytes of a row], contiguous; `multiplies_blocks` said yes to it.
+        blocks: uint8 [out_features, bytes of a row], contiguous; `multiplies_blocks` must be true.
         block_format: of every block.
         shape: of the weight, [out_features, in_features].
         bias: [out_features]; None for none.

@@ -1,4 +1,4 @@
-"""Matrix products whose rows do not depend on how many there are, as one Triton kernel.
+"""Matrix products whose rows do not depend on the number of rows, as one Triton kernel.
 
 Every output is a sum over the inputs in one order: one tile shape for all numbers of rows, and no split of the inputs
 (Thinking Machines, "Defeating Nondeterminism in LLM Inference", 2025). A tensor core computes each output from its own
@@ -15,10 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-# Few outputs make enough programs for one row, many rows keep prompts from reading the weight too often.
+# A narrow tile gives enough programs for one row; many rows keep prompts from reading the weight too often.
 _TILE_ROWS, _TILE_OUTPUTS = 128, 64
 _TILE_INPUTS, _STAGES = 128, 4
-# Of float32, each element of which takes three products and twice the shared memory.
+# For float32, each element of which takes three products and twice the shared memory.
 _WIDE_TILE_INPUTS, _WIDE_STAGES = 32, 3
 _WARPS = 4
 _GROUP = 8  # tiles of rows whose programs are neighbours, so that they find tiles of the weight in the L2 cache
@@ -68,7 +68,7 @@ def _multiply(
 
     is_row, is_output = row < count, output < OUTPUTS
     row = row.to(tl.int64)
-    loaded = tl.minimum(output, OUTPUTS - 1)  # behind the last output it again, which nobody stores
+    loaded = tl.minimum(output, OUTPUTS - 1)  # past the last output, that one is loaded again and not stored
     inputs = tl.arange(0, TILE_INPUTS)
     weights = weight + loaded.to(tl.int64)[:, None] * INPUTS + inputs[None, :]
     values = rows + row[:, None] * INPUTS + inputs[None, :]

@@ -1,8 +1,8 @@
-"""Compiles C++ sources for this processor, once, and opens them; tells where Triton can do so for a GPU.
+"""Compiles C++ sources for this processor, once, and opens them; also finds out whether Triton works for a GPU.
 
-The library lies in the cache folder under a name that says source, flags and processor, so that another machine with
-the same home compiles its own. It is linked with the OpenMP of torch, which is loaded already: a second one would keep
-a second set of threads, and they would wait for each other.
+The library is in the cache folder under a name that identifies source, flags and processor, so that another machine
+with the same home directory compiles its own. It is linked with the OpenMP that torch has already loaded: a second one
+would keep a second set of threads, and the two sets would wait for each other.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ from pathlib import Path
 import torch
 
 POINTER, LONG, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-"""What the compiled functions take."""
+"""Argument types of the compiled functions."""
 
 _log = logging.getLogger(__name__)
 
 _FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC",
-    # Sums may be taken in any order; infinities stay what they are.
+    # Sums may be computed in any order; infinities are kept.
     "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno",
 )  # fmt: skip
 _TIMEOUT_S = 120
@@ -34,7 +34,7 @@ _TIMEOUT_S = 120
 
 @functools.cache
 def library(source: str) -> ctypes.CDLL | None:
-    """The compiled functions of a file beside this one; None, and a line in the log, where that cannot be.
+    """The compiled functions of a file beside this one; None, with a line in the log, if they cannot be compiled.
 
     ``BAKEOFF_KERNELS=torch`` in the environment compiles nothing.
     """
@@ -53,7 +53,7 @@ def library(source: str) -> ctypes.CDLL | None:
 
 @functools.cache
 def has_triton(device: torch.device) -> bool:
-    """Whether the Triton kernels run there; see `library` for how to do without them."""
+    """Whether the Triton kernels run on the device; see `library` for how to do without them."""
     return device.type == "cuda" and _may_compile() and importlib.util.find_spec("triton") is not None
 
 
@@ -72,15 +72,15 @@ def _compiled(compiler: str, source: Path) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / target.name
-        command = [compiler, *_FLAGS, str(source), "-o", str(made)]
+        library = Path(scratch) / target.name
+        command = [compiler, *_FLAGS, str(source), "-o", str(library)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        made.replace(target)  # whole or not at all, whoever else compiles at the same time
+        library.replace(target)  # atomic, even if another process compiles at the same time
     return target
 
 
 def _processor() -> str:
-    """What `-march=native` goes by."""
+    """Identifies the processor as `-march=native` sees it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

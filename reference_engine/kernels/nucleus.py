@@ -1,4 +1,4 @@
-"""Draws from what min-p and top-p leave of rows of scores, as a Triton kernel that sorts nothing.
+"""Draws from the tokens that min-p and top-p keep, as a Triton kernel that sorts nothing.
 
 A program draws from one row. It searches for the lowest score that is kept, then for the score of the drawn token. Each
 pass over the row sums the softmax above three thresholds and so quarters the interval. FlashInfer (arXiv 2501.01005)
@@ -39,11 +39,11 @@ def draw_nucleus(
         tops: float32 [num_rows], their largest scores.
         uniforms: float64 [num_rows] in [0, 1), as are the next three.
         temperatures: above 0.
-        top_ps: shares of what `min_ps` leaves.
+        top_ps: shares of the mass that `min_ps` keeps.
         min_ps: shares of the largest probability.
 
     Returns:
-        int64 [num_rows]; `width` for a row that is forbidden throughout or holds what is no number.
+        int64 [num_rows]; `width` for a row in which all tokens are forbidden, or which holds NaN.
     """
     tokens = torch.empty_like(rows)
     _draw_nucleus[rows.shape](
@@ -135,7 +135,7 @@ def _draw_nucleus(tokens, scores, rows, tops, uniforms, rates, top_ps, min_ps, W
         for start in range(0, WIDTH, TILE):
             at = start + tl.arange(0, TILE)
             equals += (_load(row, at, WIDTH) == last).to(tl.int32)
-        # Of the equals at the border, those are kept before which the limit is not reached.
+        # Of equal scores at the border, those are kept before which the limit is not reached.
         num_kept = tl.minimum(tl.maximum(tl.ceil((limit - mass) / weight), 1.0), tl.sum(equals, axis=0).to(tl.float64))
         target = (mass + num_kept * weight) * tl.load(uniforms + place)
         drawn_score, mass, low = _search(row, low, top, target, top, rate, rest, least, True, WIDTH, TILE)
@@ -147,8 +147,8 @@ def _draw_nucleus(tokens, scores, rows, tops, uniforms, rates, top_ps, min_ps, W
             at = start + tl.arange(0, TILE)
             is_equal = (_load(row, at, WIDTH) == drawn_score).to(tl.int32)
             number = before + tl.cumsum(is_equal, axis=0) - 1
-            # The last one, should rounding skip them all.
-            found = tl.max(tl.where((is_equal != 0) & (number <= skipped), at, -1), axis=0)
-            drawn = tl.where(found >= 0, found, drawn)
+            # The last one, in case rounding skips them all.
+            candidate = tl.max(tl.where((is_equal != 0) & (number <= skipped), at, -1), axis=0)
+            drawn = tl.where(candidate >= 0, candidate, drawn)
             before += tl.sum(is_equal, axis=0)
     tl.store(tokens + place, drawn.to(tl.int64))

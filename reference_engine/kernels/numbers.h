@@ -1,4 +1,4 @@
-// Numbers that rows.cpp, attention.cpp, quantised.cpp and integers.cpp compute with.
+// Number types and vectors for rows.cpp, attention.cpp, quantised.cpp and integers.cpp.
 
 #pragma once
 
@@ -39,8 +39,8 @@ inline Number taylor(Number r) {
     return sum * r + 1.0f;
 }
 
-// e^x to one unit in the last place of float32 or two, without a branch, so that a loop of it becomes vector code:
-// 2^n * e^r with n whole. What is below e^-87 is e^-87.
+// e^x to one unit in the last place of float32 or two, without a branch, so that a loop over it becomes vector code:
+// 2^n * e^r with n whole. Results below e^-87 become e^-87.
 inline float exponential(float x) {
     x = x < -87.0f ? -87.0f : x;
     const float n = std::nearbyint(x * 1.44269504f);
@@ -51,8 +51,8 @@ inline float exponential(float x) {
     return taylor(r) * scale;
 }
 
-// Some numbers at a time. Vectors that take two registers the compiler keeps in memory, which made attention on AVX2
-// four times as slow: what is summed up is `Wide`.
+// Vectors of numbers. The compiler keeps vectors that need two registers in memory, which made attention on AVX2 four
+// times as slow: so sums are `Wide`.
 template <int64_t lanes>
 struct Of {
     typedef float Floats __attribute__((vector_size(4 * lanes)));
@@ -94,7 +94,7 @@ template <typename V>
 inline void store(float* to, V value) { std::memcpy(to, &value, sizeof value); }
 
 template <typename V>
-inline void store(bf16* to, V value) {  // rounded as bf16 rounds one
+inline void store(bf16* to, V value) {  // rounds as bf16 does
 #if defined(__AVX512BF16__)
     if constexpr (sizeof(V) == sizeof(__m512)) {
         const __m256bh halves = _mm512_cvtneps_pbh((__m512)value);
@@ -137,7 +137,7 @@ inline float total(V vector) {
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
 }
 
-// The totals of four.
+// The totals of four vectors.
 template <typename V>
 inline Four totals(const V* v) {
     typedef int32_t Places __attribute__((vector_size(16)));
@@ -148,7 +148,7 @@ inline Four totals(const V* v) {
     return __builtin_shuffle(left, right, first) + __builtin_shuffle(left, right, first + 2);
 }
 
-// The same of the widest, with a third of the work.
+// The same for the widest vectors, with a third of the work.
 inline Four totals(const Vector* v) {
     typedef int32_t Places __attribute__((vector_size(64)));
     const Places low = {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};

@@ -7,8 +7,8 @@ several (Flash-Decoding) and `_combine` weighs their results.
 
 Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
 shares, which are fewer than the elements of either. Keys and values that no query of the tile sees are not loaded but
-replaced by 0: the unwritten tail of a block, and a block that another sequence left, may hold NaN, and 0 · NaN would
-spread. Import this module only where `has_triton` holds, or under Triton's interpreter.
+replaced by 0: the unwritten tail of a block, or a block that another sequence has left, may hold NaN, and 0 · NaN would
+spread. Import this module only where `has_triton` is true, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -43,7 +43,7 @@ _CHUNK_STAGES, _DECODE_STAGES, _SPLIT_STAGES = 5, 4, 7
 _PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
 _MAX_SPLITS = 16
 SPLIT_FACTORS = (1, 4)
-"""By what a decode batch may multiply `num_splits`; see `split_factor`."""
+"""Factors by which a decode batch may multiply `num_splits`; see `split_factor`."""
 _UNEVEN = 1.5
 
 
@@ -64,7 +64,7 @@ class PagedCache(NamedTuple):
 
 
 def tokens_per_tile(query: torch.Tensor, keys: torch.Tensor, *, batch_invariant: bool = False) -> int:
-    """Most tokens in a tile of `attend_chunks`, for queries [tokens, heads, dim] over a cache `keys`."""
+    """Maximum tokens in a tile of `attend_chunks`, for queries [tokens, heads, dim] over a cache `keys`."""
     return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(query)) // (query.shape[1] // keys.shape[2]))
 
 
@@ -75,15 +75,15 @@ def _chunk_rows(query: torch.Tensor) -> int:
 
 
 def num_splits(rows: int, kv_heads: int) -> int:
-    """Parts of the keys of each row of a decode batch, a power of 2; depends on the grid alone, as a graph's must."""
+    """Parts of the keys of each row of a decode batch, a power of 2; depends on the grid only, as CUDA graphs need."""
     wanted = min(_MAX_SPLITS, _PROGRAMS // (rows * kv_heads))
     return 1 << max(0, wanted.bit_length() - 1)
 
 
 def split_factor(lengths: NDArray[np.int64], kv_heads: int) -> int:
-    """The one of `SPLIT_FACTORS` that suits a decode batch.
+    """Chooses one of `SPLIT_FACTORS` for a decode batch.
 
-    With rows of one length all programs end together. Where one row is much longer than the mean, and a program of it
+    With rows of one length all programs end together. If one row is much longer than the mean, and one of its programs
     has more keys than its share of all keys, the others wait for it: 4,000 keys take a program 100 µs on an H200.
 
     Args:
@@ -125,7 +125,7 @@ def attend_chunks(
     scale: float,
     visible: Visible,
 ) -> None:
-    """Attention of chunks of several tokens, whose own keys and values are stored already.
+    """Attention of chunks of several tokens, whose own keys and values are already stored.
 
     Args:
         out: [tokens, heads, dim], contiguous.
@@ -156,7 +156,7 @@ def attend_decodes(
     """The same for the first rows of a step, each the one new token of its sequence; tile i is row i.
 
     Keys are split into `factor` times `num_splits` parts; see `split_factor`. With `has_empty_tiles` tiles may have no
-    token: their rows are left alone.
+    token: their rows are not changed.
     """
     count, kv_heads = tiles.shape[0], cache.keys.shape[2]
     rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
@@ -184,10 +184,10 @@ def attend_invariantly(
     scale: float,
     visible: Visible,
 ) -> None:
-    """The same for decodes and chunks, in which a token's bits depend on nothing but the tokens that it sees.
+    """The same for decodes and chunks, with a token's bits depending only on the tokens that it sees.
 
-    One tile shape serves all, and tiles of keys begin at multiples of their size, one after the other. Those that only
-    other tokens of the tile see add zeros.
+    One tile shape serves all, and tiles of keys begin at multiples of their size. Tiles that only other tokens see add
+    zeros.
     """
     rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
     _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1, batch_invariant=True)

@@ -1,9 +1,9 @@
 // y = x·Wᵀ + b for weights that stay in the blocks of a GGUF file, and such blocks as plain numbers.
 //
-// Some rows of W at a time are unpacked into the cache next to the processor and multiplied by all rows of x before
-// the next are, so that memory is read in blocks only. Activations are not rounded and sums are in float32. Weights are
-// float32 with float32 activations; with bfloat16 they are rounded to it where the processor has dot products of its
-// pairs, as they are when a file is dequantised at load.
+// Some rows of W at a time are unpacked into the processor's cache and multiplied by all rows of x before the next
+// rows, so only blocks are read from memory. Activations are not rounded and sums are in float32. Weights are float32
+// with float32 activations; with bfloat16 they are rounded to it if the processor has dot products of its pairs, as they
+// are when a file is dequantised at load.
 
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t kOutputs = 4;  // that are computed together, and rows of x: as the registers hold sums
+constexpr int64_t kOutputs = 4;  // and rows of x computed together; limited by the registers for sums
 #if defined(__AVX512F__)
 constexpr int64_t kRows = 4;
 #else
@@ -21,10 +21,10 @@ constexpr int64_t kRows = 1;
 #endif
 
 // Bytes of unpacked weights at a time. Few rows leave room for them in the first cache; many rows, which do not stay in
-// any cache themselves, are read anew for each tile, so that it should be as large as the second allows.
+// any cache themselves, are read again for each tile, so it should be as large as the second cache allows.
 inline int64_t tile_bytes(int64_t rows) { return rows <= 16 ? 16 << 10 : 256 << 10; }
 
-// How some weights are multiplied by as many activations.
+// Multiplies some weights by the same number of activations.
 template <typename Input>
 struct Meeting {
     static constexpr int64_t kStep = kWide;
@@ -34,7 +34,7 @@ struct Meeting {
 };
 
 #if defined(__AVX512BF16__)
-using Inner = bf16;  // what bfloat16 activations meet weights in
+using Inner = bf16;  // type in which bfloat16 activations and weights are multiplied
 template <>
 struct Meeting<bf16> {
     static constexpr int64_t kStep = 2 * kWide;
@@ -67,8 +67,8 @@ struct Product {
     int64_t rows, n, k;
 };
 
-// Unpacked weights [count, k], of the outputs that begin with `first`, and room for `kRows` rows of their sums. Both are
-// so long that some outputs beyond the last may be computed too.
+// Unpacked weights [count, k], of the outputs from `first` on, and room for `kRows` rows of their sums. Both are long
+// enough to compute some outputs past the last, too.
 template <typename Input>
 struct Tile {
     const Input* weights;
@@ -139,7 +139,7 @@ void multiply(const Product<T, Input>& job) {
 
 inline const float* inputs(const float* x, int64_t&, int64_t, int64_t) { return x; }
 
-// Rows of bfloat16 as what they meet weights in, and with `x_row` between them.
+// Rows of bfloat16 in the type in which they are multiplied; sets `x_row`, the distance between them.
 const Inner* inputs(const bf16* x, int64_t& x_row, int64_t rows, int64_t k) {
     if constexpr (sizeof(Inner) == sizeof(bf16)) {
         return reinterpret_cast<const Inner*>(x);

@@ -1,4 +1,4 @@
-"""Products with weights in blocks, compiled (`quantised.cpp`); see there for how and why."""
+"""Products with weights in blocks, compiled; `quantised.cpp` explains how and why."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ from reference_engine.kernels.native import LONG, POINTER, library
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether compiled products with activations of this kind are there."""
+    """Whether there are compiled products for activations of this kind."""
     return device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
@@ -21,10 +21,10 @@ def has_bfloat16_pairs() -> bool:
 
 
 class BlockLinear:
-    """y = x·Wᵀ + b, compiled, of sums in float32.
+    """y = x·Wᵀ + b, compiled, with sums in float32.
 
     Args:
-        blocks: uint8 [out_features, bytes of a row], contiguous; `has_kernel` said yes to its device and to `dtype`.
+        blocks: uint8 [out_features, bytes of a row], contiguous; `has_kernel` must be true of its device and `dtype`.
         block_format: of every block.
         shape: of the weight, [out_features, in_features].
         bias: [out_features]; None for none.
@@ -60,7 +60,7 @@ class BlockLinear:
 def dequantise(
     blocks: torch.Tensor, block_format: BlockFormat, shape: tuple[int, int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Plain numbers [rows, columns] in `dtype`, to which `has_kernel` said yes; see `BlockLinear` for the arguments."""
+    """Plain numbers [rows, columns] in `dtype`; `has_kernel` must be true. See `BlockLinear` for the arguments."""
     out = torch.empty(shape, dtype=dtype)
     function = getattr(_compiled(), f"dequantise_{SUFFIXES[dtype]}")
     function(block_format.number, out.data_ptr(), blocks.data_ptr(), blocks.nbytes // block_format.bytes)

@@ -1,8 +1,8 @@
 // The small operations between the matrix products of a step.
 //
-// Plain loops that a compiler turns into vector code for the processor it runs on. Sums are in float32 whatever the
-// type of the data. Every function has a torch twin of the same meaning in cpu.py, which the tests hold it to. Parallel
-// over rows by OpenMP, with the library that torch has loaded already.
+// Plain loops that a compiler turns into vector code for the processor it runs on. Sums are in float32 for all types of
+// data. Every function has an equivalent in torch in cpu.py, which tests compare it with. OpenMP runs rows in parallel,
+// with the library that torch has loaded.
 
 #include <limits>
 
@@ -43,7 +43,7 @@ void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t dim) {
     }
 }
 
-// Turns each head's vector in place by its row's position: [a, b] -> [a cos - b sin, b cos + a sin], halves a and b.
+// Rotates each head's vector in place by its row's position: [a, b] -> [a cos - b sin, b cos + a sin], halves a and b.
 // heads: rows of `stride` elements that begin with count * dim; cosine: [rows, dim], both halves the same; signed_sine:
 // the same with the first half negated.
 template <typename T>
@@ -64,7 +64,7 @@ void apply_rope(T* heads, int64_t stride, const T* cosine, const T* signed_sine,
         }
 }
 
-// Numbers whose order as integers is that of the floats they are made from.
+// Integers that compare as the floats they are made from.
 inline int16_t ordered(bf16 value) {
     const int16_t bits = int16_t(value.bits);
     return bits ^ ((bits >> 15) & 0x7FFF);
@@ -76,7 +76,7 @@ inline int32_t ordered(float value) {
     return bits ^ ((bits >> 31) & 0x7FFFFFFF);
 }
 
-// The place of each row's largest number, the first of equals. rows of `dim` elements.
+// The index of each row's largest number, the first of equal ones. Rows have `dim` elements.
 template <typename T>
 void argmax(int64_t* out, const T* x, int64_t rows, int64_t dim) {
     constexpr int64_t kSpan = 1024;

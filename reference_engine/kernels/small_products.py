@@ -1,9 +1,9 @@
-"""Products of few rows with a weight of 16 or 8 bits as Triton kernels: bound by reading the weight.
+"""Products of few rows with a weight of 16 or 8 bits as Triton kernels; their time goes into reading the weight.
 
-A tile of the weight is the left operand and the rows are the right one, so that tensor cores waste nothing on rows that
-are not there. Where the weight has few tiles its columns are split among several programs, whose sums a second kernel
-adds up in a fixed order: the result does not depend on the timing (Stream-K, arXiv 2301.03598, discusses the choice).
-Import this module only where `has_triton` holds, or under Triton's interpreter.
+A tile of the weight is the left operand and the rows are the right one, so that tensor cores waste nothing on missing
+rows. If the weight has few tiles its columns are split among several programs, whose sums a second kernel adds up in a
+fixed order: the result does not depend on the timing (Stream-K, arXiv 2301.03598, discusses the choice). Import this
+module only where `has_triton` is true, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -23,7 +23,7 @@ from reference_engine.kernels.early_start import await_inputs, early_start
 MAX_ROWS = 32
 """At 64 rows cuBLAS is faster for every weight of an 8B model in 16 bits."""
 MAX_ROWS_OF_CODES = 64
-"""Of 8 bits: 92 against 115 µs for a layer of an 8B model on an H200."""
+"""Rows for weights of 8 bits: 92 against 115 µs for a layer of an 8B model on an H200."""
 
 _TILE_OUTPUTS, _TILE_INPUTS = 64, 128
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
@@ -38,7 +38,7 @@ _MAX_ROW_INPUTS = 8192  # longer sums are faster in parts: 31 against 36 µs at 
 
 
 def suits_small_products(weight: torch.Tensor) -> bool:
-    """Whether whole tiles cover a weight [out_features, in_features]."""
+    """Whether a weight [out_features, in_features] consists of whole tiles."""
     outputs, inputs = weight.shape
     return weight.dtype.itemsize <= 2 and outputs % _TILE_OUTPUTS == 0 and inputs % (_SPLITS * _TILE_INPUTS) == 0
 
@@ -54,7 +54,7 @@ def multiply(
 
     Args:
         rows: [1 to MAX_ROWS, or MAX_ROWS_OF_CODES, in_features], each contiguous.
-        weight: [out_features, in_features], contiguous, of the rows' dtype; `suits_small_products` said yes to it.
+        weight: [out_features, in_features], contiguous, of the rows' dtype; `suits_small_products` must be true of it.
         bias: [out_features].
         dtype: of the result; None for that of the rows.
         scales: float32, of the rows and of the outputs, where rows and weight are codes of 8 bits.
@@ -93,7 +93,7 @@ def multiply(
 
 
 def splits_of(tiles: int) -> int:
-    """In how many parts columns are read, so that there are programs enough."""
+    """Number of parts that the columns are split into, so that there are enough programs."""
     return 1 if tiles >= _PROGRAMS else _SPLITS
 
 
@@ -124,7 +124,7 @@ def _multiply_row(
     weights = weight + output.to(tl.int64)[:, None] * INPUTS + inputs[None, :]
     if EARLY:  # what comes next is small and can wait beside this
         tl.extra.cuda.gdc_launch_dependents()
-    tile = tl.load(weights)  # on its way before the row is there
+    tile = tl.load(weights)  # starts before the row is available
     if EARLY:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros((TILE_OUTPUTS, TILE_INPUTS), tl.float32)

@@ -1,4 +1,4 @@
-// How threads divide what they compute.
+// Division of work among threads.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-// Of parts that lie side by side in memory, those of this thread.
+// This thread's share of consecutive parts.
 struct Share {
     int64_t first, stop;
     explicit Share(int64_t parts) {

@@ -1,1 +1,1 @@
-"""Where keys and values live: block pool, block tables and the storage tensors."""
+"""Storage of keys and values: block pool, block tables and tensors."""

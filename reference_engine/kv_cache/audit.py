@@ -1,6 +1,6 @@
-"""Audits one pool: recounts references, computes hashes again from tokens, looks for blocks with two writers.
+"""Audits one pool: recounts references, recomputes hashes from tokens, looks for blocks with two writers.
 
-exllamav3's page-table check is the model: state is not trusted where it can be worked out from what it stands for.
+Like exllamav3's page-table check, it trusts no state that can be computed from its sources.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from reference_engine.kv_cache.block_table import RELEASED, BlockTable
 
 
 def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) -> None:
-    """Checks that the pool is exactly what block tables and tokens make it.
+    """Checks that the pool agrees with block tables and tokens.
 
     Args:
         pool: to check.
-        holders: every table, its request, and whether that is swapped out.
+        holders: every table, its request, and whether that request is swapped out.
 
     Raises:
         BlockAccountingError: it is not.

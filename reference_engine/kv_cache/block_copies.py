@@ -1,4 +1,4 @@
-"""Blocks to copy before a step can be computed. Pure Python; `storage.py` carries it out."""
+"""Blocks to copy before a step can be computed. Pure Python; `storage.py` copies them."""
 
 import msgspec
 
@@ -7,11 +7,11 @@ BlockCopy = tuple[int, int, int]
 
 
 class BlockCopies(msgspec.Struct):
-    """Copies of one step, to be made in this order: a block that one kind reads may be written by the next.
+    """Copies of one step, in this order: a block that one kind reads may be written by the next.
 
     Attributes:
         to_host: from the cache to host memory, for requests that are swapped out.
-        to_device: back.
+        to_device: from host memory back to the cache.
         within: within the cache, of shared blocks that a fork is about to write into.
     """
 

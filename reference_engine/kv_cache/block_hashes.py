@@ -1,4 +1,4 @@
-"""Hashes of full blocks, by which equal prefixes of sequences are recognised.
+"""Hashes of full blocks, which identify equal prefixes of sequences.
 
 The hash of a full block covers its parent's hash and its own tokens, and so everything from the sequence's first token
 on: keys and values depend on all of that and on nothing else (vLLM's automatic prefix caching; SGLang's RadixAttention,
@@ -55,7 +55,7 @@ class BlockHashes:
         return self._hashes[index]
 
     def copy(self) -> "BlockHashes":
-        """For a sequence that continues from here on its own."""
-        twin = copy.copy(self)
-        twin._hashes = list(self._hashes)  # noqa: SLF001 (of this class)
-        return twin
+        """A copy for a sequence that continues on its own from here."""
+        duplicate = copy.copy(self)
+        duplicate._hashes = list(self._hashes)  # noqa: SLF001 (of this class)
+        return duplicate

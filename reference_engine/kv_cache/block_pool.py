@@ -35,15 +35,15 @@ class BlockPool:
         self.run = 1
         self.num_evicted = 0
         self._num_usable = num_blocks if num_usable is None else num_usable
-        # Free, not in the index; a stack, from whose end blocks are taken.
+        # Free and not in the index: a stack, whose last block is taken first.
         self._empty = list(range(self._num_usable - 1, -1, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the first is the longest free
+        self._cached: OrderedDict[int, None] = OrderedDict()  # free, in the index; the longest free comes first
         self._references = [0] * num_blocks
         self._index = PrefixIndex()
 
     @property
     def num_free(self) -> int:
-        """Blocks that `take` can still give."""
+        """Blocks that `take` can still return."""
         return len(self._empty) + len(self._cached)
 
     @property
@@ -73,7 +73,7 @@ class BlockPool:
         return self._index.hash_of(block)
 
     def take(self, count: int) -> list[int]:
-        """Blocks with one reference each.
+        """Takes free blocks; each then has one reference.
 
         Args:
             count: how many, a multiple of `run`.
@@ -123,10 +123,10 @@ class BlockPool:
             if block in self._index:
                 self._cached[block] = None
             else:
-                self._empty.append(block)  # the last freed is the next used: still in the CPU's caches, and resident
+                self._empty.append(block)  # taken next, because it is still in the CPU's caches and resident
 
     def cache_block(self, block: int, block_hash: BlockHash) -> None:
-        """Puts a block in use into the prefix cache. It must be full and computed, and is read-only from now on.
+        """Puts a full, computed block in use into the prefix cache; it is read-only from now on.
 
         Raises:
             BlockAccountingError: the block is free, or cached under another hash.
@@ -150,7 +150,7 @@ class BlockPool:
         return self._references[block] == 1 and block not in self._index
 
     def check_writable(self, blocks: Iterable[int]) -> None:
-        """Guards shared contents: cached blocks are never written again, and a shared one is copied first.
+        """Protects shared contents: cached blocks are never written again, and shared ones are copied first.
 
         Raises:
             BlockAccountingError: one of the blocks is shared or cached.
@@ -166,8 +166,8 @@ class BlockPool:
         """Compares the counts with the block lists of all holders, and the free blocks with the index.
 
         Raises:
-            BlockAccountingError: a block leaked, is free while held, appears twice among the free ones, or stands on
-                the wrong side of them.
+            BlockAccountingError: a block leaked, is free while held, appears twice among the free ones, or is listed as
+                cached although it is not, or the reverse.
         """
         held = [0] * self.num_blocks
         for blocks in holders:

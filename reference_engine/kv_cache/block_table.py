@@ -1,6 +1,6 @@
 """Which blocks hold one sequence's keys and values, in order: token i lives in block `blocks[i // block_size]`.
 
-Where layers see only a window of the latest tokens, blocks that have left it are released while the sequence grows.
+If layers see only a window of the latest tokens, blocks that have left it are released while the sequence grows.
 `RELEASED` takes their place, so that the rule above holds. The first tokens can be kept, too (attention sinks,
 StreamingLLM, arXiv:2309.17453).
 """
@@ -39,12 +39,12 @@ EVERYTHING = Visible()
 
 
 def block_list(blocks: Iterable[int] = ()) -> "array.array[int]":
-    """Block numbers as a C array, which kernels copy as it is in every step."""
+    """Block numbers as a C array, which kernels copy unchanged in every step."""
     return array.array("i", blocks)
 
 
 def as_block_list(table: Sequence[int]) -> "array.array[int]":
-    """The same block numbers as a C array, which they are as a rule."""
+    """The same block numbers as a C array; usually they are one already."""
     return table if isinstance(table, array.array) else block_list(table)
 
 
@@ -53,7 +53,7 @@ class BlockTable:
 
     Args:
         pool: of the blocks.
-        visible: decides which of them are still needed.
+        visible: determines which of them are still needed.
     """
 
     __slots__ = ("_num_cached", "_num_out_of_window", "_pool", "_visible", "blocks")
@@ -84,10 +84,10 @@ class BlockTable:
         return index < len(self.blocks) and self._pool.is_writable(self.blocks[index])
 
     def make_writable(self, start: int, end: int) -> tuple[int, int] | None:
-        """Allocates what `missing` counted; the pool must have it.
+        """Allocates the blocks that `missing` counted; the pool must have them.
 
         Returns:
-            A shared block and the new one that its contents must be copied to; None where nothing is shared.
+            A shared block and the new one to copy its contents to; None if nothing is shared.
         """
         first, copy = start // self._pool.block_size, None
         if first < len(self.blocks):
@@ -151,15 +151,15 @@ class BlockTable:
 
     def fork(self) -> "BlockTable":
         """A second table over the same blocks; the first of the two to write into the last block gets a copy of it."""
-        twin = BlockTable(self._pool, self._visible)
+        fork = BlockTable(self._pool, self._visible)
         for block in self.held():
             self._pool.share(block)
-        twin.blocks.extend(self.blocks)
-        twin._num_cached, twin._num_out_of_window = self._num_cached, self._num_out_of_window
-        return twin
+        fork.blocks.extend(self.blocks)
+        fork._num_cached, fork._num_out_of_window = self._num_cached, self._num_out_of_window
+        return fork
 
     def clear(self) -> None:
-        """Releases all blocks, the last first: it is evicted first, since fewer sequences share it than a prefix."""
+        """Releases all blocks, the last first, so that it is evicted first: fewer sequences share it than a prefix."""
         held = [block for block in reversed(self.blocks) if block != RELEASED]
         del self.blocks[:]
         self._num_cached = self._num_out_of_window = 0

@@ -1,4 +1,4 @@
-"""The KV cache as the scheduler sees it: what a request needs, what it would free, and the operations for both.
+"""The scheduler's view of the KV cache: blocks that requests need or would free, and the operations on them.
 
 Layers that keep the same tokens form a group; each group has a pool of its own, and a request has one block table in
 each. Most models have one group. Queries change nothing, so that a step can be planned without carrying it out.
@@ -28,7 +28,7 @@ class Group:
     Attributes:
         pool: their blocks.
         visible: which tokens they keep.
-        host: host memory for blocks of swapped-out requests; None where none are.
+        host: host memory for blocks of swapped-out requests; None without swapping.
     """
 
     pool: BlockPool
@@ -55,10 +55,10 @@ class RequestBlocks:
     Attributes:
         tables: its block tables, one for each group.
         blocks: of each table.
-        room: tokens from `num_computed` up to this one have writable slots. A lower bound that costs no look: 0 after
-            anything that may have changed it.
+        room: tokens from `num_computed` up to this one have writable slots. A cheap lower bound: 0 after anything that
+            may have changed it.
         hashes: of its full blocks.
-        swapped: for each group the blocks of host memory that hold it; None while it is not swapped out.
+        swapped: for each group the blocks of host memory that hold it; None unless it is swapped out.
     """
 
     __slots__ = ("blocks", "hashes", "room", "swapped", "tables")
@@ -94,7 +94,7 @@ class KvCache:
 
     @property
     def num_used(self) -> int:
-        """Blocks that requests hold, of all groups."""
+        """Blocks of all groups that requests hold."""
         return sum([group.pool.num_used for group in self.groups])
 
     @property
@@ -112,7 +112,7 @@ class KvCache:
         held = filled = reserved = lost = 0
         for number, group in enumerate(self.groups):
             room = group.pool.num_used * size
-            half_full: dict[int, int] = {}  # forks share these until they write
+            half_full: dict[int, int] = {}  # forks share such a block until one writes
             empty = 0
             for request in running:
                 blocks, computed = self.blocks_of(request).tables[number].blocks, request.num_computed
@@ -140,7 +140,7 @@ class KvCache:
         return blocks
 
     def is_swapped(self, request: Request) -> bool:
-        """Whether what a request has computed lies in host memory."""
+        """Whether the computed tokens of a request are in host memory."""
         return self.blocks_of(request).swapped is not None
 
     def free_blocks(self) -> list[int]:
@@ -154,8 +154,8 @@ class KvCache:
     def need(self, request: Request, end: int) -> Blocks:
         """Blocks to allocate before a running request's tokens up to `end` can be computed.
 
-        Without a window, all of the request's tokens get room at once: chunks of two half-admitted prompts would
-        otherwise compete for the last blocks and preempt each other in turn.
+        Without a window, room is allocated for all of the request's tokens at once: chunks of two half-admitted prompts
+        would otherwise compete for the last blocks and preempt each other in turn.
         """
         start, tables = request.num_computed, self.blocks_of(request).tables
         return tuple(
@@ -167,7 +167,7 @@ class KvCache:
         return end <= self.blocks_of(request).room
 
     def need_to_admit(self, request: Request, hit: Hit | None, end: int) -> Blocks:
-        """Free blocks that a waiting request takes when it is admitted.
+        """Free blocks that the admission of a waiting request takes.
 
         Args:
             request: without blocks, or swapped out.
@@ -192,8 +192,8 @@ class KvCache:
         longest = request.prompt_len + request.sampling.max_tokens - 1  # the last token is never fed back
         needs: list[int] = []
         for group in self.groups:
-            kept = _kept(group, request, end)
-            ahead = group.pool.blocks_for(min(kept + tokens, longest)) - group.pool.blocks_for(kept)
+            kept_tokens = _kept(group, request, end)
+            ahead = group.pool.blocks_for(min(kept_tokens + tokens, longest)) - group.pool.blocks_for(kept_tokens)
             needs.append(request.width * max(0, ahead))
         return tuple(needs)
 
@@ -204,8 +204,8 @@ class KvCache:
     def lookup(self, request: Request) -> Hit:
         """The cached prefix of a request without blocks.
 
-        It leaves out at least one token, which must be computed for the next one to be sampled; and, as in vLLM, all
-        of them where log-probabilities of the prompt are asked for.
+        It leaves out at least one token, which must be computed to sample the next one. As in vLLM, it leaves out all
+        tokens of a request that asks for log-probabilities of its prompt.
         """
         if not self.prefix_caching or request.needs_prompt_logits:
             return self._nothing
@@ -230,13 +230,13 @@ class KvCache:
         self._blocks[request.request_id] = RequestBlocks(tables, BlockHashes(self._block_size, request.cache_salt))
 
     def attach_prefix(self, request: Request, hit: Hit) -> None:
-        """Starts a request with its cached prefix; to be done for all admitted requests before any block is taken."""
+        """Starts a request with its cached prefix. Call it for all admitted requests before any block is taken."""
         for table, prefix in zip(self.blocks_of(request).tables, hit.blocks, strict=True):
             table.attach_prefix(prefix)
         request.num_computed = request.num_settled = hit.num_tokens
 
     def make_writable(self, request: Request, end: int, copies: BlockCopies) -> None:
-        """Allocates what `need` or `need_to_admit` counted, and adds the copies of shared blocks to `copies`."""
+        """Allocates the blocks that `need` or `need_to_admit` counted, and adds copies of shared blocks to `copies`."""
         blocks, size = self.blocks_of(request), self._block_size
         least = max(request.num_tokens, end)
         for number, table in enumerate(blocks.tables):
@@ -260,7 +260,7 @@ class KvCache:
     def free_out_of_window(self, request: Request) -> None:
         """Releases the blocks that have left a request's windows for good; those in the cache stay cached.
 
-        Drafts in flight may be rejected, and tokens before them see more.
+        Drafts in flight may be rejected, and the tokens before them see further back.
         """
         if self.is_swapped(request):
             self._free_swapped_out_of_window(request)
@@ -293,7 +293,7 @@ class KvCache:
         child.num_computed = child.num_settled = parent.num_computed
 
     def release(self, request: Request) -> None:
-        """Releases all blocks of a request, in host memory too; what it has computed stays cached."""
+        """Releases all blocks of a request, in host memory too; its computed blocks stay cached."""
         self.cache_blocks(request)
         blocks = self.blocks_of(request)
         for table in blocks.tables:
@@ -309,7 +309,7 @@ class KvCache:
         del self._blocks[request.request_id]
 
     def swap_out(self, request: Request, copies: BlockCopies) -> None:
-        """BlockCopies what a request has computed to host memory, which must have room for `held` blocks."""
+        """Plans copies of a request's computed blocks to host memory, which must have room for `held` blocks."""
         self.cache_blocks(request)
         blocks = self.blocks_of(request)
         swapped: list[tuple[int, ...]] = []
@@ -324,7 +324,7 @@ class KvCache:
         blocks.swapped, blocks.room = tuple(swapped), 0
 
     def swap_in(self, request: Request, copies: BlockCopies) -> None:
-        """BlockCopies back what was swapped out."""
+        """Plans copies of the swapped-out blocks back to the cache."""
         blocks = self.blocks_of(request)
         if blocks.swapped is None:
             raise EngineBugError(f"request {request.request_id} is not swapped out")
@@ -362,7 +362,7 @@ class KvCache:
 
 
 def _kept(group: Group, request: Request, end: int) -> int:
-    """Tokens that have room after a request's tokens up to `end` are computed."""
+    """Tokens that have room once a request's tokens up to `end` are computed."""
     return max(request.num_tokens, end) if group.visible.window is None else end
 
 

@@ -1,4 +1,4 @@
-"""What each layer of a model keeps of each token, and for how long."""
+"""What each layer of a model stores for each token, and how long it keeps it."""
 
 import dataclasses
 import functools
@@ -8,9 +8,9 @@ from typing import Literal
 from reference_engine.kv_cache.block_table import EVERYTHING, Visible
 
 KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
-"""How elements are kept: as they are computed, or rounded as `quantised.py` says."""
+"""How elements are stored: as they are computed, or rounded as in `quantised.py`."""
 GROUP = 32
-"""Elements of a row that share a step at most in an INT4 cache; arXiv:2402.02750 uses the same."""
+"""Most elements of a row that share a step in an INT4 cache; arXiv:2402.02750 uses the same."""
 _SCALE_BYTES = 2  # bfloat16
 
 
@@ -26,7 +26,7 @@ class LayerLayout:
     """One layer's keys and values.
 
     Attributes:
-        num_kv_heads: heads that keep something.
+        num_kv_heads: heads with keys and values of their own.
         key_dim: elements of one head's key.
         value_dim: elements of one head's value.
         visible: which earlier tokens the layer sees.
@@ -45,7 +45,7 @@ class LayerLayout:
 
     @property
     def elements_per_token(self) -> int:
-        """What one token adds to the cache in this layer."""
+        """Elements that one token adds to the cache in this layer."""
         if self.shares is not None:
             return 0
         return self.num_kv_heads * (self.key_dim + (0 if self.value_in_key else self.value_dim))
@@ -59,25 +59,25 @@ class CacheLayout:
 
     @functools.cached_property
     def groups(self) -> Sequence[Visible]:
-        """One for each group, in the order of their first layers."""
+        """One entry for each group, in the order of their first layers."""
         return list(dict.fromkeys(layer.visible for layer in self.layers))
 
     def group_of(self, layer: int) -> int:
-        """The number of the group that a layer belongs to."""
+        """The number of a layer's group."""
         return self.groups.index(self.layers[layer].visible)
 
     def elements_per_token(self, group: int) -> int:
-        """What one token adds to the cache in all layers of a group."""
+        """Elements that one token adds to the cache in all layers of a group."""
         visible = self.groups[group]
         return sum(layer.elements_per_token for layer in self.layers if layer.visible == visible)
 
 
 def windowed(layout: CacheLayout, window: int, sinks: int) -> CacheLayout:
-    """The same layers with no more in sight than the latest `window` tokens and the first `sinks` ones.
+    """The same layers, limited to the latest `window` tokens and the first `sinks` ones.
 
-    That is StreamingLLM (arXiv:2309.17453) but for the positions: tokens keep the ones that they have in the text,
-    where the paper counts within what is kept. The difference matters only beyond the length that a model was trained
-    for, where this engine does not go. A layer whose own window is smaller keeps it.
+    Unlike StreamingLLM (arXiv:2309.17453), which counts positions within the kept tokens, tokens keep their positions
+    in the text. The difference matters only beyond the length that a model was trained for, which this engine refuses.
+    A layer whose own window is smaller keeps it.
     """
     visible = Visible(window, sinks)
     return CacheLayout(

@@ -26,7 +26,7 @@ class PrefixIndex:
         return self._hashes.get(block)
 
     def insert(self, block_hash: BlockHash, block: int) -> None:
-        """Adds a block. Of two blocks with equal contents the first stays indexed.
+        """Adds a block. If two blocks have equal contents, the first stays indexed.
 
         Raises:
             BlockAccountingError: the block is indexed under another hash.
@@ -47,7 +47,7 @@ class PrefixIndex:
         self._hashes.clear()
 
     def check_integrity(self) -> None:
-        """Raises BlockAccountingError unless both dictionaries mirror each other."""
+        """Raises BlockAccountingError unless the two dictionaries are inverse to each other."""
         mirrored = {block_hash: block for block, block_hash in self._hashes.items()}
         if mirrored != self._blocks or len(mirrored) != len(self._hashes):
             raise BlockAccountingError("the prefix index finds a block under another block's hash")

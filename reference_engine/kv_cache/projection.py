@@ -24,10 +24,10 @@ class FreeBlockProjection:
         self._changes: list[Counter[int]] = [Counter() for _ in cache.groups]
 
     def copy(self) -> Self:
-        """A projection of its own, for changes that may be dropped."""
-        twin = type(self)(self._cache)
-        twin._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
-        return twin
+        """An independent copy, for changes that may be dropped."""
+        duplicate = type(self)(self._cache)
+        duplicate._changes = [changes.copy() for changes in self._changes]  # noqa: SLF001 (of this class)
+        return duplicate
 
     def reserve(self, hit: Hit) -> None:
         """Plans that a request starts with cached blocks."""

@@ -1,4 +1,4 @@
-"""Keys and values in fewer bits: one row, a token's key or value in one head, is rounded at a time.
+"""Keys and values in fewer bits: each row, a token's key or value in one head, is rounded on its own.
 
 | kind | a row of `dim` elements | bytes at dim 64 | of bf16 |
 |---|---|---|---|
@@ -11,11 +11,11 @@ that the largest element of a row is never clipped. Each token is rounded on its
 be copied, shared, swapped and filled in any order.
 
 Four bits need the groups and the offset. A few channels of the keys are many times larger than all others and of one
-sign (KIVI, arXiv:2402.02750; KVQuant, arXiv:2401.18079), and one scale for the row leaves few codes to the rest of it.
+sign (KIVI, arXiv:2402.02750; KVQuant, arXiv:2401.18079), and one scale for the row leaves few codes to the others.
 SmolLM2-135M's perplexity grew by 37 % with one scale for a row, by 15 % with an offset beside it, by 6 % with groups of
 32, by 4 % with groups of 16, which take 48 bytes (2,048 tokens of this project's documents). Those papers give keys one
 scale for each channel over many tokens instead; that rounds better, but a block's scales would change while it fills,
-which needs its newest tokens kept unrounded beside it.
+so its newest tokens would have to be kept unrounded beside it.
 """
 
 import functools
@@ -27,27 +27,27 @@ import torch
 from reference_engine.kv_cache.layout import GROUP, KvCacheDtypeName, LayerLayout
 from reference_engine.kv_cache.storage import PlainStore, StoreMaker, lazy_zeros
 
-_LEAST = 2.0**-126  # a divisor in the place of a scale of 0, which only zeros have
+_LEAST = 2.0**-126  # replaces a divisor of 0, the scale of a row of zeros
 
 
 class Codec(Protocol):
-    """How a row is kept."""
+    """Storage format of a row."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
         """Width and type of each tensor that holds rows of `dim` elements."""
         ...
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Rows float32 [..., dim] -> what `parts` says, each [..., width]."""
+        """Rows float32 [..., dim] -> the tensors that `parts` describes, each [..., width]."""
         ...
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """What `encode` gave -> [..., dim]."""
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """The tensors that `encode` returned -> [..., dim]."""
         ...
 
 
 class Int8:
-    """Off by at most absmax / 127 / 2, and 1/128 of that for the scale's own rounding."""
+    """Error at most absmax / 127 / 2, and 1/128 of that because the scale is rounded."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
         """See `Codec.parts`."""
@@ -58,17 +58,17 @@ class Int8:
         scaled, scale = _scaled(rows, 127.0)
         return [scaled.round_().to(torch.int8), scale]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        codes, scale = kept
+        codes, scale = parts
         return codes.to(dtype).mul_(scale.to(dtype))
 
 
 class Fp8:
-    """Off by at most 1/16 of the element, or absmax / 448 / 1024 where it is smaller than that can tell."""
+    """Error at most 1/16 of the element, or absmax / 448 / 1024 for subnormal elements."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
-        """See `Codec.parts`; bytes, because few operators know the type itself."""
+        """See `Codec.parts`; bytes, because few operators support the type itself."""
         return [(dim, torch.uint8), (1, torch.bfloat16)]
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -76,16 +76,16 @@ class Fp8:
         scaled, scale = _scaled(rows, 448.0)
         return [scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        codes, scale = kept
-        # Looked up: torch's own conversion on the CPU takes five times as long.
+        codes, scale = parts
+        # A look-up, because torch's own conversion on the CPU takes five times as long.
         numbers = _e4m3_numbers(dtype, codes.device).index_select(0, codes.flatten().int())
         return numbers.view(codes.shape).mul_(scale.to(dtype))
 
 
 class Int4:
-    """Off by at most (max - min) / 15 / 2 of its group, and a little for the rounding of step and offset."""
+    """Error at most (max - min) / 15 / 2 of its group, and a little because step and offset are rounded."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
         """See `Codec.parts`: codes of the row's first half in the lower four bits, steps and offsets."""
@@ -105,9 +105,9 @@ class Int4:
         low, high = torch.cat(codes, dim=-1).to(torch.uint8).chunk(2, dim=-1)
         return [low | (high << 4), step, offset]
 
-    def decode(self, kept: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
-        packed, step, offset = kept
+        packed, step, offset = parts
         codes = torch.cat((packed & 15, packed >> 4), dim=-1).to(dtype)
         size = _group_size(codes.shape[-1])
         for i, group in enumerate(codes.split(size, dim=-1)):
@@ -116,10 +116,10 @@ class Int4:
 
 
 class QuantisedStore:
-    """Rows as a codec keeps them; see `LayerStore`. What is written in a step is read as it was rounded, too.
+    """Rows in a codec's format; see `LayerStore`. Tokens written in a step are read rounded in the same step.
 
     Attributes:
-        codec: how rows are kept.
+        codec: the format.
     """
 
     def __init__(
@@ -145,27 +145,27 @@ class QuantisedStore:
         """See `LayerStore.write`."""
         for parts, fresh in zip(self._rows, (key, value), strict=False):
             if fresh is not None:
-                for part, made in zip(parts, self.codec.encode(fresh.float()), strict=True):
-                    part.flatten(0, 1).index_copy_(0, slots, made)
+                for part, encoded in zip(parts, self.codec.encode(fresh.float()), strict=True):
+                    part.flatten(0, 1).index_copy_(0, slots, encoded)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `LayerStore.read`."""
-        found = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
-        return found[0], found[-1][..., : self._value_dim]
+        rows = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
+        return rows[0], rows[-1][..., : self._value_dim]
 
 
 _CODECS: dict[KvCacheDtypeName, Codec] = {"int8": Int8(), "fp8": Fp8(), "int4": Int4()}
 
 
 def store_maker(kind: KvCacheDtypeName) -> StoreMaker:
-    """What makes the stores of a kind; `auto` keeps elements as they are."""
+    """Returns the constructor of a kind's stores; `auto` keeps elements as they are."""
     codec = _CODECS.get(kind)
     return PlainStore if codec is None else functools.partial(QuantisedStore, codec=codec)
 
 
 @functools.cache
 def _e4m3_numbers(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """What each of the 256 codes stands for."""
+    """The number that each of the 256 codes stands for."""
     return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(device, dtype)
 
 
@@ -175,9 +175,9 @@ def _chosen(part: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled(rows: torch.Tensor, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows stretched to ±largest, and what they must be multiplied by."""
+    """Rows scaled to ±largest, and the factors that undo it."""
     top = rows.abs().amax(dim=-1, keepdim=True)
-    # A tensor: on CUDA, torch multiplies by the reciprocal of a number, and that rounds in another way.
+    # A tensor: on CUDA, torch multiplies by the reciprocal of a number, which rounds differently.
     scale = _to_bfloat16(top / torch.full_like(top, largest), up=True)
     return (rows / scale.float().clamp_min(_LEAST)).clamp_(-largest, largest), scale
 
@@ -187,7 +187,7 @@ def _group_size(dim: int) -> int:
 
 
 def _to_bfloat16(numbers: torch.Tensor, *, up: bool) -> torch.Tensor:
-    """The nearest bfloat16 that is not below a float32, or not above it: its upper half, one more where that errs."""
+    """The nearest bfloat16 not below a float32, or not above it: its upper half, plus one if that is too small."""
     bits = numbers.contiguous().view(torch.int32)
     grows = bits >= 0 if up else bits < 0  # where a larger magnitude is the wanted direction
     return ((bits + grows * 0xFFFF) >> 16).to(torch.int16).view(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""How many blocks each group of layers gets out of a number of bytes."""
+"""Divides a number of bytes into blocks for each group of layers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from reference_engine.kv_cache.layout import CacheLayout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Demand:
-    """What sequences can need at most.
+    """The most that sequences can need.
 
     Attributes:
         layout: of the model.
@@ -37,22 +37,22 @@ class Demand:
 
     @property
     def useful(self) -> int:
-        """Blocks of a group beyond which more are of use to the prefix cache only."""
+        """Blocks of a group beyond which more serve the prefix cache only."""
         return self.max_num_seqs * max(map(self.of_one, self.layout.groups))
 
     def sizes(self, num_blocks: int) -> Sequence[int]:
-        """Blocks of each group where the largest has `num_blocks`: a group with a window has no use for as many."""
+        """Blocks of each group if the largest has `num_blocks`; a group with a window needs fewer."""
         return [
             num_blocks if visible.window is None else min(num_blocks, self.max_num_seqs * self.of_one(visible))
             for visible in self.layout.groups
         ]
 
     def bytes(self, num_blocks: int) -> int:
-        """Of all groups where the largest has `num_blocks`."""
+        """Bytes of all groups if the largest has `num_blocks`."""
         return self.block_size * sum(a * b for a, b in zip(self.sizes(num_blocks), self.token_bytes, strict=True))
 
     def fitting(self, budget_bytes: int, most: int | None = None) -> int:
-        """The largest `num_blocks` whose groups fit into so many bytes; 0 if not even one block does.
+        """The largest `num_blocks` whose groups fit into a number of bytes; 0 if not even one block does.
 
         Args:
             budget_bytes: of all groups.
@@ -65,7 +65,7 @@ class Demand:
         return low
 
     def filling(self, budget_bytes: int) -> int:
-        """The same, where whatever is of no use to sequences is left to the prefix cache."""
+        """The same, but blocks that sequences cannot use go to the prefix cache."""
         if all(visible.window is not None for visible in self.layout.groups):
             return self.fitting(budget_bytes)
         return self.fitting(budget_bytes, budget_bytes // (self.block_size * min(self.token_bytes)))

@@ -1,4 +1,4 @@
-"""The tensors behind the block numbers."""
+"""The tensors that block numbers refer to."""
 
 import dataclasses
 import functools
@@ -22,12 +22,12 @@ class LayerStore(Protocol):
         ...
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
-        """Keeps new tokens.
+        """Stores new tokens.
 
         Args:
             slots: int64 [num_tokens], block · block_size + place in the block.
             key: [num_tokens, num_kv_heads, key_dim].
-            value: [num_tokens, num_kv_heads, value_dim]; None where it is a part of the key.
+            value: [num_tokens, num_kv_heads, value_dim]; None if it is a part of the key.
         """
         ...
 
@@ -37,12 +37,12 @@ class LayerStore(Protocol):
 
 
 class StoreMaker(Protocol):
-    """Makes the store of a layer."""
+    """Creates the store of a layer."""
 
     def __call__(
         self, layer: LayerLayout, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerStore:
-        """A store of blocks of `block_size` tokens; `dtype` is what `read` gives."""
+        """A store of blocks of `block_size` tokens; `read` returns `dtype`."""
         ...
 
 
@@ -77,14 +77,14 @@ class PlainStore:
 
 @dataclasses.dataclass(frozen=True)
 class KvStorage:
-    """One store for each layer; layers that share one name the same.
+    """One store for each layer; layers that share keys and values have the same store.
 
     Attributes:
         layout: what each layer keeps.
         stores: of each layer.
         block_size: tokens per block.
-        dtype: that attention computes in.
-        device: where the tensors live.
+        dtype: of attention.
+        device: of the tensors.
         padding_blocks: for each group a block that is never read, for padding rows.
     """
 
@@ -102,12 +102,12 @@ class KvStorage:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         own = [store for store, layer in zip(self.stores, self.layout.layers, strict=True) if layer.shares is None]
         return sum(part.nbytes for store in own for part in store.parts)
 
     def copy_blocks(self, copies: BlockCopies, host: "KvStorage | None") -> None:
-        """Copies blocks, in the order that `BlockCopies` asks for."""
+        """Copies blocks, in the order that `BlockCopies` requires."""
         if host is not None:
             self._copy(copies.to_host, self, host)
             self._copy(copies.to_device, host, self)
@@ -139,9 +139,9 @@ def allocate_storage(
         layout: of the model.
         num_blocks: for each group.
         block_size: tokens per block.
-        dtype: that attention computes in.
-        device: where.
-        make_store: decides how a layer's keys and values are kept.
+        dtype: of attention.
+        device: of the tensors.
+        make_store: determines how a layer's keys and values are stored.
     """
     stores: list[LayerStore] = []
     for number, layer in enumerate(layout.layers):
@@ -154,7 +154,7 @@ def allocate_storage(
 
 
 def token_bytes(layout: CacheLayout, dtype: torch.dtype, make_store: StoreMaker = PlainStore) -> list[int]:
-    """What one token takes in all layers of each group, scales and the like among it."""
+    """Bytes of one token in all layers of each group, scales included."""
     sums = [0] * len(layout.groups)
     for number, layer in enumerate(layout.layers):
         if layer.shares is None:

@@ -41,10 +41,10 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: object
     ) -> str:
-        """The prompt text for `messages`.
+        """Renders the prompt text for `messages`.
 
         Raises:
-            RequestError: the template refuses these messages (its own `raise_exception`, or a field it needs).
+            RequestError: the template refuses these messages (by `raise_exception`, or because a field is missing).
         """
         names = self._special_tokens | variables
         try:

@@ -19,11 +19,11 @@ class Checkpoint:
     """Config, weights and tokenizer of a model that has not been built yet.
 
     Attributes:
-        path: of the directory or file.
-        config: of the model.
-        weights: read or generated when asked for.
-        tokenizer: with the chat template.
-        format: of quantised matrices, from config.json; None for plain checkpoints and GGUF files.
+        path: directory or file.
+        config: shapes and constants of the model.
+        weights: read or generated on demand.
+        tokenizer: includes the chat template.
+        format: format of quantised matrices, from config.json; None for plain checkpoints and GGUF files.
     """
 
     path: Path
@@ -40,11 +40,11 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpoint:
-    """Opens a directory or a .gguf file; tensors are read only when asked for.
+    """Opens a directory or a .gguf file; tensors are read only on demand.
 
     Args:
-        path: a checkpoint directory, of which `dummy` needs config.json only, or a .gguf file.
-        load_format: `dummy` opens no weights but generates them.
+        path: a checkpoint directory, in which `dummy` needs only config.json, or a .gguf file.
+        load_format: with `dummy`, weights are generated and no weight file is opened.
 
     Raises:
         CheckpointError: see `check_model_path`, `GgufFile`, `SafetensorsDirectory` and `format_of`.

@@ -21,8 +21,8 @@ class DummyWeights:
     The name of a tensor seeds it, so that every process of a device type generates the same one.
 
     Args:
-        config: implies names and shapes.
-        checkpoint_format: says which matrices are quantised, and how; None for none.
+        config: determines names and shapes.
+        checkpoint_format: determines which matrices are quantised, and how; None for none.
     """
 
     def __init__(self, config: ModelConfig, checkpoint_format: CheckpointFormat | None = None) -> None:
@@ -35,7 +35,7 @@ class DummyWeights:
         return list(self._shapes)
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """The named tensor, made directly in `dtype` on `device`."""
+        """The named tensor, created in `dtype` on `device`."""
         if name not in self._shapes:
             raise CheckpointError(f"config.json implies no tensor {name}; is it a checkpoint's?")
         tensor = torch.empty(self._shapes[name], dtype=dtype, device=device)
@@ -48,7 +48,7 @@ class DummyWeights:
         return tensor.normal_(std=_STD, generator=generator)
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """The named matrix, made on the CPU, if the format quantises it."""
+        """The named matrix, created on the CPU, if the format quantises it."""
         shape, module = self._shapes.get(name, ()), name.removesuffix(".weight")
         if self._format is None or len(shape) != _MATRIX:
             return None

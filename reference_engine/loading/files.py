@@ -1,4 +1,4 @@
-"""Checks of a model path, and reading of a checkpoint's JSON files and of texts. Imports no torch."""
+"""Checks of a model path, and readers of a checkpoint's JSON files and of text files. Imports no torch."""
 
 import json
 import sys
@@ -40,10 +40,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path | None) -> str:
-    """Reads a text in UTF-8, its line ends as they are, from a file; None stands for the standard input.
+    """Reads a UTF-8 text from a file, without converting line ends; None stands for the standard input.
 
     Raises:
-        RequestError: it cannot be read, or is not UTF-8.
+        RequestError: the text cannot be read, or is not UTF-8.
     """
     try:
         data = sys.stdin.buffer.read() if path is None else path.read_bytes()

@@ -10,7 +10,7 @@ from reference_engine.loading.files import read_json
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """Sampling parameters of requests that name none; the fields and bounds are those of the API."""
+    """Sampling parameters for requests that do not set them; the fields and bounds are those of the API."""
 
     temperature: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
@@ -20,7 +20,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
 
 
 def sampling_defaults(checkpoint: Path) -> SamplingDefaults:
-    """What generation_config.json recommends, whatever its `do_sample` says, as in vLLM; neutral without that file.
+    """Reads the values of generation_config.json, ignoring `do_sample` as vLLM does; neutral without that file.
 
     Raises:
         CheckpointError: a value is out of range.
@@ -28,8 +28,8 @@ def sampling_defaults(checkpoint: Path) -> SamplingDefaults:
     path = checkpoint / "generation_config.json"
     if not path.exists():
         return SamplingDefaults()
-    given = {name: value for name, value in read_json(path).items() if value is not None}
+    values = {name: value for name, value in read_json(path).items() if value is not None}
     try:
-        return msgspec.convert(given, SamplingDefaults)
+        return msgspec.convert(values, SamplingDefaults)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{path}: {error}; correct it or use --generation-config none") from error

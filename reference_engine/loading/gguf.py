@@ -88,7 +88,7 @@ class GgufFile:
     """An open GGUF file: `config`, `metadata`, and tensors by their Hugging Face names.
 
     Raises:
-        CheckpointError: the file is not GGUF, is cut short, or its architecture is none of ours.
+        CheckpointError: the file is not GGUF, is cut short, or its architecture is not supported.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,8 +97,8 @@ class GgufFile:
         self.metadata: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
         architecture = self.metadata.get("general.architecture")
         if architecture not in _ARCHITECTURES:
-            known = ", ".join(map(repr, _ARCHITECTURES))
-            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {known}")
+            names = ", ".join(map(repr, _ARCHITECTURES))
+            raise CheckpointError(f"{path}: GGUF architecture {architecture!r} is not supported, these are: {names}")
         stored = {tensor.name: tensor for tensor in reader.tensors}
         divisors = stored.pop(ROPE_DIVISORS, None)
         self._tensors = {_hf_name(name, path): tensor for name, tensor in stored.items()}
@@ -184,14 +184,14 @@ def gguf_name(name: str) -> str | None:
     stem, _, kind = name.rpartition(".")
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
     names, wanted = (_BLOCK_TENSOR_NAMES, layer[2]) if layer else (_TENSOR_NAMES, stem)
-    stored = next((own for own, theirs in names.items() if theirs == wanted), None)
+    stored = next((own for own, stored_name in names.items() if stored_name == wanted), None)
     if stored is None or kind not in ("weight", "bias"):
         return None
     return f"blk.{layer[1]}.{stored}.{kind}" if layer else f"{stored}.{kind}"
 
 
 def permuted_heads(name: str, config: ModelConfig) -> int | None:
-    """How many heads a tensor has if llama.cpp permutes its rows for RoPE, by its Hugging Face name; otherwise None."""
+    """Number of heads of a tensor whose rows llama.cpp permutes for RoPE, by its Hugging Face name; otherwise None."""
     if config.model_type not in ("llama", "mistral"):
         return None
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -215,7 +215,7 @@ def _undo_rope_permutation(tensor: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _shortest_float(value: float) -> float:
-    """GGUF keeps float32; the shortest decimal that names it is the number the author wrote (1e-05, not 9.99…e-06)."""
+    """GGUF stores float32; the shortest decimal that names it is the number the author wrote (1e-05, not 9.99…e-06)."""
     return float(str(np.float32(value)))
 
 
@@ -265,10 +265,10 @@ def _end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _llama3_scaling(divisors: torch.Tensor, config: ModelConfig, path: Path) -> RopeScaling:
-    """The scaling of Llama 3.1 to 3.3, of which GGUF keeps only what each frequency is divided by.
+    """The scaling of Llama 3.1 to 3.3, of which GGUF stores only the divisor of each frequency.
 
     Raises:
-        CheckpointError: they are not those of that scaling with the bounds of the released models.
+        CheckpointError: the divisors are not those of that scaling with the bounds of the released models.
     """
     scaling = RopeScaling("llama3", factor=_shortest_float(float(divisors.max())))
     if divisors.shape == (config.head_dim // 2,) and scaling.factor >= 1:

@@ -15,7 +15,7 @@ CONTROL_TOKEN = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
 USER_DEFINED_TOKEN = 4  # LLAMA_TOKEN_TYPE_USER_DEFINED
 
 PRE_TOKENIZERS = ("smollm", "llama-bpe", "qwen2", "gpt-2")
-"""One name of each set of rules that `build_tokenizer` knows."""
+"""One name for each set of rules that `build_tokenizer` knows."""
 _LLAMA3 = frozenset({"llama-bpe", "llama3", "llama-v3"})
 _QWEN2 = frozenset({"qwen2", "deepseek-r1-qwen"})
 _LLAMA3_SPLIT = (
@@ -68,7 +68,7 @@ def _pre_tokenizer(pre: str, where: str) -> pre_tokenizers.PreTokenizer:
 def _add_special_tokens(
     tokenizer: Tokenizer, tokens: list[str], metadata: Mapping[str, Any], *, adds_bos: bool
 ) -> None:
-    """Adds control and user-defined tokens; `adds_bos` is llama.cpp's default where the file does not say it."""
+    """Adds control and user-defined tokens; `adds_bos` is llama.cpp's default if the file does not say."""
     types: list[int] = metadata.get("tokenizer.ggml.token_type", [])
     for token, kind in zip(tokens, types, strict=False):
         if kind == CONTROL_TOKEN:
@@ -84,7 +84,7 @@ def _add_special_tokens(
 
 
 def special_token_names(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Text of the special tokens that the file names: `bos_token`, `eos_token`, `unk_token`, `pad_token`."""
+    """Texts of the special tokens that the file names: `bos_token`, `eos_token`, `unk_token`, `pad_token`."""
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in keys.items()}

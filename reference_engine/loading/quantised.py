@@ -1,4 +1,4 @@
-"""Quantised Hugging Face checkpoints as if their weights were plain or matrices of the engine."""
+"""Quantised Hugging Face checkpoints, read as plain weights or as matrices of the engine."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class QuantisedDirectory:
 
     Args:
         stored: the tensors.
-        checkpoint_format: of the quantised ones.
+        checkpoint_format: format of the quantised tensors.
     """
 
     def __init__(self, stored: SafetensorsDirectory, checkpoint_format: CheckpointFormat) -> None:
@@ -58,7 +58,7 @@ class QuantisedDirectory:
         return None if isinstance(weight, torch.Tensor) else weight
 
     def _decoded(self, name: str) -> QuantisedMatrix | torch.Tensor | None:
-        """The weight of a quantised module; None for what is plain."""
+        """The weight of a quantised module; None for plain tensors."""
         module = name.removesuffix(_WEIGHT)
         parts = self._parts.get(module) if name.endswith(_WEIGHT) else None
         if parts is None:

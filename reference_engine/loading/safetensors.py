@@ -25,7 +25,7 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 def read_format(directory: Path) -> CheckpointFormat | None:
-    """How config.json says that weights are quantised; None if they are plain.
+    """The quantisation format in config.json; None if weights are plain.
 
     Raises:
         CheckpointError: see `format_of`.
@@ -35,7 +35,7 @@ def read_format(directory: Path) -> CheckpointFormat | None:
 
 
 class SafetensorsFiles:
-    """All tensors of a directory as they are stored; views of the mapped files.
+    """All tensors of a directory as stored; views of the mapped files.
 
     Raises:
         CheckpointError: there are no weights, a shard is missing, or a file is damaged or cut short.

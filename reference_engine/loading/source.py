@@ -19,10 +19,10 @@ class WeightSource(Protocol):
         """One tensor: as stored and on the CPU if it is read, in `dtype` on `device` if it is generated.
 
         Raises:
-            CheckpointError: there is none of that name.
+            CheckpointError: no tensor has that name.
         """
         ...
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """A copy of the matrix as it is stored; None if it is not quantised."""
+        """A copy of the matrix as stored; None if it is not quantised."""
         ...

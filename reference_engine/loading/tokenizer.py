@@ -14,7 +14,7 @@ from reference_engine.loading.chat_template import ChatTemplate
 from reference_engine.loading.files import check_model_path, read_json
 from reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
-_INLINE_CHARACTERS = 2_000  # fewer cost less to tokenise (about 0.2 ms) than to hand to a thread
+_INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread
 _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -51,16 +51,16 @@ class Tokenizer:
 
     @property
     def is_byte_level(self) -> bool:
-        """Whether the text of tokens is that of their bytes, as in GPT-2; other decoders look at neighbours, too."""
+        """Whether a token's text is that of its bytes, as in GPT-2; other decoders also look at neighbouring tokens."""
         return isinstance(self.backend.decoder, decoders.ByteLevel)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; holds the calling thread, not the interpreter lock, while it works."""
-        # encode_batch drops the interpreter lock in Rust, encode does not: other threads go on meanwhile.
+        """Token ids of `text`; blocks the calling thread, but not the interpreter lock."""
+        # encode_batch releases the interpreter lock in Rust, encode does not: other threads can run meanwhile.
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     async def encode_off_loop(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
-        """Token ids of each text; long or many texts go to a worker thread, so that the event loop goes on."""
+        """Token ids of each text; long or many texts go to a worker thread, so that the event loop can run."""
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             return [self.backend.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
         return await asyncio.to_thread(
@@ -72,11 +72,11 @@ class Tokenizer:
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_texts(self, *, skip_special_tokens: bool = True) -> Mapping[int, str]:
-        """What `decode` gives for single tokens, each of which is decoded once."""
+        """The result of `decode` for single tokens, each decoded once."""
         return self._texts[skip_special_tokens]
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
-        """The prompt text of a chat.
+        """Renders the prompt text of a chat.
 
         Raises:
             RequestError: the checkpoint has no chat template, or its template refuses the messages.
@@ -87,7 +87,7 @@ class Tokenizer:
 
 
 class _TokenTexts(dict[int, str]):
-    """Filled as it is read: a subscript of a dict is the cheapest look-up there is."""
+    """Filled on access: a subscript of a dict is the cheapest look-up there is."""
 
     def __init__(self, backend: FastTokenizer, *, skip_special_tokens: bool) -> None:
         super().__init__()
@@ -100,10 +100,10 @@ class _TokenTexts(dict[int, str]):
 
 
 def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenizer:
-    """The tokenizer alone, as `open_checkpoint` gives it.
+    """Opens only the tokenizer of a checkpoint, as `open_checkpoint` does.
 
     Raises:
-        CheckpointError: the path is no model (see `check_model_path`), or the tokenizer's files are damaged.
+        CheckpointError: the path is not a model (see `check_model_path`), or the tokenizer's files are damaged.
     """
     check_model_path(path)
     if path.is_dir():
@@ -145,7 +145,7 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
 
 
 def number_tokenizer(vocab_size: int) -> Tokenizer:
-    """A stand-in without a vocabulary of its own: token 17 is the text ``17``, and blanks separate tokens."""
+    """A placeholder without a vocabulary: token 17 is the text ``17``, and blanks separate tokens."""
     vocabulary = {str(token_id): token_id for token_id in range(vocab_size)}
     backend = FastTokenizer(models.WordLevel(vocabulary, unk_token="0"))  # noqa: S106 (a token of text)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

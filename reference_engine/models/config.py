@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from reference_engine.errors import CheckpointError
 
-_DEFAULT_LENGTH = 2048  # tokens, of a config without max_position_embeddings
+_DEFAULT_LENGTH = 2048  # tokens, for a config without max_position_embeddings
 
 
 def _float_tuple(values: Sequence[Any]) -> tuple[float, ...]:
@@ -44,8 +44,8 @@ class RopeScaling:
     and of another beyond, and scales up queries and keys (arXiv 2402.13753).
 
     Transformers lets `dynamic` and `longrope` depend on the longest position of the batch at each step, and keeps keys
-    that earlier steps have rotated otherwise. Here the maximum length of the engine decides, once: answers depend
-    neither on other requests nor on what the prefix cache holds. vLLM decides so for `longrope`, too (PR 27431).
+    that earlier steps have rotated differently. Here the maximum length of the engine decides, once: answers depend
+    neither on other requests nor on what the prefix cache holds. vLLM does the same for `longrope` (PR 27431).
     """
 
     kind: str  # a key of _SCALINGS
@@ -116,8 +116,8 @@ class ModelConfig:
     def default_length(self) -> int:
         """Maximum sequence length in tokens unless the user sets one.
 
-        It is the trained length where rotations of short sequences depend on it: there they are what Transformers
-        computes for them.
+        It is the trained length if the rotations of short sequences depend on it: those are then the same as in
+        Transformers.
         """
         scaling = self.rope_scaling
         if scaling is None or scaling.kind not in ("dynamic", "longrope"):
@@ -126,7 +126,7 @@ class ModelConfig:
 
     @property
     def cached_vectors(self) -> "CachedVectors":
-        """Cached vectors per token and layer; here a key and a value per head."""
+        """Cached vectors per token and layer; by default a key and a value per head."""
         return CachedVectors(self.num_key_value_heads, self.head_dim, self.head_dim)
 
     def shared_layer(self, index: int) -> int | None:
@@ -168,7 +168,7 @@ def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]
 
 
 def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Arguments of `ModelConfig` that all families name alike in config.json."""
+    """Arguments of `ModelConfig` that have the same names in config.json in all families."""
     check_options(raw, where, hidden_act=("silu",))
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     heads = int(raw["num_attention_heads"])
@@ -208,10 +208,10 @@ def layer_windows(
         raw: config.json; its `layer_types` take precedence.
         where: its path.
         window: tokens that sliding layers attend to; None if the model has none.
-        sliding: whether each layer slides if `layer_types` is missing; None for all, if there is a window.
+        sliding: whether each layer has the window if `layer_types` is missing; None for all, if there is a window.
 
     Raises:
-        CheckpointError: a layer type is unknown, or a layer slides without a window.
+        CheckpointError: a layer type is unknown, or a layer slides but the model has no window.
     """
     if sliding is None:
         sliding = [window is not None] * int(raw["num_hidden_layers"])
@@ -238,32 +238,36 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
     if kind == "default":
         return None
     if kind not in _SCALINGS:
-        known = ", ".join(map(repr, _SCALINGS))
-        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {known}")
+        names = ", ".join(map(repr, _SCALINGS))
+        raise CheckpointError(f"{where}: rope scaling {kind!r} is not supported, these are: {names}")
     longest = raw.get("max_position_embeddings", _DEFAULT_LENGTH)
     # As in Transformers 5, a trained length outside the parameters has precedence.
     length = raw.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
-    given = {**rope, "original_max_position_embeddings": longest if kind == "dynamic" else length}
+    rope_values = {**rope, "original_max_position_embeddings": longest if kind == "dynamic" else length}
     if kind == "longrope":
-        given["factor"] = rope.get("factor") or longest / length
+        rope_values["factor"] = rope.get("factor") or longest / length
         if length < 2 and not rope.get("attention_factor"):
             raise CheckpointError(
                 f"{where}: original_max_position_embeddings {length} of rope scaling 'longrope' must be at least 2 "
                 "without an attention_factor; fetch the checkpoint again"
             )
     if kind in ("yarn", "longrope"):
-        given["attention_factor"] = rope.get("attention_factor") or _attention_factor(kind, given)
+        rope_values["attention_factor"] = rope.get("attention_factor") or _attention_factor(kind, rope_values)
     required = ("short_factor", "long_factor") if kind == "longrope" else ("factor",)
     for name in required:
-        _ = given[name]  # a KeyError names what is missing
-    known = {name: convert(given[name]) for name, convert in _SCALINGS[kind].items() if given.get(name) is not None}
-    scaling = RopeScaling(kind=kind, **known)
+        _ = rope_values[name]  # a KeyError names the missing parameter
+    settings = {
+        name: convert(rope_values[name])
+        for name, convert in _SCALINGS[kind].items()
+        if rope_values.get(name) is not None
+    }
+    scaling = RopeScaling(kind=kind, **settings)
     _check_scaling(scaling, _head_dim(raw), where)
     return scaling
 
 
 def _check_scaling(scaling: RopeScaling, head_dim: int, where: str) -> None:
-    """Raises CheckpointError for parameters of `dynamic` and `longrope` from which no frequencies follow."""
+    """Raises CheckpointError for parameters of `dynamic` and `longrope` that do not determine frequencies."""
     if scaling.kind == "dynamic" and (not 1 <= scaling.factor < math.inf or head_dim <= 2):
         raise CheckpointError(
             f"{where}: rope scaling 'dynamic' takes a finite factor of at least 1 and a head_dim above 2, not "

@@ -1,6 +1,6 @@
 """Reads config.json into the config of its family.
 
-Imports no torch, as `shapes` and `costs` do not: a machine that only plans needs none.
+Imports no torch, like `shapes` and `costs`: a machine that only plans does not need it.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class MoeConfig(ModelConfig):
         moe_intermediate_size: intermediate size of an expert.
         norm_topk_prob: whether the chosen experts' probabilities are normalised to sum to 1.
         dense_layers: indices of layers without experts.
-        routed_scaling_factor: factor on the experts' sum.
+        routed_scaling_factor: factor on the sum of the experts.
         n_group: groups of consecutive experts.
         topk_group: groups to choose from: those with the best expert.
     """
@@ -299,8 +299,8 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """
     read = READERS.get(str(raw.get("model_type")))
     if read is None:
-        known = ", ".join(map(repr, READERS))
-        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {known}")
+        names = ", ".join(map(repr, READERS))
+        raise CheckpointError(f"{where}: model_type {raw.get('model_type')!r} is not supported, these are: {names}")
     check_options(raw, where, partial_rotary_factor=(None, 1.0))
     try:
         return read(raw, where)

@@ -21,7 +21,7 @@ _FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored le
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """What a device can do at most: bytes per second out of its memory, and operations per second in some dtype."""
+    """Peak rates of a device: bytes per second from its memory, and operations per second in some dtype."""
 
     bytes_per_s: float
     flops_per_s: float
@@ -29,13 +29,13 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """New tokens of one sequence, or of several that are alike.
+    """New tokens of one sequence, or of several equal ones.
 
     Attributes:
-        length: new tokens of each.
-        past: its tokens that are cached already.
+        length: new tokens of each sequence.
+        past: already cached tokens of each sequence.
         count: sequences.
-        is_sampled: whether the last token's successor is wanted, which takes the output matrix.
+        is_sampled: whether logits for the last token are needed, which takes the output matrix.
     """
 
     length: int = 1
@@ -54,7 +54,7 @@ class StepCosts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layers:
-    """Layers with one window in tokens: how many they are, and KV bytes of a token in all of them."""
+    """Layers with one window in tokens: their number, and the KV bytes of a token in all of them."""
 
     window: int | None
     count: int
@@ -62,7 +62,7 @@ class _Layers:
 
 
 def floor_s(step: StepCosts, machine: Machine) -> float:
-    """Seconds below which no engine computes the step on this machine."""
+    """Lower bound, in seconds, of the step's duration on this machine."""
     return max(step.bytes / machine.bytes_per_s, step.flops / machine.flops_per_s)
 
 
@@ -75,7 +75,7 @@ class ModelCosts:
         weight_bytes_each: bytes of one weight; 2 for bfloat16.
         kv_bytes_each: bytes of one cached element; those of quantised caches follow from `kv_cache_dtype`.
         end_bytes_each: bytes of one weight of embedding and output matrix; None for `weight_bytes_each`.
-        quantised: bytes of weights that are kept quantised, by name (`weight_bytes.quantised_bytes`).
+        quantised: bytes of quantised weights, by name (`weight_bytes.quantised_bytes`).
         kv_cache_dtype: see `EngineConfig`.
     """
 
@@ -88,7 +88,7 @@ class ModelCosts:
 
     @property
     def parameters(self) -> int:
-        """All weights."""
+        """Number of weights."""
         return sum(math.prod(shape) for shape in weight_shapes(self.config).values())
 
     @property
@@ -98,13 +98,13 @@ class ModelCosts:
 
     @functools.cached_property
     def kv_bytes_per_token(self) -> float:
-        """What one token adds to the KV cache in all layers."""
+        """Bytes that one token adds to the KV cache in all layers."""
         return sum(layers.kv_bytes for layers in self._layers)
 
     def memory_bytes(self, sequences: int, tokens: int) -> float:
-        """Weights, and the KV cache of `sequences` of `tokens` each, of which a layer with a window keeps only that."""
-        kept = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
-        return self.weight_bytes + sequences * kept
+        """Weights, and the KV cache of `sequences` of `tokens` each; a layer with a window caches only the window."""
+        kv_bytes = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
+        return self.weight_bytes + sequences * kv_bytes
 
     def flops_per_token(self, past: int = 0) -> float:
         """Operations of one decoded token that sees `past` earlier ones."""
@@ -122,8 +122,8 @@ class ModelCosts:
         head = self.config.vocab_size * self.config.hidden_size
         active = self._active_share
         flops = 2.0 * (tokens * (dense + experts * active) + rows * head)
-        # The router is taken to choose evenly: every token misses an expert with probability 1 - active. The embedding
-        # is looked up, not read as a whole; where it is the output matrix, too, it is read as that.
+        # Assumes that the router chooses evenly: a token misses an expert with probability 1 - active. The embedding is
+        # looked up, not read as a whole; if it is also the output matrix, it is read as that.
         _, dense_bytes, expert_bytes = self._bytes
         moved = dense_bytes + expert_bytes * (1.0 - (1.0 - active) ** tokens) + bool(rows) * self._head_bytes
         for chunk in chunks:
@@ -132,7 +132,7 @@ class ModelCosts:
         return StepCosts(moved, flops)
 
     def run_floor_s(self, requests: int, prompt: int, output: int, machine: Machine, *, seats: int = 256) -> float:
-        """Seconds for requests that are all there at once and run `seats` at a time: each prompt, then its decodes."""
+        """Seconds for requests that all arrive at once and run `seats` at a time: each prompt, then its decodes."""
         total = 0.0
         for first in range(0, requests, seats):
             count = min(seats, requests - first)
@@ -142,7 +142,7 @@ class ModelCosts:
 
     @functools.cached_property
     def _layers(self) -> Sequence["_Layers"]:
-        """The layers by their window."""
+        """The layers, grouped by window."""
         config = self.config
         windows = config.windows or (None,) * config.num_hidden_layers
         sizes = [(window, self._kv_bytes(layer)) for layer, window in enumerate(windows)]
@@ -153,7 +153,7 @@ class ModelCosts:
 
     @functools.cached_property
     def _sizes(self) -> tuple[float, float, float]:
-        """Weights of embedding and output matrix, those that every token is multiplied by, and those of experts."""
+        """Numbers of weights: embedding and output matrix, those that every token is multiplied by, and experts."""
         return _split({name: math.prod(shape) for name, shape in weight_shapes(self.config).items()})
 
     @functools.cached_property
@@ -163,7 +163,7 @@ class ModelCosts:
 
     @property
     def _head_bytes(self) -> float:
-        """Of the output matrix, which may be the embedding."""
+        """Bytes of the output matrix, which may be the embedding."""
         embedding, head = ENDS
         name = embedding if self.config.tie_word_embeddings else head
         return self._bytes_of(name, (self.config.vocab_size, self.config.hidden_size))
@@ -171,12 +171,12 @@ class ModelCosts:
     def _bytes_of(self, name: str, shape: Shape) -> float:
         if name in self.quantised:
             return self.quantised[name]
-        each = self.weight_bytes_each
+        itemsize = self.weight_bytes_each
         if name in ENDS and self.end_bytes_each is not None:
-            each = self.end_bytes_each
+            itemsize = self.end_bytes_each
         elif name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name):
-            each = _FLOAT32_BYTES
-        return math.prod(shape) * each
+            itemsize = _FLOAT32_BYTES
+        return math.prod(shape) * itemsize
 
     @property
     def _active_share(self) -> float:
@@ -185,19 +185,19 @@ class ModelCosts:
         return config.num_experts_per_tok / config.num_experts if isinstance(config, MoeConfig) else 0.0
 
     def _kv_bytes(self, layer: int) -> float:
-        """Of one token in one layer; none where the layer uses an earlier one's."""
+        """Bytes of one token in one layer; 0 if the layer uses an earlier layer's."""
         heads, key_dim, value_dim, value_in_key = self.config.cached_vectors
         if self.config.shared_layer(layer) is not None:
             return 0.0
         return heads * sum(self._vector_bytes(dim) for dim in ((key_dim,) if value_in_key else (key_dim, value_dim)))
 
     def _vector_bytes(self, dim: int) -> float:
-        """Of a cached key or value in one head."""
-        kept = row_bytes(self.kv_cache_dtype, dim)
-        return dim * self.kv_bytes_each if kept is None else kept
+        """Bytes of a cached key or value in one head."""
+        kv_row_bytes = row_bytes(self.kv_cache_dtype, dim)
+        return dim * self.kv_bytes_each if kv_row_bytes is None else kv_row_bytes
 
     def _kv_traffic(self, chunk: Chunk) -> float:
-        """Reads of what is cached and in sight of the chunk's first token, and writes of its own tokens."""
+        """Reads of the cached tokens that the chunk's first token sees, and writes of the chunk's own tokens."""
         return sum(
             layers.kv_bytes
             * (min(chunk.past, chunk.past if layers.window is None else layers.window - 1) + chunk.length)
@@ -212,13 +212,13 @@ class ModelCosts:
 
 
 def _split(sizes: Mapping[str, float]) -> tuple[float, float, float]:
-    """Sums over embedding and output matrix, over what every token is multiplied by, and over experts."""
+    """Sums over embedding and output matrix, over the weights that every token is multiplied by, and over experts."""
     ends = sum(sizes.get(name, 0) for name in ENDS)
     experts = sum(size for name, size in sizes.items() if ".experts." in name)
     return ends, sum(sizes.values()) - ends - experts, experts
 
 
 def _pairs(chunk: Chunk, window: int | None) -> int:
-    """How many tokens the chunk's tokens see together, each itself and those before it, at most `window`."""
+    """Sum over the chunk's tokens of the tokens that each sees: itself and those before it, at most `window`."""
     growing = chunk.length if window is None else min(chunk.length, max(0, window - chunk.past))
     return growing * chunk.past + growing * (growing + 1) // 2 + (chunk.length - growing) * (window or 0)

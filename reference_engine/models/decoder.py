@@ -1,7 +1,7 @@
-"""What the decoder families are made of: embedding, layers, norm and head over a flat, unpadded batch of tokens.
+"""Common parts of the decoder families: embedding, layers, norm and head over a flat, unpadded batch of tokens.
 
-A decoder knows shapes and weights only; which tokens belong together is the attention step's business, which tokens
-come next the engine's. RMSNorm: arXiv 1910.07467.
+A decoder knows only shapes and weights: the attention step knows which tokens belong together, the engine which tokens
+come next. RMSNorm: arXiv 1910.07467.
 """
 
 import copy
@@ -21,7 +21,7 @@ from reference_engine.models.weights import Weights
 Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Cos and signed sin of the tokens' positions (`RotaryTable.at`), for each of the model's tables."""
 Hidden = tuple[torch.Tensor, torch.Tensor | None]
-"""Residual stream behind the last layer [num_tokens, hidden_size], and that layer's result, not added to it yet."""
+"""Residual stream after the last layer [num_tokens, hidden_size], and that layer's result, not yet added to it."""
 
 
 class Model(Protocol):
@@ -54,14 +54,14 @@ class Model(Protocol):
         ...
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
-        """The layers of `forward`, without norm and head; arguments as there."""
+        """The layers of `forward`, without norm and head; same arguments."""
         ...
 
     def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
         """Norm and head of `forward`.
 
         Args:
-            hidden: from `hidden`. Where all rows are wanted it is changed, and cannot be used again.
+            hidden: from `hidden`. If all rows are wanted it is modified, and cannot be used again.
             wanted_rows: see `forward`.
 
         Returns:
@@ -70,16 +70,16 @@ class Model(Protocol):
         ...
 
     def first_layers(self, count: int) -> "Model":
-        """A model of the first layers of this one, with its norm and head; it shares all weights."""
+        """A model of the first layers of this one, with its norm and head; shares all weights."""
         ...
 
     def tapped(self, taps: "Taps") -> "Model":
-        """This model, keeping hidden states of each step in `taps`; it shares all weights."""
+        """This model, storing hidden states of each step in `taps`; shares all weights."""
         ...
 
     @property
     def taps(self) -> "Taps | None":
-        """Where hidden states are kept; None where they are not."""
+        """Where hidden states are stored; None if they are not."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class Taps:
     """Hidden states between the layers of a model, as a draft head reads them (EAGLE-3, arXiv 2503.01840).
 
     Args:
-        layers: places in the residual stream: i is in front of layer i, the number of layers behind the last one.
+        layers: positions in the residual stream: i is before layer i, the number of layers is after the last one.
 
     Attributes:
         layers: the same.
@@ -240,7 +240,7 @@ class Decoder:
     def _tapping(
         self, taps: Taps, residual: torch.Tensor, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor | None:
-        """All layers, as in `hidden`; layers change the residual in place, so what is kept is a copy."""
+        """Runs all layers, as in `hidden`; layers change the residual in place, so the stored states are copies."""
         added: torch.Tensor | None = None
         states: dict[int, torch.Tensor] = {}
         for index, layer in enumerate((*self._layers, None)):

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (arXiv:2405.04434): multi-head latent attention, and shared beside routed experts.
+"""DeepSeek-V2 (arXiv:2405.04434): multi-head latent attention, and shared experts besides routed ones.
 
 The cache holds one short vector per token for all heads: a latent, from which each head's key and value could be
 projected, followed by the rotated part of the key. These projections are absorbed (section 2.1.2): the one to keys is
@@ -59,7 +59,7 @@ class LatentAttention:
 
 
 def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -> Linear:
-    """From rows to the queries of this rank's heads, through a latent if the model has one."""
+    """Projection of rows to the queries of this rank's heads, through a latent if the model has one."""
     name = "q_proj" if config.q_lora_rank is None else "q_b_proj"
     heads = weights.outputs(f"{prefix}{name}.weight").unflatten(0, (config.num_attention_heads, -1))
     up = make_linear(_turned_last(heads, config).flatten(0, 1))

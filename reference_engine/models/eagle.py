@@ -2,11 +2,11 @@
 
 One Llama layer predicts token i+2 from token i+1 and from the hidden states that the model had at token i, taken at
 several depths and reduced to one vector by `fc`. Its queries, keys and values see embedding and vector side by side.
-Where the model has not been yet, the layer's own output takes the place of that vector.
+At positions that the model has not computed yet, the layer's own output takes the place of that vector.
 
 A directory holds config.json and model.safetensors: `fc.weight`, `layers.0.*` with a `hidden_norm` besides Llama's two
 norms, `norm.weight`, `lm_head.weight`, and `embed_tokens.weight` unless it is the model's. `lm_head` may have rows for
-some tokens only: row i stands for token i + `d2t[i]`, and `t2d` says of each token whether it has one.
+some tokens only: row i stands for token i + `d2t[i]`, and `t2d` states for each token whether it has one.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ class EagleConfig:
     """Shapes and constants of a head.
 
     Attributes:
-        layer: of its layer; the vocabulary is the model's.
-        draft_vocab_size: tokens that it can propose.
+        layer: config of its layer; the vocabulary is the model's.
+        draft_vocab_size: number of tokens that it can propose.
         taps: depths of the model's hidden states, see `decoder.Taps`; None for `default_taps` of the model.
         norm_before_residual: whether the residual stream begins with the normed vector instead of the plain one.
     """
@@ -69,7 +69,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> EagleConfig:
         where: its path, for messages.
 
     Raises:
-        CheckpointError: it is of something else, has an option that is not computed, or a field is damaged.
+        CheckpointError: it describes something else, has an unsupported option, or a field is damaged.
     """
     if raw.get("speculators_model_type") != SPECULATORS_TYPE:
         raise CheckpointError(
@@ -96,7 +96,7 @@ def read_config(raw: Mapping[str, Any], where: str) -> EagleConfig:
 
 
 def head_shapes(config: EagleConfig, num_taps: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor that a head must have by its name; matrices are [out_features, in_features]."""
+    """The shape of each tensor that a head must have, by name; matrices are [out_features, in_features]."""
     layer = config.layer
     hidden, queries = layer.hidden_size, layer.num_attention_heads * layer.head_dim
     keys = layer.num_key_value_heads * layer.head_dim
@@ -126,23 +126,23 @@ def check_shapes(source: WeightSource, config: EagleConfig, num_taps: int, where
     Raises:
         CheckpointError: one is missing or has another shape.
     """
-    wanted = head_shapes(config, num_taps)
+    expected = head_shapes(config, num_taps)
     if "embed_tokens.weight" in source.names():
-        wanted["embed_tokens.weight"] = (config.layer.vocab_size, config.layer.hidden_size)
-    for name, shape in wanted.items():
-        found = tuple(source.get(name).shape)
-        if found != shape:
+        expected["embed_tokens.weight"] = (config.layer.vocab_size, config.layer.hidden_size)
+    for name, shape in expected.items():
+        actual = tuple(source.get(name).shape)
+        if actual != shape:
             raise CheckpointError(
-                f"{where}: {name} is {list(found)}, where config.json and the model imply {list(shape)}; fetch the "
+                f"{where}: {name} is {list(actual)}, where config.json and the model imply {list(shape)}; fetch the "
                 "head again, or give the one that was made for this model"
             )
 
 
 def draft_tokens(source: WeightSource, config: EagleConfig, where: str) -> torch.Tensor | None:
-    """The token of each row of a head's logits, int64 [draft_vocab_size]; None where they are all, in order.
+    """The token of each row of a head's logits, int64 [draft_vocab_size]; None if they are all tokens, in order.
 
     Raises:
-        CheckpointError: the maps name no such tokens, or one twice.
+        CheckpointError: the maps contain an invalid token, or one twice.
     """
     vocab_size = config.layer.vocab_size
     if config.draft_vocab_size == vocab_size:
@@ -162,7 +162,7 @@ def draft_tokens(source: WeightSource, config: EagleConfig, where: str) -> torch
 
 
 class HeadSource:
-    """A head's tensors under the names that Llama's layers ask for; a `WeightSource`.
+    """A head's tensors under the names that Llama's layers use; a `WeightSource`.
 
     Args:
         source: of the head's directory.
@@ -192,10 +192,10 @@ class EagleHead:
         weights: over a `HeadSource`.
         tokens: see `draft_tokens`.
         max_positions: maximum sequence length in tokens.
-        has_embedding: whether the weights have one.
+        has_embedding: whether the weights include an embedding.
 
     Attributes:
-        embedding: [vocab_size, hidden_size]; None until the model's is put there, where the head has none of its own.
+        embedding: [vocab_size, hidden_size]; None until the model's is assigned, if the head has none of its own.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class EagleHead:
         self._tokens = None if tokens is None else tokens.to(weights.device)
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        """One vector [num_tokens, hidden_size] of hidden states [num_tokens, taps * hidden_size]."""
+        """Reduces hidden states [num_tokens, taps * hidden_size] to one vector each, [num_tokens, hidden_size]."""
         return self._fc(states)
 
     def forward(
@@ -246,7 +246,7 @@ class EagleHead:
             wanted_rows: int64 [num_wanted]; None for all.
 
         Returns:
-            Logits [num_wanted, vocab_size], -inf for tokens that it cannot propose, and its outputs [num_wanted,
+            Logits [num_wanted, vocab_size], -inf for tokens that the head cannot propose, and its outputs [num_wanted,
             hidden_size].
         """
         if self.embedding is None:

@@ -40,8 +40,8 @@ class Experts:
         first = 0
         for expert, count in zip(self._experts, counts, strict=True):
             if count:
-                mine = tokens[first : first + count]
-                total.index_add_(0, mine, expert(rows[mine]) * shares[first : first + count])
+                chosen_tokens = tokens[first : first + count]
+                total.index_add_(0, chosen_tokens, expert(rows[chosen_tokens]) * shares[first : first + count])
             first += count
         return total.to(rows.dtype)
 

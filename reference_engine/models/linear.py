@@ -1,9 +1,9 @@
-"""y = x·Wᵀ + b behind one call, with weights packed for the CPU where that pays.
+"""y = x·Wᵀ + b as a callable, with weights packed for the CPU where that is faster.
 
 oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.linear` at the batch sizes of decoding
 (measured on an AMD Turin core pair, lm_head 576 x 49152, one row: bf16 2412 -> 715 µs, fp32 6716 -> 2293 µs); oneDNN
-rounds nothing that stock torch would not. `PlainLinear` is the reference for `PackedLinear`
-in tests, and the fallback where the packed operator does not exist.
+rounds nothing that stock torch does not. `PlainLinear` is the reference for `PackedLinear` in tests, and the fallback
+where the packed operator does not exist.
 
 A quantised matrix brings its own product (:mod:`reference_engine.quantization`).
 """
@@ -37,7 +37,7 @@ class PlainLinear:
 
 
 class FloatLinear:
-    """A 16-bit weight [out_features, in_features] on a GPU; the sums stay in float32, as they are added up."""
+    """A 16-bit weight [out_features, in_features] on a GPU; outputs are the float32 sums, not rounded."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._transposed = weight.t()
@@ -51,7 +51,7 @@ class SmallProductLinear:
     """Few rows with Triton kernels, which read a weight faster than cuBLAS; more rows with another linear.
 
     Args:
-        weight: [out_features, in_features]; the kernels suit it.
+        weight: [out_features, in_features], supported by the kernels.
         bias: [out_features]; None for none.
         inner: multiplies by the same weight.
         dtype: of the result.
@@ -74,7 +74,7 @@ class InvariantLinear:
     """One Triton kernel for any number of rows, so that each row's bits do not depend on the others.
 
     Args:
-        weight: [out_features, in_features]; where `has_triton` holds.
+        weight: [out_features, in_features]; requires `has_triton`.
         bias: [out_features]; None for none.
         dtype: of the result; None for that of the rows.
     """
@@ -135,8 +135,7 @@ def make_linear(
         weight: in the dtype of its inputs.
         bias: [out_features]; None for none.
         keeps_float32: whether outputs stay float32 where the kernel sums in it; stock operators round to the dtype.
-        batch_invariant: whether each row's bits must not depend on the others; of plain weights where `has_triton`
-            holds.
+        batch_invariant: whether each row's bits must not depend on the others; requires plain weights and `has_triton`.
     """
     if not isinstance(weight, torch.Tensor):
         return weight.linear(bias, keeps_float32=keeps_float32)
@@ -150,9 +149,9 @@ def make_linear(
 
 
 def make_head(weight: Matrix, *, batch_invariant: bool = False) -> Linear:
-    """The multiplication that gives logits, in float32 where that costs nothing; see `make_linear`.
+    """The multiplication that gives logits, in float32 if that costs nothing; see `make_linear`.
 
-    Near 20 bfloat16 has steps of 1/8, in which many logits are equal.
+    Near 20, bfloat16 has steps of 1/8, so many logits would be equal.
     """
     if batch_invariant and isinstance(weight, torch.Tensor):
         return InvariantLinear(weight, dtype=torch.float32)

@@ -3,7 +3,7 @@
 ENDS = ("model.embed_tokens.weight", "lm_head.weight")
 """Embedding and output matrix."""
 ROUTER = ".gate.weight"
-"""How the names of routers end, which are kept in float32."""
+"""Ending of the names of routers, which are kept in float32."""
 LLAMA_PARTS = ("gate_proj", "up_proj", "down_proj")
 """An expert's, or a feed-forward network's, gate, up and down matrices."""
 

@@ -19,13 +19,13 @@ from reference_engine.quantization.matrix import Linear
 _log = logging.getLogger(__name__)
 
 _ALIGNMENT = 256
-"""Of tensors in a buffer, in bytes: as torch's allocator aligns them."""
+"""Of tensors in a buffer, in bytes; the same as in torch's allocator."""
 _SLOTS = 2
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
 class Lane(Protocol):
-    """Copies beside the computation, one after the other."""
+    """Copies that run concurrently with the computation, one after the other."""
 
     def host_memory(self, size: int) -> torch.Tensor:
         """Host memory, uint8 [size], that can be copied from while the device computes."""
@@ -36,7 +36,7 @@ class Lane(Protocol):
         ...
 
     def copy(self, slot: int, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Launches a copy between tensors of the same shape; `slot` names it for `await_copy`."""
+        """Launches a copy between tensors of the same shape; `slot` identifies it for `await_copy`."""
         ...
 
     def await_copy(self, slot: int) -> None:
@@ -48,7 +48,7 @@ class CudaLane:
     """A `Lane` on a stream of its own; works inside the capture of a CUDA graph, too.
 
     Args:
-        device: that computes, on its current stream.
+        device: the computing device; its current stream is used.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -73,8 +73,8 @@ class CudaLane:
     def await_copy(self, slot: int) -> None:
         """See `Lane`."""
         torch.cuda.current_stream(self._device).wait_event(self._copied[slot])
-        # Kernels with an early start (kernels/early_start.py) read weights before the kernel in front of them has
-        # ended. That kernel must therefore be one that starts after the copy.
+        # Kernels with an early start (kernels/early_start.py) read weights before the previous kernel has ended. That
+        # kernel must therefore be one that starts after the copy.
         self._fence.add_(1)
 
 
@@ -91,10 +91,10 @@ class WeightOffload:
     """Chooses products whose weights stay in host memory, and copies these in each step.
 
     Args:
-        lane: copies.
-        device: that computes.
-        budget_bytes: of weights to offload at most.
-        total_bytes: of all that will be offered, about: products are chosen evenly over them.
+        lane: makes the copies.
+        device: the computing device.
+        budget_bytes: maximum bytes of weights to offload.
+        total_bytes: of all products that will be offered, about: the offloaded ones are spread evenly over them.
 
     Attributes:
         host_bytes: offloaded so far.
@@ -110,9 +110,9 @@ class WeightOffload:
         self.host_bytes = self.buffer_bytes = 0
 
     def offer(self, linear: Linear) -> Linear:
-        """The product itself, or one that does the same with weights in host memory.
+        """Returns the product itself, or one that does the same with weights in host memory.
 
-        Offer products in the order in which a step computes them. Drop the given one if it is not returned.
+        Offer products in the order in which a step computes them. Drop the given one if another is returned.
         """
         tensors = tensors_of(linear)
         size = sum(_aligned(tensor.nbytes) for tensor in tensors)
@@ -131,7 +131,7 @@ class WeightOffload:
         return streamed
 
     def finish(self) -> None:
-        """Makes the buffers; call it once after the last offer, before the first step."""
+        """Allocates the buffers; call it once after the last offer, before the first step."""
         sizes = [max((unit.host.nbytes for unit in self._units[slot::_SLOTS]), default=0) for slot in range(_SLOTS)]
         self._buffers = [torch.empty(size, dtype=torch.uint8, device=self._device) for size in sizes]
         self.buffer_bytes = sum(sizes)
@@ -150,7 +150,7 @@ class WeightOffload:
         )
 
     def begin(self) -> None:
-        """Begins a step: the first weights are on their way."""
+        """Begins a step: starts copying the first weights."""
         self._next = 0
         if self._units:
             self._lane.follow()
@@ -158,15 +158,15 @@ class WeightOffload:
             self._copy(number)
 
     def arrive(self, number: int) -> None:
-        """The computation launched from now on finds the weights of a product in its buffer."""
+        """Makes the computation launched from now on wait until a product's weights are in its buffer."""
         if number < self._next:
             raise RuntimeError(f"offloaded product {number} runs after product {self._next - 1}, made later")
         while self._next < number:
-            self.leave()  # of an expert that no token chose
+            self.leave()  # the current product belongs to an expert that no token chose
         self._lane.await_copy(number % _SLOTS)
 
     def leave(self) -> None:
-        """The computation launched so far was the last of the step to need the weights of the current product."""
+        """Declares that no later computation of the step uses the current product's weights."""
         following = self._next + _SLOTS
         self._next += 1
         if following < len(self._units):
@@ -174,7 +174,7 @@ class WeightOffload:
             self._copy(following)
 
     def end(self) -> None:
-        """Ends a step, which may have left out its last layers."""
+        """Ends a step, which may have skipped its last layers."""
         if self._next < len(self._units):
             for slot in range(min(_SLOTS, len(self._units))):
                 self._lane.await_copy(slot)
@@ -188,7 +188,7 @@ class StreamedLinear:
     """A product whose weights are copied to the device before it in each step.
 
     Args:
-        offload: copies them.
+        offload: copies the weights.
         number: of the product.
         linear: over tensors in host memory, until `move_to`.
     """
@@ -197,7 +197,7 @@ class StreamedLinear:
         self._offload, self._number, self._linear = offload, number, linear
 
     def move_to(self, buffer: torch.Tensor) -> None:
-        """Compute with tensors at the same places in a buffer, uint8 [bytes]."""
+        """Switches to tensors at the same offsets in a buffer, uint8 [bytes]."""
         tensors = tensors_of(self._linear)
         self._linear = _with_tensors(self._linear, tensors, _views(buffer, tensors))
 
@@ -210,15 +210,15 @@ class StreamedLinear:
 
 
 def tensors_of(part: object) -> list[torch.Tensor]:
-    """Each tensor that an object of this package keeps, however deep it lies, once."""
-    seen: dict[int, object] = {}
+    """All tensors that an object of this package holds, at any depth, each once."""
+    visited: dict[int, object] = {}
     queue = [part]
     while queue:
         part = queue.pop()
-        if id(part) not in seen:
-            seen[id(part)] = part
+        if id(part) not in visited:
+            visited[id(part)] = part
             queue.extend(reversed(_parts(part)))
-    return [part for part in seen.values() if isinstance(part, torch.Tensor)]
+    return [part for part in visited.values() if isinstance(part, torch.Tensor)]
 
 
 def _parts(part: object) -> list[object]:
@@ -232,13 +232,13 @@ def _parts(part: object) -> list[object]:
 
 
 def _with_tensors(linear: Linear, old: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> Linear:
-    """A copy of a product with other tensors in the places of its own."""
+    """A copy of a product in which the given tensors replace its own."""
     replacements = {id(before): after for before, after in zip(old, new, strict=True)}
     return _mapped(linear, lambda tensor: replacements[id(tensor)])
 
 
 def _mapped(part: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401  (any attribute)
-    """A copy of an object of this package in which each tensor is changed, however deep it lies."""
+    """A copy of an object of this package in which each tensor is changed, at any depth."""
     if isinstance(part, torch.Tensor):
         return change(part)
     if isinstance(part, list | tuple):
@@ -256,7 +256,7 @@ def _mapped(part: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  
 
 
 def _views(memory: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors like the given ones, contiguous and one behind the other, in memory, uint8 [bytes]."""
+    """Tensors like the given ones, contiguous and consecutive in memory, uint8 [bytes]."""
     views: list[torch.Tensor] = []
     first = 0
     for tensor in tensors:

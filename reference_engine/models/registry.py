@@ -26,7 +26,7 @@ def _as_stored(config: ModelConfig, source: WeightSource) -> WeightSource:  # no
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """Functions that build the models of a family; `config_readers` has those that read its config.
+    """Functions that build the models of a family; its config is read by `config_readers`.
 
     Attributes:
         build: takes the config with a rank's share of the heads, the weights, and the maximum sequence length in
@@ -73,7 +73,7 @@ def build_model(
         dtype: of weights and activations.
         device: of the model.
         ranks: this rank and its collectives.
-        quantization: whether quantised matrices stay so, or a method to quantise them by.
+        quantization: whether quantised matrices are kept, or a method to quantise matrices with.
         batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
         offload: see `Weights`; finished here.
 

@@ -11,13 +11,13 @@ class RotaryTable:
     """Precomputed cos and signed sin of every position.
 
     With x = [a, b] (halves), rotation is [a·cos - b·sin, b·cos + a·sin] = x·[cos, cos] + [b, a]·[-sin, sin];
-    the table stores the two bracketed rows, which is what `Kernels.apply_rope` takes.
+    the table stores the two bracketed rows, which `Kernels.apply_rope` takes.
 
     Args:
         dim: elements of a rotated vector.
         theta: base of the frequencies.
         scaling: of the frequencies; None for none.
-        max_positions: number of positions, on which the frequencies of some scalings depend.
+        max_positions: number of positions; the frequencies of some scalings depend on it.
         dtype: of the vectors.
         device: of the vectors.
     """
@@ -45,7 +45,7 @@ class RotaryTable:
 
 
 def frequency_divisors(dim: int, theta: float, scaling: RopeScaling) -> torch.Tensor:
-    """What a scaling divides each frequency by, [dim / 2]."""
+    """The number by which a scaling divides each frequency, [dim / 2]."""
     scaled = scaled_frequencies(dim, theta, scaling, scaling.original_max_position_embeddings)
     return _frequencies(dim, theta) / scaled
 
@@ -90,16 +90,16 @@ def scaled_frequencies(dim: int, theta: float, scaling: RopeScaling | None, max_
 
 
 def _kept_llama3(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
-    """Shares [dim / 2]: 1 for wavelengths below L/high, 0 above L/low, in between linear in L/wavelength."""
+    """Kept shares [dim / 2]: 1 for wavelengths below L/high, 0 above L/low, between them linear in L/wavelength."""
     wavelengths = 2 * math.pi / frequencies
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((scaling.original_max_position_embeddings / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
 
 
 def _kept_yarn(frequencies: torch.Tensor, theta: float, scaling: RopeScaling) -> torch.Tensor:
-    """Shares [dim / 2]: 1 for dimensions with more than beta_fast turns in the trained length, 0 below beta_slow.
+    """Kept shares [dim / 2]: 1 for dimensions with more than beta_fast turns in the trained length, 0 below beta_slow.
 
-    In between linear in the index of the dimension (arXiv 2309.00071, section 3.2, and its released code).
+    Between them linear in the index of the dimension (arXiv 2309.00071, section 3.2, and its released code).
     """
     dim = 2 * len(frequencies)
 

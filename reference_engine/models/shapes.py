@@ -38,7 +38,7 @@ def _linear(name: str, outputs: int, inputs: int, *, has_bias: bool = False) -> 
 
 
 def _attention(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
-    """Grouped-query attention; a layer that uses another one's keys and values projects to queries only."""
+    """Grouped-query attention; a layer that uses another layer's keys and values projects to queries only."""
     hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
     has_bias = config.attention_bias or config.model_type == "qwen2"
     has_keys = config.shared_layer(index) is None

@@ -1,4 +1,4 @@
-"""Bytes that the engine holds for the matrices that a config.json implies, quantised or not; no weight is made.
+"""Bytes that the engine needs for the matrices that a config.json implies, quantised or not; creates no weights.
 
 Matrices are quantised on torch's meta device, where tensors have a shape and a dtype but no numbers.
 """
@@ -25,7 +25,7 @@ _MATRIX = 2  # dimensions
 _JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3": "w1"}
 """Matrices that are multiplied together with an earlier one."""
 _ABSORBED = ("q_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
-"""Of DeepSeek-V2: reordered or cut into heads, so they are plain."""
+"""Of DeepSeek-V2: they are reordered or cut into heads, so they stay plain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Loading:
 
     Attributes:
         dtype: of activations and plain weights.
-        device: that computes.
+        device: the computing device.
         quantization: see `EngineConfig`.
         checkpoint_format: see `Checkpoint.format`.
     """
@@ -46,7 +46,7 @@ class Loading:
 
 
 def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
-    """Shapes [out_features, in_features], by name, of what `Weights` makes products of in layers, routers left out."""
+    """Shapes [out_features, in_features], by name, of the layers' matrices that `Weights` multiplies by, no routers."""
     plain = (ROUTER, *_ABSORBED) if isinstance(config, DeepseekV2Config) else (ROUTER,)
     return {
         name: shape
@@ -56,26 +56,26 @@ def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
 
 
 def quantised_matrices(config: ModelConfig, loading: Loading) -> dict[str, QuantisedMatrix]:
-    """The matrices that are kept quantised, by name, on the meta device; equal ones are the same object."""
+    """The matrices that stay quantised, by name, on the meta device; equal ones are the same object."""
     method, layers = METHODS.get(loading.quantization), layer_matrices(config)
     if method is not None:
         make = _by_shape(method.make, loading.dtype)
-        made = {name: make(shape) for name, shape in layers.items()}
+        matrices = {name: make(shape) for name, shape in layers.items()}
     elif loading.quantization == "none" or loading.checkpoint_format is None:
         return {}
     else:
         shapes = layers | {name: shape for name, shape in weight_shapes(config).items() if name in ENDS}
-        made = _stored(shapes, loading.checkpoint_format, loading.dtype)
+        matrices = _stored(shapes, loading.checkpoint_format, loading.dtype)
     is_auto = loading.quantization == "auto"
     return {
         name: matrix
-        for name, matrix in made.items()
+        for name, matrix in matrices.items()
         if matrix is not None and not (is_auto and not matrix.has_kernel(loading.device, loading.dtype))
     }
 
 
 def quantised_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
-    """Bytes of each matrix that is kept quantised; see `ModelCosts`."""
+    """Bytes of each matrix that stays quantised; see `ModelCosts`."""
     return {
         name: matrix.held_bytes(loading.device, loading.dtype)
         for name, matrix in quantised_matrices(config, loading).items()
@@ -84,12 +84,12 @@ def quantised_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
 
 def product_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
     """Bytes of the weights of each product in layers, by the name of its first matrix."""
-    quantised, each = quantised_bytes(config, loading), loading.dtype.itemsize
+    quantised, itemsize = quantised_bytes(config, loading), loading.dtype.itemsize
     sizes: dict[str, int] = {}
     for name, shape in layer_matrices(config).items():
         prefix, part = name.removesuffix(".weight").rsplit(".", 1)
         first = f"{prefix}.{_JOINED.get(part, part)}.weight"
-        sizes[first] = sizes.get(first, 0) + quantised.get(name, math.prod(shape) * each)
+        sizes[first] = sizes.get(first, 0) + quantised.get(name, math.prod(shape) * itemsize)
     return sizes
 
 
@@ -115,7 +115,7 @@ def _by_shape(
     make: Callable[[torch.Tensor], QuantisedMatrix | None], dtype: torch.dtype
 ) -> Callable[[Shape], QuantisedMatrix | None]:
     @functools.cache
-    def made(shape: Shape) -> QuantisedMatrix | None:
+    def placeholder(shape: Shape) -> QuantisedMatrix | None:
         return make(torch.empty(shape, dtype=dtype, device=_META))
 
-    return made
+    return placeholder

@@ -33,8 +33,8 @@ class Weights:
         norm_offset: added to the weights of norms (Gemma stores them minus 1).
         ranks: this rank and its collectives; only this rank's shards are copied.
         quantization: see `EngineConfig.quantization`.
-        batch_invariant: whether a token's bits must not depend on the batch, where `has_triton` holds; matrices that
-            `quantization` may keep become plain for it.
+        batch_invariant: whether a token's bits must not depend on the batch, which requires `has_triton`; matrices that
+            `quantization` may keep then become plain.
         offload: chooses products of layers whose weights stay in host memory; None for none.
 
     Attributes:
@@ -71,7 +71,7 @@ class Weights:
         self.kernels = best_kernels(device, dtype, batch_invariant=batch_invariant)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """One tensor, in another dtype if one is named."""
+        """One tensor; in `dtype` if that is given."""
         return self._copy(self._get(name, dtype), dtype)
 
     def matrix(self, name: str) -> Matrix:
@@ -80,9 +80,9 @@ class Weights:
         return self.tensor(name) if stored is None else self._placed(stored)
 
     def norm(self, prefix: str) -> torch.Tensor:
-        """The weights [dim] of the RMS norm at `prefix`; float32 where they are stored less an offset.
+        """The weights [dim] of the RMS norm at `prefix`; float32 if they are stored minus an offset.
 
-        Near 1 bfloat16 has steps of 1/128: it would round away most of what such a weight says.
+        Near 1, bfloat16 has steps of 1/128: it would round away most of such a weight's information.
         """
         if not self._norm_offset:
             return self.tensor(f"{prefix}.weight")
@@ -110,12 +110,12 @@ class Weights:
     def rows(self, prefix: str, part: str, *, has_bias: bool = False) -> Linear:
         """A matrix with only this rank's inputs: the sum over ranks is its output."""
         name, is_added_here = f"{prefix}{part}.weight", has_bias and self.ranks.rank == 0
-        kept = self._kept(name)
+        matrix = self._kept(name)
         weight: Matrix | None = None
-        if kept is not None:
-            mine = span(kept.shape[1], self.ranks)
-            if mine.start % kept.column_unit == 0 == mine.stop % kept.column_unit:
-                weight = self._placed(kept if self.ranks.size == 1 else kept.columns(mine.start, mine.stop))
+        if matrix is not None:
+            columns = span(matrix.shape[1], self.ranks)
+            if columns.start % matrix.column_unit == 0 == columns.stop % matrix.column_unit:
+                weight = self._placed(matrix if self.ranks.size == 1 else matrix.columns(columns.start, columns.stop))
         if weight is None:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
@@ -132,14 +132,14 @@ class Weights:
             stored = self._stored("lm_head.weight", is_outer=True)
             weight = self._get("lm_head.weight") if stored is None else self._placed(stored)
         if isinstance(weight, torch.Tensor):
-            mine = vocabulary_share(weight, self.ranks)
-            return self._head(mine if embedding is not None else self._copy(mine))
+            own_rows = vocabulary_share(weight, self.ranks)
+            return self._head(own_rows if embedding is not None else self._copy(own_rows))
         if weight.shape[0] % self.ranks.size:
             return self._head(vocabulary_share(weight.dequantised(), self.ranks))
         return self._head(weight if self.ranks.size == 1 else weight.rows(span(weight.shape[0], self.ranks)))
 
     def router(self, name: str) -> Linear:
-        """A matrix in float32, which chooses between experts whose scores may be nearly equal."""
+        """A matrix in float32; it chooses between experts whose scores may be nearly equal."""
         weight = self.tensor(name, torch.float32)
         return InvariantLinear(weight) if self._batch_invariant else PlainLinear(weight, None)
 
@@ -153,17 +153,17 @@ class Weights:
             whole = self._get(f"{prefix}{part}.{kind}")
             return whole[cut(whole.shape[0], i)].to(self.device).to(self.dtype)
 
-        kept = [self._kept(f"{prefix}{part}.weight") for part in parts]
+        matrices = [self._kept(f"{prefix}{part}.weight") for part in parts]
         biases = [plain(part, i, "bias") for i, part in enumerate(parts)] if has_bias else []
         bias = self._counted(torch.cat(biases)) if biases else None
-        if all(matrix is None for matrix in kept):
+        if all(matrix is None for matrix in matrices):
             weight = torch.cat([plain(part, i, "weight") for i, part in enumerate(parts)])
             return self._offered(make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant))
         weights = [
             self._copy(plain(part, i, "weight"))
             if matrix is None
             else self._placed(matrix if self.ranks.size == 1 else matrix.rows(cut(matrix.shape[0], i)))
-            for i, (part, matrix) in enumerate(zip(parts, kept, strict=True))
+            for i, (part, matrix) in enumerate(zip(parts, matrices, strict=True))
         ]
         return self._offered(make_joined(weights, bias, batch_invariant=self._batch_invariant))
 
@@ -171,7 +171,7 @@ class Weights:
         return linear if self.offload is None else self.offload.offer(linear)
 
     def _kept(self, name: str) -> QuantisedMatrix | None:
-        """The matrix as it is stored, if it may stay so, or as `quantization` makes it."""
+        """The matrix as stored, if it may stay so, or as quantised by `quantization`."""
         method = METHODS.get(self._quantization)
         if method is None:
             return self._stored(name)
@@ -183,11 +183,11 @@ class Weights:
         return method.make(self._get(name).to(self.device).to(self.dtype))
 
     def _stored(self, name: str, *, is_outer: bool = False) -> QuantisedMatrix | None:
-        """The matrix, which may be the embedding or the head, as it is stored, if it is quantised and may stay so."""
+        """The stored matrix, possibly the embedding or the head, if it is quantised and may stay so."""
         stored = None if self._quantization == "none" else self._source.get_quantised(name)
         if stored is None or self._quantization != "auto":
             return stored
-        # On a GPU there is no kernel for some rows of blocks, and a head may share them with the embedding.
+        # On a GPU no kernel looks up some rows of blocks, and a head may share its matrix with the embedding.
         is_looked_up = is_outer and isinstance(stored, BlockMatrix) and self.device.type != "cpu"
         is_plain = self._batch_invariant or is_looked_up or not stored.has_kernel(self.device, self.dtype)
         return None if is_plain else stored

@@ -37,7 +37,7 @@ class TensorParallelExecutor:
         self.storage = self._local.storage
         self._is_cuda = device.type == "cuda"
         if self._is_cuda:
-            self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL waits for ever
+            self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL would wait for ever
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`.

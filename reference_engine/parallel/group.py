@@ -18,7 +18,7 @@ from torch.distributed import (
 )
 
 TIMEOUT_S = 120.0
-"""Timeout of a collective, in seconds; ranks do equal work, so none is far behind."""
+"""Timeout of a collective, in seconds; ranks have equal work, so none is far behind."""
 
 
 class Group:

@@ -69,7 +69,7 @@ def encode_batch(batch: Batch) -> bytes:
     """The message of a step.
 
     Raises:
-        EngineBugError: tokens of it are known to a device only.
+        EngineBugError: tokens of the batch are known to a device only.
     """
     if batch.previous is not None:
         raise EngineBugError("a batch for other ranks has tokens that are not known on the host")
@@ -82,7 +82,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(message: bytes) -> Batch:
-    """What `encode_batch` was given; block tables are C arrays."""
+    """Decodes a message of `encode_batch`; block tables are C arrays."""
     sent = _DECODER.decode(message)
     spans = [Span([_table(data) for data in span.tables], span.start, span.length) for span in sent.spans]
     return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows, sent.scored_rows)

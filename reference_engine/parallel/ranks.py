@@ -30,7 +30,7 @@ class Ranks(Protocol):
         ...
 
     def least(self, value: torch.Tensor) -> torch.Tensor:
-        """The smallest of the numbers that the ranks give, on every rank; `value` may become it."""
+        """The minimum over the ranks, on every rank; may overwrite `value`."""
         ...
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -78,21 +78,21 @@ def share(whole: torch.Tensor, dim: int, ranks: Ranks, width: int | None = None)
         width: of a shard; None for equal shards. If there are fewer shards than ranks, neighbouring ranks share one,
             as with few key/value heads.
     """
-    mine = span(whole.shape[dim], ranks, width)
-    return whole.narrow(dim, mine.start, mine.stop - mine.start)
+    own = span(whole.shape[dim], ranks, width)
+    return whole.narrow(dim, own.start, own.stop - own.start)
 
 
 def span(total: int, ranks: Ranks, width: int | None = None) -> slice:
-    """What `share` selects of `total` rows or columns."""
+    """The rows or columns that `share` selects out of `total`."""
     width = total // ranks.size if width is None else width
     first = ranks.rank * total // (ranks.size * width) * width
     return slice(first, first + width)
 
 
 def vocabulary_share(matrix: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-    """A rank's rows of a matrix [vocab_size, hidden_size]; equally many on each, padded with zeros on the last."""
+    """A rank's rows of a matrix [vocab_size, hidden_size]; the same number on each, padded with zeros on the last."""
     width = -(-matrix.shape[0] // ranks.size)
-    mine = matrix[ranks.rank * width : (ranks.rank + 1) * width]
-    if mine.shape[0] == width:
-        return mine
-    return torch.cat((mine, mine.new_zeros(width - mine.shape[0], mine.shape[1])))
+    own_rows = matrix[ranks.rank * width : (ranks.rank + 1) * width]
+    if own_rows.shape[0] == width:
+        return own_rows
+    return torch.cat((own_rows, own_rows.new_zeros(width - own_rows.shape[0], own_rows.shape[1])))

@@ -21,10 +21,10 @@ def config_of_rank(config: ModelConfig, size: int) -> ModelConfig:
     cut = {"attention heads": heads, "feed-forward columns (intermediate_size)": config.intermediate_size}
     if isinstance(config, MoeConfig):
         cut["columns of an expert (moe_intermediate_size)"] = config.moe_intermediate_size
-    for what, count in cut.items():
+    for part, count in cut.items():
         if count % size:
             raise ConfigError(
-                f"--tensor-parallel-size {size} does not divide the model's {count} {what}; choose a divisor"
+                f"--tensor-parallel-size {size} does not divide the model's {count} {part}; choose a divisor"
             )
     if kv_heads % size and size % kv_heads:
         raise ConfigError(

@@ -42,12 +42,12 @@ class Workers:
         # An argument that refers to `self` would keep it alive for ever.
         self.close = weakref.finalize(self, _close, self._processes, self._pipes, self._is_closing, self.folder)
         for rank in range(1, config.tensor_parallel_size):
-            ours, theirs = Pipe()
-            self._pipes.append(ours)
-            with theirs:
-                self._processes.append(_start(theirs.fileno()))
-            with contextlib.suppress(OSError):  # `await_ready` tells
-                ours.send_bytes(encode_assignment(Assignment(config, rank, str(self.folder))))
+            pipe, worker_pipe = Pipe()
+            self._pipes.append(pipe)
+            with worker_pipe:
+                self._processes.append(_start(worker_pipe.fileno()))
+            with contextlib.suppress(OSError):  # reported by `await_ready`
+                pipe.send_bytes(encode_assignment(Assignment(config, rank, str(self.folder))))
 
     def await_ready(self) -> None:
         """Waits until every worker has sent `READY`.
@@ -60,9 +60,9 @@ class Workers:
             if message != READY:
                 raise _lost([self._described(index, message)])
 
-    def watch(self, then: Callable[[], None]) -> None:
-        """Calls `then` from another thread as soon as a worker exits."""
-        threading.Thread(target=_watch, args=(self._pipes, self._is_closing, then), daemon=True).start()
+    def watch(self, on_exit: Callable[[], None]) -> None:
+        """Calls `on_exit` from another thread as soon as a worker exits."""
+        threading.Thread(target=_watch, args=(self._pipes, self._is_closing, on_exit), daemon=True).start()
 
     def send(self, batch: Batch) -> None:
         """Sends a batch to all workers.
@@ -86,11 +86,11 @@ class Workers:
         """The error to raise after a failed step; names the workers that exited.
 
         Args:
-            error: of rank 0.
+            error: raised on rank 0.
         """
         wait(self._pipes, _GRACE_S)
-        gone = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
-        return _lost(gone or [f"rank 0 failed: {type(error).__name__}: {error}"])
+        exited = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
+        return _lost(exited or [f"rank 0 failed: {type(error).__name__}: {error}"])
 
     def _described(self, index: int, message: bytes | None) -> str:
         process = self._processes[index]
@@ -110,7 +110,7 @@ def _start(descriptor: int) -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "reference_engine.parallel.worker", str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
-        stdout=2,  # keeps what libraries print out of this process's stdout
+        stdout=2,  # keeps the output of libraries out of this process's stdout
         env=os.environ | {"PYTHONPATH": paths},
     )
 
@@ -123,14 +123,14 @@ def _read(pipe: Connection) -> bytes | None:
         return None
 
 
-def _lost(what: list[str]) -> EngineUnavailableError:
-    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(what)}; start the engine again")
+def _lost(failures: list[str]) -> EngineUnavailableError:
+    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(failures)}; start the engine again")
 
 
-def _watch(pipes: list[Connection], is_closing: threading.Event, then: Callable[[], None]) -> None:
+def _watch(pipes: list[Connection], is_closing: threading.Event, on_exit: Callable[[], None]) -> None:
     wait(pipes)
     if not is_closing.is_set():
-        then()
+        on_exit()
 
 
 def _close(

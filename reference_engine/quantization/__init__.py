@@ -1,1 +1,1 @@
-"""Weights in fewer bits: how they are made, kept in memory, read from and written to checkpoints, and multiplied."""
+"""Weights in fewer bits: quantising them, storing them in memory and checkpoints, and multiplying by them."""

@@ -1,4 +1,4 @@
-"""What a layer's matrices get as inputs over a text: all that GPTQ, AWQ and SmoothQuant need to know of it."""
+"""Statistics of the inputs of a layer's matrices over a text, for GPTQ, AWQ and SmoothQuant."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ import torch
 
 @dataclasses.dataclass(slots=True)
 class Activations:
-    """Sums and maxima over the inputs x of one matrix, on the device that computes.
+    """Sums and maxima over the inputs x of one matrix, on the computing device.
 
     Attributes:
         products: the sum of x·xᵀ, float32 [in_features, in_features]; None if it is not needed.
@@ -26,13 +26,13 @@ class Activations:
 
     @classmethod
     def none(cls, width: int, device: torch.device, *, has_products: bool = True) -> Self:
-        """Of no inputs yet, in_features of which are `width`."""
+        """Statistics of no inputs yet, each of which will have in_features of `width`."""
         zeros = torch.zeros(width, dtype=torch.float32, device=device)
         return cls(zeros.repeat(width, 1) if has_products else None, zeros, zeros.clone())
 
     @property
     def hessian(self) -> torch.Tensor:
-        """The sum of x·xᵀ where it was collected: of a squared error of the output, but for a factor of 2."""
+        """The sum of x·xᵀ, if it was collected: half the Hessian of the output's squared error."""
         assert self.products is not None
         return self.products
 
@@ -47,7 +47,7 @@ class Activations:
         self.tokens += rows.shape[0]
 
     def scaled(self, scale: torch.Tensor) -> "Activations":
-        """Of the inputs divided by `scale` [in_features]."""
+        """Statistics of the inputs divided by `scale` [in_features]."""
         products = None if self.products is None else self.products / scale / scale[:, None]
         return Activations(products, self.magnitudes / scale, self.largest / scale, self.tokens)
 
@@ -62,8 +62,8 @@ def observed(
     """Collects the activations of a module's matrices while it runs.
 
     Args:
-        layer: of Transformers.
-        groups: names of matrices, and of the first matrix with the same input, which stands for all of them.
+        layer: a layer of Transformers.
+        groups: name of each matrix -> name of the first matrix with the same input, which represents all of them.
         has_products: see `Activations.products`.
 
     Yields:

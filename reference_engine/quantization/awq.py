@@ -1,6 +1,6 @@
-"""AWQ (Lin et al., arXiv 2306.00978): inputs that matter get larger weights, which lose less when they are rounded.
+"""AWQ (Lin et al., arXiv 2306.00978): important inputs get larger weights, which lose less when they are rounded.
 
-Matrices with the same input x are multiplied by s in each column, and what makes x is divided by s: the model stays
+Matrices with the same input x are multiplied by s in each column, and the source of x is divided by s: the model stays
 the same. s = (mean |x|)^alpha, scaled so that √(max · min) is 1; alpha is the one of 0, 1/20, …, 19/20 with the least
 error of the outputs after rounding. Then a group's largest weights are cut off where that lowers the error.
 
@@ -18,7 +18,7 @@ from reference_engine.quantization.rounding import Bits, decoded, from_codes, ne
 _EXPONENTS = 20
 _SHRINKS = 10
 _SMALLEST = 0.5
-"""Share of a group's largest weight that is kept at least."""
+"""Least share of a group's largest weight that clipping keeps."""
 _SLAB_ROWS = 256
 """Rows whose clipping is compared at a time: few compared with a matrix."""
 
@@ -52,8 +52,8 @@ def clipped(weight: torch.Tensor, hessian: torch.Tensor, bits: Bits, group: int)
     """Rounds a weight [rows, columns] with a zero point, each group cut off where that lowers the error of the output.
 
     Args:
-        weight: of any floating-point dtype, which its scales get.
-        hessian: XᵀX, float32 [columns, columns]; inputs of different groups are taken to be uncorrelated.
+        weight: of any floating-point dtype; the scales get the same.
+        hessian: XᵀX, float32 [columns, columns]; inputs of different groups are assumed to be uncorrelated.
         bits: of a code.
         group: columns that share a scale; divides the columns.
     """

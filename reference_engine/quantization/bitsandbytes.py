@@ -1,4 +1,4 @@
-"""4-bit weights as bitsandbytes names and lays them out in checkpoints (`QuantState` in its functional.py).
+"""4-bit weights in the names and layout of bitsandbytes' checkpoints (`QuantState` in its functional.py).
 
 Blocks are cut from the flattened tensor, so they may span rows. A byte holds two codes, the first in its high half.
 Beside `NAME`, uint8 [bytes, 1], lie
@@ -49,7 +49,7 @@ def is_stored(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
 
 
 def matrix_of(tensors: Mapping[str, torch.Tensor], name: str) -> LookUpMatrix | None:
-    """The matrix as it is stored; None where blocks span rows, for which there is `plain_of`.
+    """The stored matrix; None if blocks span rows, which `plain_of` reads.
 
     Raises:
         CheckpointError: a tensor is missing or does not fit the others.
@@ -63,7 +63,7 @@ def matrix_of(tensors: Mapping[str, torch.Tensor], name: str) -> LookUpMatrix | 
 
 
 def plain_of(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-    """The tensor that is stored, dequantised, in its shape and the dtype that it had.
+    """The stored tensor, dequantised to its original shape and dtype.
 
     Raises:
         CheckpointError: a tensor is missing or does not fit the others.
@@ -76,7 +76,7 @@ def plain_of(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
 
 
 def encoded(weight: torch.Tensor, name: str, *, nested: bool = False) -> dict[str, torch.Tensor]:
-    """A tensor of any shape as bitsandbytes stores it in NF4.
+    """A tensor of any shape in bitsandbytes' NF4 format.
 
     Args:
         weight: float32, bfloat16 or float16.
@@ -93,14 +93,14 @@ def encoded(weight: torch.Tensor, name: str, *, nested: bool = False) -> dict[st
 
 
 def tensors_of(matrix: LookUpMatrix, name: str) -> dict[str, torch.Tensor]:
-    """An NF4 matrix, as `nf4.quantised` or `matrix_of` made it, as bitsandbytes stores it."""
+    """The tensors in which bitsandbytes stores an NF4 matrix from `nf4.quantised` or `matrix_of`."""
     return _tensors(name, unpack(matrix.codes).flatten(), matrix.scales, matrix.shape, matrix.dtype)
 
 
 def _tensors(
     name: str, codes: torch.Tensor, scales: BlockScales, shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Codes are uint8 [elements], scales those of all blocks in order."""
+    """Codes are uint8 [elements]; scales are those of all blocks in order."""
     blocksize = nf4.BLOCK
     first, second = in_blocks(codes, 2, nf4.ZERO).unbind(1)
     tensors = {name: (first << 4 | second)[:, None], f"{name}.quant_map": torch.tensor(nf4.VALUES)}
@@ -142,7 +142,7 @@ def _codes(tensors: Mapping[str, torch.Tensor], name: str, state: _State) -> tor
 
 
 def _scales(tensors: Mapping[str, torch.Tensor], name: str, state: _State, columns: int) -> BlockScales:
-    """Scales, `columns` of them a row."""
+    """Scales, `columns` of them in each row."""
     blocks = -(-math.prod(state.shape) // state.blocksize)
     absmax = _tensor(tensors, f"{name}.absmax", blocks).view(-1, columns)
     if state.nested_blocksize is None:
@@ -161,8 +161,8 @@ def _tensor(tensors: Mapping[str, torch.Tensor], name: str, elements: int | None
     return stored
 
 
-def _damaged(name: str, what: str) -> CheckpointError:
-    return CheckpointError(f"tensor {name} has {what}: it is damaged, fetch the checkpoint again")
+def _damaged(name: str, problem: str) -> CheckpointError:
+    return CheckpointError(f"tensor {name} has {problem}: it is damaged, fetch the checkpoint again")
 
 
 def _dtype(state: _State, name: str) -> torch.dtype:

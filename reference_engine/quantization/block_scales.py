@@ -1,4 +1,4 @@
-"""Scales of blocks: neighbours in a row that share one."""
+"""Scales of blocks, which are neighbours in a row."""
 
 import dataclasses
 from collections.abc import Hashable, Sequence
@@ -8,7 +8,7 @@ import torch
 
 
 class BlockScales(Protocol):
-    """Scales [rows, blocks] of a matrix; its parts need those of the parts."""
+    """Scales [rows, blocks] of a matrix; shards of the matrix need the same shards of them."""
 
     @property
     def blocks(self) -> int:
@@ -17,7 +17,7 @@ class BlockScales(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take."""
+        """Bytes of the scales."""
         ...
 
     @property
@@ -30,15 +30,15 @@ class BlockScales(Protocol):
         ...
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """Those of some rows."""
+        """The scales of some rows."""
         ...
 
     def columns(self, first: int, stop: int) -> Self:
-        """Those of the blocks from `first` to before `stop` of each row."""
+        """The scales of the blocks from `first` to before `stop` of each row."""
         ...
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """Those of the rows of these, then of others with the same layout."""
+        """The scales of these rows, followed by those of others with the same layout."""
         ...
 
     def values(self) -> torch.Tensor:
@@ -51,7 +51,7 @@ class PlainScales:
     """`BlockScales` as numbers.
 
     Attributes:
-        numbers: [rows, blocks], of any floating-point dtype: float8_e8m0fnu has powers of two only.
+        numbers: [rows, blocks], of any floating-point dtype; float8_e8m0fnu has powers of two only.
     """
 
     numbers: torch.Tensor
@@ -119,7 +119,7 @@ class NestedScales:
     def of(
         cls, codes: torch.Tensor, table: torch.Tensor, absmax: torch.Tensor, offset: torch.Tensor, group: int
     ) -> Self:
-        """Scales of a whole matrix with one offset, float32 []; see the attributes for the others."""
+        """Scales of a whole matrix with one offset, float32 []; see the attributes for the other arguments."""
         rows, blocks = codes.shape
         places = torch.arange(0, rows * blocks, blocks, dtype=torch.int32, device=codes.device)
         return cls(codes, places, table, absmax, offset.expand_as(absmax).contiguous(), group)

@@ -48,7 +48,7 @@ class BlockMatrix:
         return self.blocks.nbytes
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`; the kernels for a GPU take whole bytes or halves, and scales in float32."""
+        """See `QuantisedMatrix`; kernels for a GPU need codes of 8 or 4 bits, and scales in float32."""
         if not self._has_coded_products(device):
             return self.nbytes
         layout = self.format
@@ -102,13 +102,13 @@ class BlockMatrix:
         return dataclasses.replace(self, blocks=torch.cat([self.blocks, *(other.blocks for other in others)]))
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; compiled where that is there, else in stock torch: the same bits."""
+        """See `QuantisedMatrix`; compiled if a compiler was available, else in stock torch, with the same bits."""
         if quantised.has_kernel(self.blocks.device, self.dtype):
             return quantised.dequantise(self.blocks, self.format, self.shape, self.dtype)
         return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`; few rows in bfloat16 are rounded to 8 bits, all where there is no faster product."""
+        """See `QuantisedMatrix`; few rows in bfloat16 are rounded to 8 bits; all rows if there is no faster product."""
         device, dtype = self.blocks.device, self.dtype
         if self._has_coded_products(device):
             return CodedLinear(self._coded(), bias, torch.float32 if keeps_float32 else dtype)
@@ -124,7 +124,7 @@ class BlockMatrix:
         return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
 
     def _coded(self) -> CodedWeight:
-        """The same numbers: codes of 5 and 6 bits take bytes, scales that are numbers themselves are multiplied."""
+        """The same numbers: codes of 5 and 6 bits are stored in bytes, and nested scales are multiplied out."""
         parts = self.format.parts(self.blocks.reshape(-1, self.format.bytes))
         if self.format.bits == 8:
             codes = parts.numbers.view(torch.int8)

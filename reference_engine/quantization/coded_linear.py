@@ -1,4 +1,4 @@
-"""Products with weights of 4- or 8-bit codes on a GPU, whatever method chose the codes."""
+"""Products with weights of 4- or 8-bit codes on a GPU, for all methods that choose codes."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ from torch.nn.functional import linear
 from reference_engine.kernels.native import has_triton
 
 _DIVISION_ERROR = 1e-3
-"""By which quotients may miss whole numbers."""
+"""Largest deviation of quotients from whole numbers."""
 
 
 def has_coded_products(device: torch.device, outputs: int, group: int) -> bool:
-    """Whether the kernels run there and suit a weight of so many outputs with a scale for every `group` inputs."""
+    """Whether the kernels run on a device and suit a weight of `outputs` rows with a scale for every `group` inputs."""
     if not has_triton(device):
         return False
     from reference_engine.kernels.coded_products import suits_coded_products  # noqa: PLC0415 (needs Triton)
@@ -27,9 +27,9 @@ class CodedWeight:
     Attributes:
         codes: one in each byte, [out_features, in_features]; 8 bits: int8, 4 bits: uint8 0 to 15.
         scales: [out_features, groups], in any floating-point dtype.
-        offsets: float32 [out_features, groups]; None where zero is code 0 (8 bits) or 8 (4 bits), and with a table.
+        offsets: float32 [out_features, groups]; None if zero is code 0 (8 bits) or 8 (4 bits), and with a table.
         bits: 4 or 8.
-        table: float32 [16], the number of each code; None where codes are the numbers.
+        table: float32 [16], the number of each code; None if codes are the numbers.
     """
 
     codes: torch.Tensor
@@ -40,7 +40,7 @@ class CodedWeight:
 
 
 def coded_nbytes(shape: tuple[int, int], bits: int, group: int, *, has_offsets: bool) -> int:
-    """Bytes that `CodedLinear` keeps for a weight of a shape; see `has_coded_products` for when there is one."""
+    """Bytes that `CodedLinear` keeps for a weight of a shape; see `has_coded_products` for when it is used."""
     from reference_engine.kernels.code_words import nbytes_of  # noqa: PLC0415 (needs Triton)
 
     return nbytes_of(shape, bits, group, has_zeros=has_offsets)
@@ -52,16 +52,16 @@ def coded_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> i
 
 
 class CodedLinear:
-    """Triton kernels, which read the codes; for many rows the weight becomes plain each time.
+    """Triton kernels that read the codes; for many rows the weight is dequantised each time.
 
     Args:
-        weight: `has_coded_products` said yes to it.
+        weight: `has_coded_products` holds for it.
         bias: [out_features]; None for none.
         dtype: of the result.
         order: int64 [in_features]: column j of the codes is input order[j]; None for the same order.
 
     Attributes:
-        weight: as the kernels read it.
+        weight: in the kernels' layout.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CodedLinear:
 
 
 def _with_zeros(weight: CodedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Codes, scales and zeros: scale · (number − zero); a group with the scale 0 is one times its offset."""
+    """Codes, scales and zeros: scale · (number − zero); a group with the scale 0 becomes 1 times its offset."""
     if weight.offsets is None:
         return weight.codes, weight.scales, None
     scales = weight.scales.float()

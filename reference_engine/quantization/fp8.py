@@ -1,7 +1,7 @@
 """FP8 weights (Micikevicius et al., arXiv 2209.05433): scale = max |w| / largest; code = w / scale, the nearest number.
 
-E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. Where the device
-multiplies E4M3 numbers, activations become E4M3 too, with a scale for each token; elsewhere weights are dequantised.
+E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. If the device can
+multiply E4M3 numbers, activations become E4M3 too, with a scale for each token; otherwise weights are dequantised.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
 
 _TILE = 16
-"""Rows and columns of a weight that FP8 products take are multiples of this."""
+"""FP8 products need multiples of this many rows and columns of a weight."""
 _FIRST_CAPABILITY = (8, 9)
-"""Of CUDA devices that multiply FP8 numbers: Ada and Hopper."""
+"""First CUDA devices that multiply FP8 numbers: Ada and Hopper."""
 
 
 def quantised(weight: torch.Tensor, code_dtype: torch.dtype, *, per_tensor: bool = False) -> "Fp8Matrix":
@@ -39,12 +39,12 @@ def _coded(numbers: torch.Tensor, largest: torch.Tensor, code_dtype: torch.dtype
     """Codes of float32 numbers [rows, columns] whose absolute values reach `largest` [rows, 1], and their scales."""
     limit = torch.finfo(code_dtype).max
     scales = (largest / limit).clamp_min_(torch.finfo(torch.float32).tiny)
-    # A quotient may round up past the limit, which for E5M2 is infinity.
+    # A quotient may round up past the limit, which E5M2 turns into infinity.
     return (numbers / scales).clamp_(-limit, limit).to(code_dtype), scales
 
 
 def has_fp8_products(device: torch.device) -> bool:
-    """Whether `torch._scaled_mm` multiplies E4M3 numbers there in hardware."""
+    """Whether `torch._scaled_mm` multiplies E4M3 numbers on the device in hardware."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FIRST_CAPABILITY
 
 
@@ -75,11 +75,11 @@ class Fp8Matrix(RowScaledMatrix):
 class Fp8Linear:
     """E4M3 weights by E4M3 activations.
 
-    Few rows are multiplied by a Triton kernel. For more, a bfloat16 result comes from a product with scales for rows
-    and outputs; where it is float32, scales are applied to the sums, since such products round to bfloat16.
+    A Triton kernel multiplies few rows. For more, a bfloat16 result comes from a product with scales for rows and
+    outputs; a float32 result applies the scales to the sums, since such products round to bfloat16.
 
     Args:
-        weight: `has_kernel` said yes to it.
+        weight: `has_kernel` holds for it.
         bias: [out_features]; None for none.
         dtype: of the result.
     """
@@ -87,7 +87,7 @@ class Fp8Linear:
     def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
         device = weight.codes.device
         self._codes, self._scales = weight.codes.contiguous(), weight.scales.t().contiguous()
-        self._one = torch.ones((), device=device)
+        self._unit_scale = torch.ones((), device=device)
         self._bias, self._dtype = bias, dtype
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
@@ -108,7 +108,7 @@ class Fp8Linear:
         if self._scales_inside:
             sums = product(codes, weight, scales, self._scales, out_dtype=self._dtype, use_fast_accum=True)
         else:
-            sums = product(codes, weight, self._one, self._one, out_dtype=torch.float32)
+            sums = product(codes, weight, self._unit_scale, self._unit_scale, out_dtype=torch.float32)
             sums = sums.mul_(scales).mul_(self._scales)
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)
 

@@ -1,7 +1,7 @@
-"""GPTQ (Frantar et al., arXiv 2210.17323): each column's rounding error is made up for by the columns after it.
+"""GPTQ (Frantar et al., arXiv 2210.17323): later columns compensate each column's rounding error.
 
 The error of a matrix's output over inputs X is tr(ΔW H ΔWᵀ) with H = XᵀX. Columns are rounded one after another; with U
-the upper Cholesky factor of H⁻¹, error (w_j - q_j) / U_jj times the rest of U's row j is taken off the columns after j.
+the upper Cholesky factor of H⁻¹, error (w_j - q_j) / U_jj times the rest of U's row j is subtracted from later columns.
 """
 
 import torch
@@ -10,9 +10,9 @@ from reference_engine.quantization.integer_matrix import IntegerMatrix
 from reference_engine.quantization.rounding import Bits, decoded, from_codes, nearest, scales_of
 
 _DAMPING = 0.01
-"""Of the mean of H's diagonal: keeps it invertible."""
+"""Share of the mean of H's diagonal that is added to it, which keeps H invertible."""
 _BLOCK = 128
-"""Columns whose errors reach the columns behind the block at once."""
+"""Columns whose errors are applied to the columns after the block at once."""
 
 
 def gptq(
@@ -24,10 +24,10 @@ def gptq(
     symmetric: bool = True,
     ordered: bool = False,
 ) -> IntegerMatrix:
-    """Quantises a weight [rows, columns] for inputs like those that `hessian` is from.
+    """Quantises a weight [rows, columns] for inputs like those of `hessian`.
 
     Args:
-        weight: of any floating-point dtype, which its scales get.
+        weight: of any floating-point dtype; the scales get the same.
         hessian: XᵀX, float32 [columns, columns], of inputs X [tokens, columns].
         bits: of a code.
         group: columns that share a scale; divides the columns.
@@ -40,7 +40,7 @@ def gptq(
     work, hessian = weight.float().clone(), hessian.float().clone()
     columns = work.shape[1]
     diagonal = hessian.diagonal()
-    dead = diagonal == 0  # such an input was never there
+    dead = diagonal == 0  # inputs that were always 0
     diagonal[dead] = 1
     work[:, dead] = 0
     order = diagonal.argsort(descending=True, stable=True) if ordered else None
@@ -55,21 +55,21 @@ def gptq(
         errors = work.new_empty(work.shape[0], stop - start)
         for column in range(start, stop):
             if column % group == 0:
-                # Columns of the group beyond this block lack this block's errors: their scale is a little off.
+                # Columns of the group beyond this block lack this block's corrections, so their scale is slightly off.
                 scales, zeros = scales_of(
                     work[:, None, column : column + group], bits, weight.dtype, symmetric=symmetric
                 )
                 all_scales.append(scales)
                 all_zeros.append(zeros)
-            here = work[:, column, None, None]
-            code = nearest(here, scales, zeros, bits)
+            weights = work[:, column, None, None]
+            code = nearest(weights, scales, zeros, bits)
             codes[:, column] = code[:, 0, 0]
-            error = (here - decoded(code, scales, zeros, bits))[:, 0, 0] / factor[column, column]
+            error = (weights - decoded(code, scales, zeros, bits))[:, 0, 0] / factor[column, column]
             work[:, column:stop] -= error[:, None] * factor[column, column:stop]
             errors[:, column - start] = error
         work[:, stop:] -= errors @ factor[start:stop, stop:]
-    kept = [zero for zero in all_zeros if zero is not None]
-    return from_codes(codes, torch.cat(all_scales, 1), torch.cat(kept, 1) if kept else None, bits, order)
+    known_zeros = [zero for zero in all_zeros if zero is not None]
+    return from_codes(codes, torch.cat(all_scales, 1), torch.cat(known_zeros, 1) if known_zeros else None, bits, order)
 
 
 def _factor(hessian: torch.Tensor) -> torch.Tensor:

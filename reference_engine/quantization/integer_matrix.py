@@ -22,10 +22,10 @@ from reference_engine.quantization.coded_linear import (
 from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS = 32
-"""Where a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows."""
+"""If a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows than this."""
 UNIT = 32
-"""Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high one, so
-that both halves of a register are neighbours."""
+"""Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high half, so
+that each half of a register holds neighbours."""
 MIDDLE = 8
 """The 4-bit code of zero in a matrix without offsets."""
 
@@ -49,7 +49,7 @@ class IntegerMatrix:
     Attributes:
         codes: 8 bits: int8 [rows, columns]; 4 bits: uint8 [rows, columns / 2], see `pack`.
         scales: [rows, groups], in any floating-point dtype.
-        offsets: float32 [rows, groups]; None where zero is code 0 (8 bits) or `MIDDLE` (4 bits).
+        offsets: float32 [rows, groups]; None if zero is code 0 (8 bits) or `MIDDLE` (4 bits).
         bits: of a code.
         order: int64 [columns]: column j of `codes` is column order[j] of the matrix, for groups that are not neighbours
             (GPTQ's act-order); None for neighbours.
@@ -106,12 +106,12 @@ class IntegerMatrix:
 
     @property
     def layout(self) -> Hashable:
-        """See `QuantisedMatrix`; every matrix has an order of its own."""
+        """See `QuantisedMatrix`; different for any two matrices with an `order`."""
         return self.bits, self.group, self.offsets is None, self.scales.dtype, None if self.order is None else id(self)
 
     @property
     def column_unit(self) -> int:
-        """See `QuantisedMatrix`; one group, and the whole width where groups are scattered."""
+        """See `QuantisedMatrix`; one group, or the whole width if groups are scattered."""
         return self.group if self.order is None else self.shape[1]
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
@@ -163,7 +163,7 @@ class IntegerMatrix:
         )
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; computed in float32 and rounded once, compiled where that is there."""
+        """See `QuantisedMatrix`; computed in float32 and rounded once, compiled if a compiler was available."""
         if integers.has_kernel(self.codes.device, self.dtype, self.group, self.shape[1]):
             plain = integers.dequantise(self.codes, self.scales, self.offsets, self.bits, self.dtype)
             return self._in_order(plain)
@@ -197,5 +197,5 @@ class IntegerMatrix:
 
 
 def _is_plain_faster(dtype: torch.dtype) -> bool:
-    """Whether more than `_FEW_ROWS` rows are multiplied by plain numbers."""
+    """Whether more than `_FEW_ROWS` rows are multiplied by the dequantised weight."""
     return dtype == torch.bfloat16 and has_bfloat16_pairs()

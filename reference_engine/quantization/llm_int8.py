@@ -1,8 +1,8 @@
-"""LLM.int8() (Dettmers et al., arXiv 2208.07339): INT8 products, but for the few inputs whose activations are large.
+"""LLM.int8() (Dettmers et al., arXiv 2208.07339): INT8 products, except for the few inputs with large activations.
 
-An input is an outlier where a token of the batch reaches `THRESHOLD` in it. Outliers are multiplied in the dtype of the
+An input is an outlier if a token of the batch reaches `THRESHOLD` in it. Outliers are multiplied in the dtype of the
 activations by their dequantised columns, the others as in :mod:`reference_engine.quantization.w8a8`. Which inputs are
-outliers, and so a token's last bits, depends on the whole batch.
+outliers depends on the whole batch, and so do a token's last bits.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class LlmInt8Matrix(W8A8Matrix):
 
 
 class LlmInt8Linear:
-    """See the module.
+    """Product with INT8 codes and outliers.
 
     Args:
         weight: codes and scales.

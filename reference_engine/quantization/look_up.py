@@ -20,12 +20,12 @@ from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_b
 
 
 def midpoints(values: torch.Tensor) -> torch.Tensor:
-    """The numbers half-way between ascending values [n]: [n - 1]. `torch.bucketize` by them finds the nearest value."""
+    """The midpoints of ascending values [n]: [n - 1]. `torch.bucketize` with them finds the nearest value."""
     return (values[:-1] + values[1:]) / 2
 
 
 def in_blocks(flat: torch.Tensor, size: int, filler: int = 0) -> torch.Tensor:
-    """Elements [n] as [blocks, size]; the last block is filled up."""
+    """Elements [n] as [blocks, size]; `filler` pads the last block."""
     return pad(flat, (0, -len(flat) % size), value=filler).view(-1, size)
 
 
@@ -52,7 +52,7 @@ class LookUpMatrix:
 
     @classmethod
     def of(cls, codes: torch.Tensor, table: torch.Tensor, scales: BlockScales, dtype: torch.dtype) -> Self:
-        """A matrix of codes 0 to 15, uint8 [rows, columns]; see the attributes for the others."""
+        """A matrix of codes 0 to 15, uint8 [rows, columns]; see the attributes for the other arguments."""
         return cls(pack(codes), table, scales, dtype)
 
     @property
@@ -124,7 +124,7 @@ class LookUpMatrix:
 
     def dequantised(self) -> torch.Tensor:
         """See `QuantisedMatrix`; computed in float32 and rounded once."""
-        # 8 times as fast as an index in brackets on a CPU.
+        # On a CPU 8 times as fast as indexing with brackets.
         numbers = self.table.index_select(0, unpack(self.codes).flatten().int())
         scales = self.scales.values()
         return (numbers.view(*scales.shape, self.block) * scales[..., None]).flatten(1).to(self.dtype)

@@ -1,4 +1,4 @@
-"""What every quantised matrix can do, so that models, shards and checkpoints need not know its method."""
+"""The interface of quantised matrices, so that models, shards and checkpoints need not know the method."""
 
 from collections.abc import Hashable, Sequence
 from typing import Protocol, Self, TypeVar
@@ -10,7 +10,7 @@ _SLAB_ELEMENTS = 1 << 24
 """Weights to dequantise at a time without a kernel: few compared with a model, many compared with a launch."""
 
 _DECODED_BYTES = 8
-"""For each weight that is dequantised: two float32 numbers, before and after it is scaled."""
+"""Bytes for each dequantised weight: two float32 numbers, before and after scaling."""
 
 
 class Linear(Protocol):
@@ -31,7 +31,7 @@ class QuantisedMatrix(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the activations that it is multiplied by, and of its numbers where they become plain."""
+        """Dtype of the activations that it is multiplied by, and of its dequantised numbers."""
         ...
 
     @property
@@ -40,11 +40,11 @@ class QuantisedMatrix(Protocol):
         ...
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
-        """Bytes that its product keeps on a device for activations of a dtype; kernels may arrange codes anew."""
+        """Bytes that its product keeps on a device for activations of a dtype; kernels may rearrange codes."""
         ...
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """Bytes that its product takes at most while it multiplies many rows there, result included."""
+        """Most bytes that its product takes while it multiplies many rows there, result included."""
         ...
 
     @property
@@ -54,11 +54,11 @@ class QuantisedMatrix(Protocol):
 
     @property
     def column_unit(self) -> int:
-        """`columns` cuts at multiples of this."""
+        """Shards by `columns` must begin and end at multiples of this."""
         ...
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether `linear` would multiply by the codes there, rather than dequantise them each time."""
+        """Whether `linear` would multiply by the codes, instead of dequantising them each time."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class QuantisedMatrix(Protocol):
 
         Args:
             bias: [out_features]; None for none.
-            keeps_float32: whether results may stay float32 where sums are, see `make_head`.
+            keeps_float32: whether results may stay float32 if sums are, see `make_head`.
         """
         ...
 
@@ -100,7 +100,7 @@ _Matrix = TypeVar("_Matrix", bound=QuantisedMatrix)
 
 
 class SlabLinear:
-    """Dequantises a slab of rows at a time, and multiplies with stock torch; of any quantised matrix."""
+    """Dequantises a slab of rows at a time and multiplies in stock torch; for any quantised matrix."""
 
     def __init__(self, weight: QuantisedMatrix, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
@@ -133,12 +133,12 @@ def slab_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> in
     width, depth = shape
     slab_rows = min(width, max(1, _SLAB_ELEMENTS // depth))
     result, earlier = rows * width * dtype.itemsize, rows * (width - slab_rows) * dtype.itemsize
-    decoded = _DECODED_BYTES + (0 if dtype.itemsize == 4 else dtype.itemsize)  # rounded, unless it stays float32
+    decoded = _DECODED_BYTES + (0 if dtype.itemsize == 4 else dtype.itemsize)  # and a rounded copy, unless float32
     multiplied = result + slab_rows * depth * dtype.itemsize
     joined = 2 * result if earlier else result
     return max(joined, multiplied, earlier + slab_rows * depth * decoded)
 
 
 def stacked(parts: Sequence[_Matrix]) -> _Matrix:
-    """Matrices of one layout and width below each other."""
+    """Stacks matrices of one layout and width by rows."""
     return parts[0] if len(parts) == 1 else parts[0].stacked(parts[1:])

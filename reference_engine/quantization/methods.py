@@ -1,4 +1,4 @@
-"""Methods that need nothing but the weight, by name; they also quantise plain checkpoints at load."""
+"""Methods that need only the weight, by name; they can also quantise plain checkpoints at load."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ class Method:
     """How a weight [out_features, in_features] is quantised.
 
     Attributes:
-        make: takes the weight in the dtype of the activations; None where its shape does not suit, so it stays plain.
+        make: takes the weight in the dtype of the activations; returns None if its shape does not suit: it stays plain.
         summary: for `--help`.
     """
 
@@ -44,7 +44,7 @@ def _of_groups(quantise: Callable[[torch.Tensor, Literal[4, 8], int], QuantisedM
 
 
 def group_of(columns: int) -> int | None:
-    """Columns that share a scale, where none are prescribed: 128, or less where that does not divide them."""
+    """Default number of columns that share a scale: 128, or a smaller divisor of the columns."""
     return next((group for group in _GROUPS if columns % group == 0), None)
 
 

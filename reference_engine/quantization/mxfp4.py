@@ -1,8 +1,8 @@
 """MXFP4 weights (OCP Microscaling Formats 1.0; Rouhani et al., arXiv 2310.10537): 4.25 bits each.
 
-A block of 32 neighbours shares a power of two, scale = 2^(floor(log2(max |w|)) - 2), kept as its exponent (E8M0);
-code = w / scale, the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4, 6 (E2M1), ties to even. Above 6 it saturates, which takes a
-quarter of the largest weight at most.
+A block of 32 neighbours shares a power of two, scale = 2^(floor(log2(max |w|)) - 2), stored as its exponent (E8M0);
+code = w / scale, the nearest of ±0, 0.5, 1, 1.5, 2, 3, 4, 6 (E2M1), ties to even. Above 6 it saturates, with an error
+of at most a quarter of the largest weight.
 """
 
 import torch
@@ -15,13 +15,13 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """By the lower three bits of a code; the fourth is the sign."""
 
 _LARGEST_EXPONENT = 2
-"""Of an E2M1 number: 4 = 2^2."""
+"""Largest exponent of an E2M1 number: 4 = 2^2."""
 _BIAS = 127
-"""Of E8M0 exponents."""
+"""Bias of E8M0 exponents."""
 
 
 def quantised(weight: torch.Tensor) -> LookUpMatrix | None:
-    """Quantises a weight [rows, columns] of any floating-point dtype; None where `BLOCK` does not divide columns."""
+    """Quantises a weight [rows, columns] of any floating-point dtype; None if `BLOCK` does not divide the columns."""
     if weight.shape[1] % BLOCK:
         return None
     blocks = weight.float().unflatten(1, (-1, BLOCK))
@@ -36,7 +36,7 @@ def quantised(weight: torch.Tensor) -> LookUpMatrix | None:
 def _nearest(numbers: torch.Tensor) -> torch.Tensor:
     """Codes, uint8."""
     bounds = midpoints(torch.tensor(MAGNITUDES, device=numbers.device))
-    # A number on a bound gets the lower code; an even code above the bound gets it if the bound is a bit lower.
+    # A number on a bound gets the lower code; to give it to an even code above, that bound is lowered by one bit.
     bounds[1::2] = torch.nextafter(bounds[1::2], torch.zeros((), device=bounds.device))
     codes = torch.bucketize(numbers.abs(), bounds, out_int32=True)
     return (codes + 8 * numbers.signbit()).to(torch.uint8)

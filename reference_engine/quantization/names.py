@@ -5,11 +5,11 @@ from typing import Literal
 IntegerName = Literal["int8", "int8-zp", "int4", "int4-zp"]
 """Round to nearest; see `rounding`."""
 MethodName = Literal[IntegerName, "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"]
-"""Those that need nothing but the weight; see `methods`."""
+"""Methods that need only the weight; see `methods`."""
 RoundingName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double"]
-"""Those of them whose matrices a checkpoint can keep."""
+"""The methods whose matrices a checkpoint can store."""
 WrittenName = Literal[RoundingName, "gptq", "awq", "w8a8"]
-"""With those that look at activations; see `tools.quantisation_methods`."""
+"""Plus the methods that use activations; see `tools.quantisation_methods`."""
 GgufName = Literal[
     "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4"
 ]

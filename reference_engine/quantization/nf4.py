@@ -1,4 +1,4 @@
-"""NF4 weights (QLoRA: Dettmers et al., arXiv 2305.14314), in the numbers of bitsandbytes.
+"""NF4 weights (QLoRA: Dettmers et al., arXiv 2305.14314), with the numbers of bitsandbytes.
 
 A block of 64 neighbours has the scale max |w|; code = w / scale, the nearest of 16 quantiles of a normal distribution:
 4.5 bits each. Double quantisation (section 3) makes them 4.127: the mean is subtracted from the scales, 256 neighbours
@@ -25,11 +25,11 @@ ZERO = VALUES.index(0.0)
 """The code of zero."""
 
 _LEAST = 1e-38
-"""Of what blocks are divided by; a block of zeros gets the code of zero."""
+"""Least divisor of a block; a block of zeros gets the code of zero."""
 
 
 def quantised(weight: torch.Tensor, *, nested: bool = False) -> LookUpMatrix | None:
-    """Quantises a weight [rows, columns]; None where `BLOCK` does not divide its columns, and blocks would span rows.
+    """Quantises a weight [rows, columns]; None if `BLOCK` does not divide its columns, since blocks would span rows.
 
     Args:
         weight: of any floating-point dtype.
@@ -57,16 +57,16 @@ def nested_scales(absmax: torch.Tensor) -> NestedScales:
     """Quantises scales, float32 [rows, blocks]."""
     offset, table = absmax.mean(), dynamic_map().to(absmax.device)
     codes, nested = coded(in_blocks((absmax - offset).flatten(), NESTED_BLOCK), table)
-    kept = codes.flatten()[: absmax.numel()].view_as(absmax)
-    return NestedScales.of(kept, table, nested, offset, NESTED_BLOCK)
+    own_codes = codes.flatten()[: absmax.numel()].view_as(absmax)
+    return NestedScales.of(own_codes, table, nested, offset, NESTED_BLOCK)
 
 
 @functools.cache
 def dynamic_map() -> torch.Tensor:
     """The signed dynamic 8-bit numbers (Dettmers, arXiv 1511.04561, section 2.1), float32 [256], ascending.
 
-    Behind the sign, leading zeros count powers of ten, a one ends them, and the i bits that are left choose one of 2^i
-    equal parts of 0.1 to 1, whose middle it is. Zero and one are added.
+    After the sign, leading zeros count powers of ten, a one ends them, and the remaining i bits choose one of 2^i equal
+    parts of 0.1 to 1; the number is its middle. Zero and one are added.
     """
     magnitudes = list[torch.Tensor]()
     for bits in range(7):

@@ -23,7 +23,7 @@ def absmax(weight: torch.Tensor, bits: Bits, group: int) -> IntegerMatrix:
     """Quantises a weight [rows, columns] symmetrically.
 
     Args:
-        weight: of any floating-point dtype, which its scales get.
+        weight: of any floating-point dtype; the scales get the same.
         bits: of a code.
         group: columns that share a scale; divides the columns.
     """
@@ -31,7 +31,7 @@ def absmax(weight: torch.Tensor, bits: Bits, group: int) -> IntegerMatrix:
 
 
 def zero_point(weight: torch.Tensor, bits: Bits, group: int) -> IntegerMatrix:
-    """Quantises a weight [rows, columns] with a zero of its own in each group; see `absmax` for the arguments."""
+    """Quantises a weight [rows, columns] with a zero point for each group; see `absmax` for the arguments."""
     return _rounded(weight, bits, group, symmetric=False)
 
 
@@ -44,7 +44,7 @@ def _rounded(weight: torch.Tensor, bits: Bits, group: int, *, symmetric: bool) -
 def scales_of(
     groups: torch.Tensor, bits: Bits, dtype: torch.dtype, *, symmetric: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The scales of groups in a dtype, and the code of zero in each, float32; None for the middle."""
+    """The scales of groups in a dtype, and the code of zero in each, float32; None for the middle code."""
     if symmetric:
         return _positive(groups.abs().amax(-1) / _LIMITS[bits], dtype), None
     lowest, highest = groups.amin(-1).clamp_max(0), groups.amax(-1).clamp_min(0)
@@ -53,7 +53,7 @@ def scales_of(
 
 
 def _positive(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Scales in a dtype; above zero for a group of zeros, too."""
+    """Scales in a dtype, above zero even for a group of zeros."""
     return scales.clamp_min(torch.finfo(dtype).tiny).to(dtype)
 
 
@@ -65,7 +65,7 @@ def nearest(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | No
 
 
 def decoded(codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: Bits) -> torch.Tensor:
-    """What `nearest` gave, as weights."""
+    """The weights that codes from `nearest` stand for."""
     zero = 2 ** (bits - 1) if zeros is None else zeros[..., None]
     return (codes - zero) * scales.float()[..., None]
 

@@ -1,7 +1,7 @@
 """Weights with a code for each element and a scale for each row: w[o, i] = scale[o] · code[o, i].
 
-Each row has a scale of its own even where one scale serves a whole tensor: that is 4 bytes a row, and matrices stack
-and split exactly.
+Each row stores its own scale even if one scale serves a whole tensor: that costs 4 bytes a row, and matrices can be
+stacked and split exactly.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ class RowScaledMatrix:
     """A `QuantisedMatrix` with row scales.
 
     Attributes:
-        codes: [rows, columns], of any dtype of 8 bits.
+        codes: [rows, columns], of any 8-bit dtype.
         scales: float32 [rows, 1].
         dtype: see `QuantisedMatrix`.
     """

@@ -1,7 +1,7 @@
-"""SmoothQuant (Xiao et al., arXiv 2211.10438): large activations become smaller, and the weights they meet larger.
+"""SmoothQuant (Xiao et al., arXiv 2211.10438): scales large activations down, and the weights they multiply up.
 
 X · Wᵀ = (X / s) · (W · s)ᵀ with s[j] = max |X[:, j]|^alpha / max |W[:, j]|^(1 - alpha). Dividing by s costs
-nothing where the norm before can do it.
+nothing if the preceding norm can do it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def smoothing_scales(activations: torch.Tensor, weights: Sequence[torch.Tensor],
 
     Args:
         activations: the largest absolute value of each input, [in_features].
-        weights: all matrices that the inputs meet, each [out_features, in_features].
+        weights: all matrices that multiply these inputs, each [out_features, in_features].
         alpha: how much of the difficulty moves to the weights, 0 to 1.
 
     Returns:
@@ -28,6 +28,6 @@ def smoothing_scales(activations: torch.Tensor, weights: Sequence[torch.Tensor],
     if any(weight.shape[1:] != activations.shape for weight in weights):
         raise ValueError(f"not all matrices have the {len(activations)} inputs that the activations have")
     largest = torch.stack([weight.abs().amax(0).float() for weight in weights]).amax(0)
-    given = activations.float()
-    scales = given.pow(alpha) / largest.pow(1 - alpha)
-    return torch.where((given > 0) & (largest > 0), scales, 1.0)
+    magnitudes = activations.float()
+    scales = magnitudes.pow(alpha) / largest.pow(1 - alpha)
+    return torch.where((magnitudes > 0) & (largest > 0), scales, 1.0)

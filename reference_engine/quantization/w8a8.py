@@ -1,6 +1,6 @@
 """INT8 weights by INT8 activations.
 
-Weights have a scale for each output, activations one for each token, found when they are multiplied: scale =
+Weights have a scale for each output, activations one for each token, computed when they are multiplied: scale =
 max |x| / 127; code = round(x / scale). y[t, o] = scale[t] · scale[o] · Σ code[t, i] · code[o, i], and the sum is exact.
 """
 
@@ -15,9 +15,9 @@ from reference_engine.quantization.rounding import nearest, scales_of
 from reference_engine.quantization.row_scales import RowScaledMatrix
 
 _EXACT_COLUMNS = 1024
-"""Sums of so many products of INT8 codes stay below 2^24, and whole in float32, in any order."""
+"""Sums of so many products of INT8 codes stay below 2^24, so float32 represents them exactly in any order."""
 _MIN_INT_MM_ROWS = 32
-"""cuBLAS takes no fewer than 17."""
+"""cuBLAS needs at least 17."""
 _SUM_BYTES = 4
 _int_mm = torch.ops.aten._int_mm  # noqa: SLF001 (no public name)
 
@@ -42,7 +42,7 @@ def integer_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _has_int_mm(device: torch.device, shape: tuple[int, int]) -> bool:
-    """Whether cuBLAS multiplies by a weight: it takes multiples of 8, and 16 columns at least."""
+    """Whether cuBLAS can multiply by a weight: it needs multiples of 8, and at least 16 columns."""
     return device.type == "cuda" and shape[0] % 8 == 0 == shape[1] % 8 and shape[1] >= 16
 
 
@@ -62,7 +62,7 @@ class W8A8Matrix(RowScaledMatrix):
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`."""
         width, depth = self.shape
-        numbers = 2 if dtype is torch.float32 else 3  # of float32 at a time, while activations are coded
+        numbers = 2 if dtype is torch.float32 else 3  # float32 copies alive while activations are coded
         sums = rows * (depth + 2 * _SUM_BYTES * width)  # beside the codes, before and after they become float32
         if not _has_int_mm(device, self.shape):
             sums += _SUM_BYTES * max(min(depth, _EXACT_COLUMNS) * (rows + width), rows * width)
@@ -74,7 +74,7 @@ class W8A8Matrix(RowScaledMatrix):
 
 
 class W8A8Linear:
-    """See the module.
+    """Product of INT8 weights and INT8 activations.
 
     Args:
         weight: codes and scales.

@@ -1,4 +1,4 @@
-"""From logits to tokens: a `Sampler`, and what needs no `Sampler`: draws where the logits are."""
+"""From logits to tokens: `Sampler`, and draws on the logits' device for requests that do not need it."""
 
 from reference_engine.sampling.device_sampler import choose, choose_on_device
 from reference_engine.sampling.places import LaterPlace, Place

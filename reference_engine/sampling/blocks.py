@@ -1,6 +1,6 @@
 """Rows of scores, cut into blocks, so that most of a vocabulary is read once and never copied or sorted.
 
-The heavy passes run on the scores' own device, over all rows at once; what they leave is small and goes on as NumPy.
+The expensive passes run on the scores' own device, over all rows at once; NumPy processes their small results.
 """
 
 from typing import Self
@@ -16,7 +16,7 @@ class BlockedScores:
     """Scores of several rows.
 
     Args:
-        scores: float32 [num_rows, vocab_size], contiguous; stays as it is.
+        scores: float32 [num_rows, vocab_size], contiguous; not changed.
 
     Attributes:
         vocab_size: tokens in a row.
@@ -35,11 +35,11 @@ class BlockedScores:
 
     @property
     def num_rows(self) -> int:
-        """Sequences."""
+        """Number of rows."""
         return len(self._rows)
 
     def of(self, rows: NDArray[np.int64]) -> Self:
-        """The same scores, but only these rows, which ascend; nothing is copied."""
+        """The same scores, restricted to these rows, which ascend; nothing is copied."""
         if len(rows) == self.num_rows:
             return self
         part = object.__new__(type(self))
@@ -48,7 +48,7 @@ class BlockedScores:
         return part
 
     def take(self, rows: NDArray[np.int64], blocks: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Scores of single blocks: [num_taken, BLOCK]; places behind the vocabulary hold minus infinity."""
+        """Scores of single blocks: [num_taken, BLOCK]; positions after the vocabulary hold minus infinity."""
         device, rows = self._blocks.device, self._rows[rows]
         if device.type == "cpu":
             return self._blocks.numpy()[rows, blocks]  # 25 µs for 2,048 blocks; torch's own takes ten times as long
@@ -59,7 +59,7 @@ class BlockedScores:
         return self._blocks[int(self._rows[row])].reshape(-1)[: self.vocab_size].cpu().numpy()
 
     def weights(self, temperatures: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What each block has of the softmax, not divided by the sum: the most likely token has 1.
+        """Each block's share of the softmax, not divided by the sum: the most likely token has 1.
 
         Args:
             temperatures: [num_rows], above 0.

@@ -1,9 +1,9 @@
-"""The tokens that `Sampler` draws, drawn where the logits are, without waiting for that device.
+"""Draws the same tokens as `Sampler` on the device of the logits, without waiting for that device.
 
-The arithmetic is that of `drawing.py` and `truncation.py`, in the same order and the same dtypes, but for the float32
-weights of `nucleus.py`. What depends on the requests alone (uniform numbers among it) is computed on the host and goes
-to the device in one copy. How rows are truncated is known on the host too, so that no index has to come back from the
-device.
+The arithmetic is that of `drawing.py` and `truncation.py`, in the same order and the same dtypes, except for the
+float32 weights of `nucleus.py`. Everything that depends on the requests alone (such as uniform numbers) is computed on
+the host and copied to the device at once. The host also knows how rows are truncated, so no index has to come back from
+the device.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class _Kind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows to draw, and their parameters, on the device.
+    """Rows to draw from, and their parameters, on the device.
 
     Attributes:
         table: float64 [6, num_rows]: row numbers, uniform numbers, temperatures, top-k (0 for all), top-p, min-p.
@@ -79,7 +79,7 @@ class _Rows:
             [sampling.min_p for sampling in params],
         ]
         host = torch.from_numpy(table)
-        # Torch's allocator hands pinned memory out again only after the copy out of it has ended.
+        # Torch's allocator reuses pinned memory only after the copy from it has ended.
         on_device = host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
         return cls(on_device, on_device[0].long())
 
@@ -87,7 +87,7 @@ class _Rows:
         return self.table.shape[1]
 
     def part(self, start: int, end: int) -> Self:
-        """Rows [start, end) of these."""
+        """The rows [start, end) of these."""
         return type(self)(self.table[:, start:end], self.index[start:end])
 
     def parts(self, size: int) -> Iterator[Self]:
@@ -113,11 +113,11 @@ class _Blocks:
     """Scores of all rows, cut into blocks; see `BlockedScores`.
 
     Args:
-        scores: float32 [num_rows, vocab_size], contiguous; stays as it is.
+        scores: float32 [num_rows, vocab_size], contiguous; not changed.
 
     Attributes:
         vocab_size: tokens in a row.
-        scores: [num_rows, num_blocks, BLOCK]; minus infinity behind the vocabulary.
+        scores: [num_rows, num_blocks, BLOCK]; minus infinity after the vocabulary.
         maxima: the largest score of each block: [num_rows, num_blocks].
         top: the largest score of each row: [num_rows, 1].
     """
@@ -135,7 +135,7 @@ class _Blocks:
         return self.top.index_select(0, rows.index)
 
     def weights(self, rows: _Rows) -> torch.Tensor:
-        """What each block has of the softmax: float64 [num_rows, num_blocks]; see `BlockedScores.weights`."""
+        """Each block's share of the softmax: float64 [num_rows, num_blocks]; see `BlockedScores.weights`."""
         shift, rate = self.tops(rows)[:, :, None], rows.temperatures.reciprocal().float()[:, :, None]
         if len(rows) == len(self.scores):  # in order, since the rows of a kind ascend
             shifted = self.scores - shift
@@ -145,7 +145,7 @@ class _Blocks:
 
 
 def choose(logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:
-    """`choose_on_device`, or the same on a CPU, where NumPy is faster than torch; arguments and result as there."""
+    """`choose_on_device`, or on a CPU the same with NumPy, which is faster than torch; same arguments and result."""
     if all(place.sampling.is_greedy for place in places):
         return argmax(logits)
     if logits.device.type == "cpu":
@@ -154,16 +154,16 @@ def choose(logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:
 
 
 def choose_on_device(logits: torch.Tensor, requests: Sequence[Place]) -> torch.Tensor:
-    """The tokens that `Sampler.sample` gives where no request has `SamplingParams.needs_host`.
+    """Chooses the same tokens as `Sampler.sample`, if no request has `SamplingParams.needs_host`.
 
-    Where a uniform number lies within rounding of the border between two tokens, it may be either of them.
+    If a uniform number is within rounding of the border between two tokens, it may choose either.
 
     Args:
-        logits: [num_rows, vocab_size] in any float dtype; stay as they are.
+        logits: [num_rows, vocab_size] in any float dtype; not changed.
         requests: one per row.
 
     Returns:
-        int64 [num_rows], on the device of the logits. Nothing has waited for it.
+        int64 [num_rows], on the device of the logits; does not wait for the device.
     """
     scores = logits.float().contiguous()
     kinds = {row: _Kind.of(request.sampling) for row, request in enumerate(requests) if not request.sampling.is_greedy}
@@ -182,7 +182,7 @@ def choose_on_device(logits: torch.Tensor, requests: Sequence[Place]) -> torch.T
 
 
 def _draw(kind: _Kind, blocks: _Blocks, rows: _Rows, top_k: int) -> Iterator[torch.Tensor]:
-    """Tokens of the rows of one kind, in turn: int64 [num_rows] in total."""
+    """Tokens of the rows of one kind, in order, in several pieces: int64 [num_rows] in total."""
     if kind is _Kind.WHOLE:
         yield _draw_whole(blocks, rows)
     elif kind in {_Kind.FEW, _Kind.MANY}:
@@ -204,7 +204,7 @@ def _draw(kind: _Kind, blocks: _Blocks, rows: _Rows, top_k: int) -> Iterator[tor
 
 
 def _draw_whole(blocks: _Blocks, rows: _Rows) -> torch.Tensor:
-    """One token per row of its whole distribution; see `drawing.draw`."""
+    """One token per row, from its whole distribution; see `drawing.draw`."""
     block, rest = _invert(blocks.weights(rows), rows.uniforms)
     scores = blocks.scores[rows.index[:, None], block][:, 0].double()
     place, _ = _invert(((scores - blocks.tops(rows)) / rows.temperatures).exp_(), rest)
@@ -212,19 +212,19 @@ def _draw_whole(blocks: _Blocks, rows: _Rows) -> torch.Tensor:
 
 
 def _invert(weights: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where uniform numbers fall among weights, which need not add up to 1.
+    """Finds the weights at which uniform numbers fall; the weights need not add up to 1.
 
     Args:
         weights: float64 [n, m].
         numbers: float64 [n, 1] in [0, 1).
 
     Returns:
-        The places int64 [n, 1], whose weights are above 0, and how far into its weight each number falls, in [0, 1).
+        The indices int64 [n, 1], whose weights are above 0, and how far into its weight each number falls, in [0, 1).
     """
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:]
     targets = total * numbers
-    # A product that is rounded up to the whole sum must not fall behind the last weight above 0.
+    # A product that is rounded up to the whole sum must not fall after the last weight above 0.
     last = (cumulative < total).sum(dim=-1, keepdim=True)
     place = torch.minimum((cumulative <= targets).sum(dim=-1, keepdim=True), last)
     weight = weights.gather(1, place)
@@ -235,7 +235,7 @@ def _invert(weights: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor,
 def _best(blocks: _Blocks, rows: _Rows, count: int) -> Ranking:
     """The `count` best tokens of each row, in order.
 
-    They lie in the `count` blocks with the largest maxima, of equal ones the first: each of these blocks has a token
+    They are in the `count` blocks with the largest maxima (the first of equal ones): each of these blocks has a token
     that comes before all tokens of the other blocks.
     """
     num_blocks = blocks.maxima.shape[1]
@@ -259,7 +259,7 @@ def _sorted(blocks: _Blocks, rows: _Rows) -> Ranking:
 
 
 def _keys(scores: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Scores and the numbers of what has them in one int64: the largest is best, and of equal scores the first.
+    """Combines scores with their numbers in one int64: the largest is best, and of equal scores the first.
 
     Args:
         scores: float32.
@@ -275,13 +275,13 @@ def _ordered(scores: torch.Tensor) -> torch.Tensor:
 
 
 def _draw_ranked(blocks: _Blocks, rows: _Rows, ranking: Ranking, sums: torch.Tensor | None = None) -> torch.Tensor:
-    """One token per row of what min-p, top-k and top-p leave; see `truncation.draw_truncated`.
+    """One token per row, of those that min-p, top-k and top-p keep; see `truncation.draw_truncated`.
 
     Args:
         blocks: the scores.
         rows: which rows of them.
-        ranking: all tokens that may be left.
-        sums: float64 [num_rows, 1], what top-p is a share of; None for what min-p and top-k leave.
+        ranking: all tokens that may be kept.
+        sums: float64 [num_rows, 1], the mass that top-p is a share of; None for what min-p and top-k keep.
 
     Returns:
         int64 [num_rows].
@@ -297,8 +297,8 @@ def _draw_ranked(blocks: _Blocks, rows: _Rows, ranking: Ranking, sums: torch.Ten
     last = (is_kept.sum(dim=-1, keepdim=True) - 1).clamp_(min=0)  # weights fall, so those kept are the first ones
     targets = cumulative.gather(1, last) * rows.uniforms
     place = torch.minimum((cumulative <= targets).sum(dim=-1, keepdim=True), last)
-    # `draw_truncated` ranks nothing in a row that is forbidden throughout or holds what is no number.
+    # `draw_truncated` ranks nothing in a row that holds NaN or in which all tokens are forbidden.
     is_ranked = (top > -math.inf) & ((top < math.inf) | (min_ps > 0))
     fallback = blocks.vocab_size - 1
-    # Unlike `torch.where` with a number, which copies that to the device and waits.
+    # `torch.where` with a number would copy it to the device and wait.
     return tokens.gather(1, place).masked_fill_(~is_ranked, fallback)[:, 0].clamp_(max=fallback)

@@ -33,19 +33,19 @@ def draw(blocked: BlockedScores, params: Sequence[SamplingParams], uniforms: NDA
 def _invert(
     weights: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Where a uniform number falls among weights, which need not add up to 1.
+    """Finds the weights at which uniform numbers fall; the weights need not add up to 1.
 
     Args:
         weights: [n, m].
         uniforms: [n] in [0, 1).
 
     Returns:
-        The places [n], whose weights are above 0, and how far into its weight each number falls, in [0, 1).
+        The indices [n], whose weights are above 0, and how far into its weight each number falls, in [0, 1).
     """
     rows = np.arange(len(weights))
     cumulative = weights.cumsum(axis=-1)
     targets = cumulative[:, -1] * uniforms
-    # A product that is rounded up to the whole sum must not fall behind the last weight above 0.
+    # A product that is rounded up to the whole sum must not fall after the last weight above 0.
     last = (cumulative < cumulative[:, -1:]).sum(axis=-1)
     place = np.minimum((cumulative <= targets[:, None]).sum(axis=-1), last)
     weight = weights[rows, place]

@@ -1,4 +1,4 @@
-"""Which tokens a request's prompt and output contain, and how often the output does, updated token by token."""
+"""The tokens in a request's prompt and output, and their counts in the output, updated token by token."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ class TokenHistory:
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """How often each of them occurs in the output."""
+        """Number of occurrences of each of them in the output."""
         return self._counts[: len(self._places)]
 
     def follow(self, token_ids: Sequence[int], prompt_len: int) -> None:
@@ -37,7 +37,7 @@ class TokenHistory:
 
         Args:
             token_ids: the whole sequence.
-            prompt_len: how many of them are no output.
+            prompt_len: number of leading tokens that are not output.
         """
         for token in token_ids[prompt_len + self._num_output :]:
             place = self._places.setdefault(token, len(self._places))

@@ -1,6 +1,6 @@
 """Changes to single tokens' scores: logit bias, stop tokens before `min_tokens`, and grammars.
 
-Grammars give one bit per token each, and there is one masked fill for all rows.
+Grammars give one bit per token, and one masked fill applies those of all rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def add_bias(scores: torch.Tensor, requests: Sequence[Request]) -> None:
 
 
 def forbid_early_stops(scores: torch.Tensor, requests: Sequence[Request]) -> None:
-    """Makes stop tokens impossible in the rows [num_rows, vocab_size] whose requests must go on, in place."""
+    """Makes stop tokens impossible in the rows [num_rows, vocab_size] whose requests must continue, in place."""
     early = [
         (row, token)
         for row, request in enumerate(requests)

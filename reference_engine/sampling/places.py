@@ -1,4 +1,4 @@
-"""Where tokens are drawn that depend on scores, parameters and the place in the answer alone."""
+"""Positions at which the drawn token depends only on scores, parameters and the position in the answer."""
 
 from typing import Protocol
 
@@ -8,11 +8,11 @@ from reference_engine.engine.request import SamplingParams
 
 
 class Place(Protocol):
-    """A request, for the token behind its last one, or a `LaterPlace`."""
+    """A request, for the token after its last one, or a `LaterPlace`."""
 
     @property
     def sampling(self) -> SamplingParams:
-        """How the token is chosen; what `SamplingParams.needs_host` counts is ignored."""
+        """How the token is chosen; parameters that `SamplingParams.needs_host` counts are ignored."""
         ...
 
     @property
@@ -22,7 +22,7 @@ class Place(Protocol):
 
 
 class LaterPlace(msgspec.Struct, frozen=True, gc=False):
-    """A place behind drafts; see `Place`."""
+    """A place after drafts; see `Place`."""
 
     sampling: SamplingParams
     num_sampled: int

@@ -10,29 +10,29 @@ from reference_engine.engine.request import Request
 from reference_engine.sampling.reports import reported
 
 Position = tuple[Request, int]
-"""A request and the index of a token of its prompt, whose successor is in the prompt, too."""
+"""A request and the index of a token of its prompt whose successor is also in the prompt."""
 
 
 class PromptScores:
-    """What is known so far of the prompts whose log-probabilities are asked for."""
+    """The scores so far of the prompts whose log-probabilities were requested."""
 
     def __init__(self) -> None:
         self._scores: dict[str, list[PromptLogprob]] = {}
 
     def start(self, request: Request) -> None:
-        """Begins with a request, if it asks for them. Its siblings have the same prompt and are not begun with."""
+        """Starts scoring a request's prompt, if requested. Siblings have the same prompt and are not started."""
         if request.sampling.prompt_logprobs is not None:
             self._scores[request.request_id] = []
 
     def free(self, request_id: str) -> None:
-        """Forgets a request."""
+        """Drops a request's scores."""
         self._scores.pop(request_id, None)
 
     def missing(self, request: Request, start: int, end: int) -> range:
-        """The positions of a chunk that must be scored: not those of a request that lost its blocks and comes back.
+        """The positions of a chunk that must be scored; a request that is computed again has some scores already.
 
         Args:
-            request: any.
+            request: any request.
             start: of the chunk; earlier positions have been scored.
             end: of the chunk.
         """
@@ -54,12 +54,12 @@ class PromptScores:
             self._scores[request.request_id].append(score)
 
     def reader(self, positions: Iterable[Position]) -> Callable[[torch.Tensor], None]:
-        """What `read`s the logits of all positions of a step, some rows at a time."""
+        """A function that `read`s the logits of all positions of a step, some rows at a time."""
         rest = iter(positions)
         return lambda logits: self.read(logits, list(itertools.islice(rest, len(logits))))
 
     def take(self, request_id: str) -> tuple[PromptLogprob, ...] | None:
-        """The scores of a prompt that has been computed, once; None where they were not asked for."""
+        """Returns the scores of a computed prompt, once; None if they were not requested."""
         scores = self._scores.pop(request_id, None)
         return None if scores is None else tuple(scores)
 
@@ -70,7 +70,7 @@ def prompt_logprobs(logits: torch.Tensor, tokens: Sequence[int], alternatives: S
     Args:
         logits: [num_rows, vocab_size] in any float dtype.
         tokens: one of each row.
-        alternatives: how many of the likeliest tokens each row wants beside it.
+        alternatives: number of likeliest tokens that each row needs besides it.
     """
     scores = logits.float().contiguous()
     ids = torch.tensor(tokens, device=scores.device)[:, None]

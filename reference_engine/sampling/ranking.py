@@ -1,7 +1,7 @@
 """The best tokens of each row in order, of all those above a floor, without sorting the rest.
 
-Equal scores are ordered by token id: half-precision logits are full of them, and the result must not depend on what an
-unstable sort does with them in one batch and not in another.
+Equal scores, which are frequent in half precision, are ordered by token id: the result must not depend on an unstable
+sort, whose order may differ between batches.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ class Ranked:
     """The best tokens of each row, best first; [num_rows, width] with the width of the longest row.
 
     Attributes:
-        scores: float32, minus infinity behind the end of a row.
-        tokens: ids, without meaning there.
+        scores: float32, minus infinity after the end of a row.
+        tokens: ids, undefined after the end of a row.
         counts: int64 [num_rows], the lengths of the rows.
     """
 
@@ -57,7 +57,7 @@ def top_k_floors(blocked: BlockedScores, ks: NDArray[np.int64]) -> NDArray[np.fl
 
 
 def rank(blocked: BlockedScores, floors: NDArray[np.float32]) -> Ranked:
-    """All tokens whose score reaches their row's floor, in order; never those that are forbidden, with minus infinity.
+    """All tokens whose score reaches their row's floor, in order; never forbidden ones (minus infinity).
 
     Args:
         blocked: the scores.
@@ -66,14 +66,14 @@ def rank(blocked: BlockedScores, floors: NDArray[np.float32]) -> Ranked:
     floors = np.maximum(floors, _LEAST)
     owners, numbers = np.nonzero(blocked.maxima >= floors[:, None])
     scores = blocked.take(owners, numbers)
-    found = np.flatnonzero(scores >= floors[owners][:, None])
-    owner, place = found // BLOCK, found % BLOCK
+    ranked = np.flatnonzero(scores >= floors[owners][:, None])
+    owner, place = ranked // BLOCK, ranked % BLOCK
     tokens = numbers[owner] * BLOCK + place
-    return _sorted(owners[owner], tokens, scores.reshape(-1)[found], blocked.num_rows)
+    return _sorted(owners[owner], tokens, scores.reshape(-1)[ranked], blocked.num_rows)
 
 
 def _sorted(rows: NDArray[np.int64], tokens: NDArray[np.int64], scores: NDArray[np.float32], num_rows: int) -> Ranked:
-    """Ranks what was found; `rows` ascend."""
+    """Sorts the selected tokens of each row; `rows` ascend."""
     counts = np.bincount(rows, minlength=num_rows)
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     # Score and id in one integer: sorting it is one vectorised call, and no two are equal.
@@ -88,5 +88,5 @@ def _sorted(rows: NDArray[np.int64], tokens: NDArray[np.int64], scores: NDArray[
 
 
 def _ordered(bits: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Bits of floats as integers that compare as the floats do, and back: it is its own inverse."""
+    """Converts bits of floats to integers that compare as the floats do, and back: it is its own inverse."""
     return bits ^ ((bits >> _SIGN_BIT) & _OTHER_BITS)

@@ -1,4 +1,4 @@
-"""Log-probabilities for the client, under the model alone: before any mask, penalty or temperature."""
+"""Log-probabilities for the client, from the model alone: before any mask, penalty or temperature."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ def reported(
     """Chosen tokens with their log-probabilities.
 
     Args:
-        logits: float32 [num_rows, vocab_size] as the model made them.
-        tokens: what was chosen in each row: one, or the candidates of a beam.
-        alternatives: how many of the likeliest tokens each row wants beside each.
+        logits: float32 [num_rows, vocab_size], as computed by the model.
+        tokens: chosen in each row: one, or the candidates of a beam.
+        alternatives: number of likeliest tokens that each row needs besides each chosen one.
 
     Returns:
-        As many for each row.
+        For each row, one entry per token.
     """
     norms = logits.logsumexp(dim=-1).cpu().numpy()
     best = best_of_rows(logits, alternatives, norms) if any(alternatives) else [()] * len(tokens)
@@ -41,9 +41,9 @@ def best_of_rows(
     """The best tokens of each row with their log-probabilities, best first.
 
     Args:
-        scores: float32 [num_rows, vocab_size]; minus infinity where a token is forbidden, which is left out.
-        counts: how many of each row.
-        norms: [num_rows], what makes log-probabilities of the scores when it is subtracted.
+        scores: float32 [num_rows, vocab_size]; minus infinity for forbidden tokens, which are left out.
+        counts: number of tokens of each row.
+        norms: [num_rows]; subtracted from the scores, it gives log-probabilities.
     """
     blocked = BlockedScores(scores)
     ks = np.minimum(np.array(counts), blocked.vocab_size)

@@ -1,7 +1,7 @@
 """From logits to tokens, for a whole batch: change the scores, choose, report.
 
-Rows with the same kind of parameters are computed in one call, and what no row needs is not computed. No row's token
-depends on the other rows: the same seed gives the same tokens in any batch.
+Rows with the same kind of parameters are computed in one call, and steps that no row needs are skipped. A row's token
+does not depend on the other rows: the same seed gives the same tokens in any batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ from reference_engine.sampling.watermark import add_watermark
 Chooser = Callable[[torch.Tensor, Sequence[Request]], list[int]]
 """Tokens from scores float32 [num_rows, vocab_size] and one request per row."""
 
-_FEW = 4  # of so many rows
+_FEW = 4  # drawn rows are few if they are less than one in so many
 
 
 def all_plain(requests: Sequence[Request]) -> bool:
@@ -39,10 +39,10 @@ def all_plain(requests: Sequence[Request]) -> bool:
 
 
 def argmax(scores: torch.Tensor) -> torch.Tensor:
-    """The tokens that `Sampler.sample` gives where `all_plain` is true: int64 [num_rows], on the device of the scores.
+    """The tokens that `Sampler.sample` chooses if `all_plain` is true: int64 [num_rows], on the device of the scores.
 
     Args:
-        scores: [num_rows, vocab_size]; of equal ones the first counts.
+        scores: [num_rows, vocab_size]; the first of equal ones is chosen.
     """
     return best_kernels(scores.device, scores.dtype).argmax(scores)
 
@@ -51,7 +51,7 @@ class Sampler:
     """Chooses tokens, and keeps each request's grammar state and token history.
 
     Args:
-        grammars: compiles those of requests; None where no request may have one.
+        grammars: compiles grammars; None if no request may have one.
 
     Attributes:
         prompts: log-probabilities of prompts.
@@ -64,10 +64,10 @@ class Sampler:
         self._histories: dict[str, TokenHistory] = {}
 
     def start(self, request: Request) -> None:
-        """Begins with a request and its siblings: compiles their grammars, where they have one.
+        """Prepares a request and its siblings: compiles their grammars, if they have any.
 
         Raises:
-            EngineBugError: there is a grammar and nothing to compile it with.
+            EngineBugError: a request has a grammar, and no compiler was given.
         """
         for member in (request, *request.siblings):
             if member.sampling.grammar is not None:
@@ -77,7 +77,7 @@ class Sampler:
         self.prompts.start(request)
 
     def free(self, request_ids: Iterable[str]) -> None:
-        """Forgets requests that have ended."""
+        """Drops the state of requests that have ended."""
         for request_id in request_ids:
             self._grammars.pop(request_id, None)
             self._histories.pop(request_id, None)
@@ -91,10 +91,10 @@ class Sampler:
         Args:
             logits: [num_rows, vocab_size] in any float dtype; may be changed in place.
             requests: one per row.
-            choose: picks the tokens, from scores that nothing changes any more; None for `choose_on_host`.
+            choose: chooses the tokens, from scores that are final; None for `choose_on_host`.
 
         Returns:
-            One token per row, with its log-probability and with candidates where the request asked for them.
+            One token per row, with its log-probability and with candidates if the request asked for them.
         """
         if choose is None and all_plain(requests):
             return list(map(SampledToken, argmax(logits).tolist()))
@@ -104,7 +104,7 @@ class Sampler:
         listing = [row for row, request in enumerate(requests) if request.sampling.num_candidates]
         if listing:
             scores[listing] = _log_probs(scores[listing])
-        # Transformers' order and vLLM's: bias, then penalties.
+        # Same order as in Transformers and vLLM: bias, then penalties.
         add_bias(scores, requests)
         penalise(scores, requests, self._histories)
         add_watermark(scores, requests)
@@ -127,7 +127,7 @@ class Sampler:
 
 
 def _log_probs(scores: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities; a model that computes NaN gives the lowest number, so that there are always candidates."""
+    """Log-probabilities; NaN from the model becomes the lowest number, so that there are always candidates."""
     return torch.nan_to_num(scores.log_softmax(dim=-1), nan=torch.finfo(scores.dtype).min, neginf=float("-inf"))
 
 
@@ -141,13 +141,13 @@ def _best_tokens(
 
 
 def choose_on_host(scores: torch.Tensor, requests: Sequence[Place]) -> list[int]:
-    """Token ids, from scores float32 [num_rows, vocab_size] that nothing changes any more."""
+    """Token ids, from final scores, float32 [num_rows, vocab_size]."""
     drawn = [row for row, request in enumerate(requests) if not request.sampling.is_greedy]
     tokens = argmax(scores).tolist() if len(drawn) < len(requests) else [0] * len(requests)
     if not drawn:
         return tokens
     numbers = uniforms([requests[row].sampling.seed for row in drawn], [requests[row].num_sampled for row in drawn])
-    # Where few rows draw, a copy of them is cheaper than a pass over all.
+    # If few rows draw, a copy of them is cheaper than a pass over all.
     is_few = len(drawn) * _FEW < len(requests)
     blocked = BlockedScores(scores[drawn]) if is_few else BlockedScores(scores).of(np.array(drawn))
     params = [requests[row].sampling for row in drawn]

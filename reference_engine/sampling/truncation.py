@@ -1,8 +1,8 @@
-"""Draws from what min-p, top-k and top-p leave of a distribution, for all rows that ask for any of them at once.
+"""Draws from the tokens that min-p, top-k and top-p keep, for all rows that use any of them at once.
 
-In vLLM's order: min-p (arXiv 2407.01082) against the whole distribution; of what is left the k most likely (arXiv
-1805.04833); of that, scaled up to 1, the most likely whose probabilities reach p (the nucleus, arXiv 1904.09751), the
-token that crosses the threshold included.
+In vLLM's order: min-p (arXiv 2407.01082) of the whole distribution; of the rest the k most likely (arXiv 1805.04833);
+of those, normalised to 1, the most likely whose probabilities reach p (the nucleus, arXiv 1904.09751), including the
+token that crosses the threshold.
 """
 
 from collections.abc import Sequence
@@ -40,11 +40,11 @@ def draw_truncated(
     weights[weights < min_ps[:, None]] = 0.0
     cumulative = weights.cumsum(axis=-1)
     sums = np.where(sums > 0, sums, cumulative[:, -1])
-    kept = (cumulative - weights < (top_ps * sums)[:, None]) & (weights > 0)
-    last = np.maximum(kept.sum(axis=-1) - 1, 0)  # weights fall, so those kept are the first ones
+    is_kept = (cumulative - weights < (top_ps * sums)[:, None]) & (weights > 0)
+    last = np.maximum(is_kept.sum(axis=-1) - 1, 0)  # weights fall, so the kept ones come first
     rows = np.arange(len(params))
     index = (cumulative <= (cumulative[rows, last] * uniforms)[:, None]).sum(axis=-1)
-    # Where everything is forbidden nothing is ranked, and any token is as good.
+    # If everything is forbidden nothing is ranked, and any token will do.
     return np.minimum(ranked.tokens[rows, np.minimum(index, last)], blocked.vocab_size - 1)
 
 
@@ -57,7 +57,7 @@ def _floors(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Scores [num_rows] that all tokens which can be drawn reach, so that the others need not be ranked.
 
-    Beside them the weights [num_rows] of all tokens together, where only top-p is asked for; elsewhere 0, since what it
+    Also the weights [num_rows] of all tokens together, for rows with only top-p; elsewhere 0, since the mass that top-p
     is a share of is among the ranked tokens.
     """
     floors = np.maximum(top_k_floors(blocked, ks), _min_p_floors(blocked, min_ps, temperatures))

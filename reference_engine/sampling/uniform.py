@@ -1,7 +1,7 @@
-"""Random numbers that are a pure function of a seed and a place: Philox4x32-10.
+"""Random numbers as a pure function of a seed and a position: Philox4x32-10.
 
-Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC'11. The seed is the key and the place is the
-counter, so a request needs no generator: its numbers are the same alone, in any batch, and after a preemption.
+Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC'11. The seed is the key and the position is
+the counter, so a request needs no generator: its numbers are the same alone, in any batch, and after a preemption.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ def uniforms(seeds: Sequence[int], places: Sequence[int], stream: int = 0) -> ND
     """One number in [0, 1) with 53 random bits for each pair.
 
     Args:
-        seeds: any integers; they count modulo 2^64.
-        places: at least 0; which number of the seed's stream.
+        seeds: any integers; used modulo 2^64.
+        places: index of the number in the seed's stream, at least 0.
         stream: equal pairs have independent numbers in other streams.
     """
     key = np.array([seed & _SEED_MASK for seed in seeds], np.uint64)

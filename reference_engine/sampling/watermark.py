@@ -1,8 +1,8 @@
-"""Green lists: after each token a pseudorandom share of the vocabulary scores higher, which a detector can count.
+"""Green lists: after each token a pseudorandom share of the vocabulary gets higher scores, which a detector can count.
 
 Kirchenbauer et al.: A Watermark for Large Language Models. ICML 2023, arXiv 2301.10226: its soft watermark, with a
-context of one token. A list is a function of key, share and previous token alone, so that it is the same in any batch,
-at any place, on any machine and for any size of the vocabulary.
+context of one token. A list is a function of only key, share and previous token, so it is the same in any batch, at any
+position, on any machine and for any size of the vocabulary.
 """
 
 import functools
@@ -26,8 +26,8 @@ def green_groups(watermark: Watermark, previous: NDArray[np.int64], groups: NDAr
     """Which tokens are green, for groups of eight: token i is member i % 8 of group i // 8.
 
     Args:
-        watermark: `gamma` counts as the nearest multiple of 2^-16, and `delta` not at all.
-        previous: the token before, in [0, 2^32): [n], or [1] for all groups.
+        watermark: `gamma` is rounded to a multiple of 2^-16, `delta` is ignored.
+        previous: the preceding token, in [0, 2^32): [n], or [1] for all groups.
         groups: [n] in [0, 2^29).
 
     Returns:
@@ -49,7 +49,7 @@ def are_green(watermark: Watermark, previous: NDArray[np.int64], tokens: NDArray
 
 @functools.lru_cache(maxsize=_MAX_LISTS)
 def green_list(watermark: Watermark, previous: int, vocab_size: int) -> NDArray[np.uint8]:
-    """All green tokens after one token, a bit each, the first token in the highest: [vocab_size / 8], rounded up."""
+    """All green tokens after one token, one bit each, the first token in the highest: [vocab_size / 8], rounded up."""
     packed = np.packbits(green_groups(watermark, np.array([previous]), np.arange(-(-vocab_size // _GROUP))))
     packed.flags.writeable = False  # shared by all callers
     return packed

@@ -1,4 +1,4 @@
-"""The next step, from the queues and the state of the cache: a pure function, which changes nothing it is given.
+"""Plans the next step from the queues and the state of the cache; changes neither.
 
 Decodes come first, then running prompts, then waiting requests, each in order of rank. When blocks run out, the request
 of the last rank is preempted; the one of the first rank therefore always makes progress. An admitted request preempts
@@ -6,14 +6,14 @@ only requests of a lower priority and a later rank.
 
 A waiting request, new or preempted, is admitted only if the running requests can then grow by `Rules.headroom_tokens`:
 it would otherwise take blocks that they need some steps later, and be preempted for them. Nothing is kept free for
-requests that it may preempt, and nothing where none computes, so that a request alone is always admitted.
+requests that it may preempt, nor if no request computes, so that a request alone is always admitted.
 
 Paused requests compute nothing until they are resumed. They are preempted before others that were forked from the same
-request; and where only paused ones run, they give way to the first waiting request.
+request; if only paused ones run, they are preempted for the first waiting request.
 
 Blocks are counted, not chosen, and conservatively: a block that two requests share does not count as free when one of
-them is preempted, nor as cached when another admitted request has reserved it. What was counted is available when the
-step is carried out; at worst a step does a little less than it could.
+them is preempted, nor as cached when another admitted request has reserved it. All counted blocks are available when
+the step is carried out; at worst a step does a little less than it could.
 """
 
 import operator
@@ -30,7 +30,7 @@ _START = operator.attrgetter("start")
 
 
 def may_admit(queues: Queues, rules: Rules) -> bool:
-    """Whether the next step could admit a request: the first that waits has a seat, or others give way to it."""
+    """Whether the next step could admit a request: the first that waits has a seat, or others can be preempted."""
     first = next((request for request in queues.waiting if request.request_id not in queues.paused), None)
     if first is None:
         return False
@@ -42,12 +42,12 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
     """The result of `draft_step` at a fraction of its cost, for most steps: all requests decode and have room.
 
     Args:
-        queues: the requests; `may_admit` says of them that none is admitted. Not changed.
+        queues: the requests; `may_admit` must be False for them. Not changed.
         cache: not changed.
         rules: the settings.
 
     Returns:
-        None where there is more to decide.
+        None if more has to be decided.
     """
     running = queues.running
     if len(running) > rules.max_num_batched_tokens:
@@ -58,8 +58,8 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
         start, pending = request.num_computed, request.num_pending
         if pending and request.is_exhausted:
             continue
-        # `is_decoding` and, below, `has_room` without calls: between two runs of the model, code that is new to the
-        # caches is what costs.
+        # `is_decoding` and, below, `has_room`, inlined: between two runs of the model, the cost is mostly code that has
+        # left the caches.
         if len(request.token_ids) + pending != start + 1 or start < request.prompt_len or request.draft_token_ids:
             return None
         blocks = cache.blocks_of(request)
@@ -103,8 +103,8 @@ class Draft:
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def plan(self) -> Step:
-        """The whole step."""
-        # The sort is stable: equals stay in order of rank.
+        """Plans the whole step."""
+        # The sort is stable, so equals stay in order of rank.
         for request in sorted(self._queues.running, key=lambda request: not request.is_decoding):
             if not self.preempted or request in self.scheduled:
                 self.schedule_running(request)
@@ -128,7 +128,7 @@ class Draft:
         return ()
 
     def headroom(self, request: Request) -> Blocks:
-        """Blocks that an admission leaves free for a running request."""
+        """Blocks that an admission must leave free for a running request."""
         blocks = self._headroom.get(request.request_id)
         if blocks is None:
             chunk = self._chunks.get(request.request_id)
@@ -155,7 +155,7 @@ class Draft:
         self._plan(request, request.num_computed, length, need, takes_blocks=not self._cache.has_room(request, end))
 
     def admit(self, request: Request) -> bool:
-        """Plans a waiting request's first chunk; False where it must wait, and all behind it, too."""
+        """Plans a waiting request's first chunk; False if it and all requests behind it must wait."""
         hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
@@ -174,15 +174,15 @@ class Draft:
         """Tokens of a request to compute in this step."""
         length = request.num_tokens - start
         if self._rules.policy == "no_chunking" and length > self._budget:
-            # A prompt longer than the budget would never fit: it goes alone, beside the decodes.
+            # A prompt longer than the budget would never fit, so it goes alone, beside the decodes.
             is_first = all(chunk.request.is_decoding for chunk in self._chunks.values())
             return length if is_first and self._budget > 0 else 0
         return min(length, self._budget)
 
     def _plan_drafts(self, request: Request) -> bool:
-        """Plans the verification of a request's drafts; False where there is no room for any."""
+        """Plans the verification of a request's drafts; False if there is no room for any."""
         start = request.num_computed
-        # A draft that is accepted brings one more token with it.
+        # An accepted draft yields one more token.
         left = request.prompt_len + request.sampling.max_tokens - request.num_tokens - 1
         drafts = tuple(request.draft_token_ids[: max(0, min(self._budget - 1, left))])
         need = self._cache.need(request, start + 1 + len(drafts))
@@ -214,8 +214,8 @@ class Draft:
             candidate = candidates[-chosen]
             seats += candidate.width
             room = [have + own for have, own in zip(room, self._would_free(candidate, projection), strict=True)]
-        kept = candidates[: len(candidates) - chosen]
-        if not all_paused and not self._leaves_headroom(need, room, kept, projection):
+        unpreempted = candidates[: len(candidates) - chosen]
+        if not all_paused and not self._leaves_headroom(need, room, unpreempted, projection):
             return False
         if hit is not None:
             self._projection.reserve(hit)

@@ -1,4 +1,4 @@
-"""Requests in order of rank, and what the scheduler keeps for each. Pure Python."""
+"""Requests in order of rank, with the scheduler's data of each. Pure Python."""
 
 import bisect
 import dataclasses
@@ -8,12 +8,12 @@ from reference_engine.engine.request import Request
 
 
 class Rank(NamedTuple):
-    """Who comes first: smaller ranks do.
+    """Order of requests; the smallest rank comes first.
 
     Attributes:
         due_step: the step of arrival, later by the patience for each level of priority.
         number: in order of arrival.
-        fork: in order of forking; 0 for what arrived.
+        fork: in order of forking; 0 for requests that arrived.
     """
 
     due_step: int
@@ -23,7 +23,7 @@ class Rank(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Queues:
-    """Requests by what they hold, in order of rank.
+    """Requests with and without blocks, in order of rank.
 
     Attributes:
         running: requests with blocks.
@@ -38,7 +38,7 @@ class Queues:
     paused: set[str] = dataclasses.field(default_factory=set[str])
 
     def insert(self, queue: list[Request], request: Request) -> None:
-        """Puts a request in its place in one of the two."""
+        """Puts a request in its place in one of the two queues."""
         bisect.insort(queue, request, key=self.rank_of)
 
     def rank_of(self, request: Request) -> Rank:

@@ -1,11 +1,11 @@
-"""What the planner goes by: sizes, and the choices between which an ablation switches."""
+"""Settings of the planner: sizes, and the choices that ablations switch."""
 
 import dataclasses
 from typing import Literal
 
 PolicyName = Literal["continuous", "no_chunking"]
 PreemptionName = Literal["recompute", "swap"]
-"""How a request makes room for others and comes back (PagedAttention, SOSP'23, §4.5)."""
+"""How a request is preempted and comes back (PagedAttention, SOSP'23, §4.5)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,13 @@ class Rules:
         policy: `continuous`: requests join and leave after every step (Orca, OSDI'22), and long prompts are cut into
             chunks that fill what the decodes leave of the token budget (Sarathi-Serve, OSDI'24). `no_chunking`: the
             same with every prompt in one piece. Static batching is `ablations/static_batching.py`.
-        preemption: what becomes of the blocks of a request that has to make room; `swap` falls back on `recompute`
-            where host memory is full.
+        preemption: what happens to the blocks of a preempted request; `swap` falls back on `recompute` if host memory
+            is full.
         patience_steps: by how many steps one level of priority sends a request forward in the queue. A request can
             therefore be overtaken for a bounded time only, whatever arrives.
         max_waiting: requests that may wait; more are refused. None: any number.
-        headroom_tokens: by how many tokens each running request can grow after an admission, before another one is
-            preempted for it.
+        headroom_tokens: tokens by which each running request must be able to grow after an admission before another one
+            is preempted for it.
     """
 
     max_num_seqs: int

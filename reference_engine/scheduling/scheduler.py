@@ -1,7 +1,7 @@
-"""Owns the queues and carries out what the planner decides. Pure Python, no torch.
+"""Holds the queues and carries out the planner's decisions. Pure Python, no torch.
 
 Rank is the step of arrival, plus `patience_steps` for each level of priority. A preempted request keeps its rank, and
-what it has computed stays cached for later requests with the same prefix.
+its computed blocks stay cached for later requests with the same prefix.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Scheduler:
         """Queues a request, which must fit into the cache when alone.
 
         Raises:
-            QueueFullError: as many requests wait as may.
+            QueueFullError: the most requests allowed wait already.
         """
         max_waiting = self._rules.max_waiting
         if max_waiting is not None:
@@ -94,19 +94,19 @@ class Scheduler:
             self._free(request)
 
     def _free(self, request: Request) -> None:
-        """Forgets a request that has left the queues, and everything kept for it."""
+        """Forgets a request that has left the queues, and all data of it."""
         del self._requests[request.request_id], self._queues.ranks[request.request_id]
         self._queues.paused.discard(request.request_id)
         self.cache.free(request)
         self._ended += [ended.request_id for ended in (request, *request.siblings)]
 
     def take_ended(self) -> list[str]:
-        """Ids of the requests that have ended since the last call, so that others can free what they keep for them."""
+        """Ids of the requests that have ended since the last call, so that other components can free their data."""
         ended, self._ended = self._ended, []
         return ended
 
     def pause(self, request: Request) -> None:
-        """Gives a request, running or waiting, nothing to compute until it is resumed or removed."""
+        """Pauses a running or waiting request: it computes nothing until it is resumed or removed."""
         self._queues.paused.add(request.request_id)
 
     def resume(self, request: Request) -> None:
@@ -118,9 +118,9 @@ class Scheduler:
         return self._requests.get(request.request_id) is request
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Adds a request that continues from what another has computed, and shares its blocks.
+        """Adds a request that continues from the computed tokens of another one and shares its blocks.
 
-        It runs or waits as its parent does; where no seat is left, it waits and shares nothing.
+        It runs or waits as its parent does; if no seat is left, it waits and shares nothing.
 
         Args:
             parent: running, or waiting.
@@ -159,7 +159,7 @@ class Scheduler:
             end = chunk.start + chunk.length
             if chunk.takes_blocks:
                 self.cache.make_writable(chunk.request, end, copies)
-            # Counted as computed before it is, as in vLLM: after the model, all of this is far from the processor.
+            # Counted as computed before it is, as in vLLM: after the model, this data has left the processor's caches.
             chunk.request.num_computed = end
             chunk.request.draft_token_ids = ()
         if self._queues.waiting and not self._queues.running and not step.preempted:
@@ -176,11 +176,11 @@ class Scheduler:
         return draft_step(self._queues, self.cache, self._rules)
 
     def settle(self, chunk: Chunk, num_rejected: int) -> None:
-        """What a chunk has computed is certain now.
+        """Marks the tokens of a chunk as certain.
 
         Args:
             chunk: collected; its request has not ended.
-            num_rejected: drafts, the last of the chunk, that were wrong.
+            num_rejected: rejected drafts, which are the last tokens of the chunk.
         """
         request = chunk.request
         if chunk.end > request.num_computed:
@@ -188,17 +188,17 @@ class Scheduler:
         request.num_computed -= num_rejected
         request.num_settled = chunk.end - num_rejected
         if self.cache.has_windows and self.cache.is_swapped(request):
-            # Preempted while this chunk was computed: with what its windows have left, it might never fit again.
+            # Preempted while this chunk was computed: without freeing what left its windows, it might never fit again.
             self.cache.free_out_of_window(request)
 
     def release_unseen(self) -> None:
-        """Releases the blocks that settled steps have moved out of a window."""
+        """Releases the blocks that left a window in settled steps."""
         if self.cache.has_windows:
             for request in self._queues.running:
                 self.cache.free_out_of_window(request)
 
     def reset_prefix_cache(self) -> None:
-        """Empties the prefix cache; requests go on with their blocks."""
+        """Empties the prefix cache; requests keep their blocks."""
         self._cache_blocks()
         self.cache.reset_prefix_cache()
 

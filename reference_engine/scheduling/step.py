@@ -13,13 +13,13 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Tokens [start, start + length) of a request, to be computed in one step.
 
     Attributes:
-        request: whose.
+        request: of the tokens.
         block_tables: its own, one for each group of layers; they grow with it.
         start: tokens in the cache before the step.
         length: at least 1.
-        is_sampled: whether it reaches the end of what is known, so that its last row gives the next token.
-        takes_blocks: whether there must be blocks first for it; else their place is there.
-        drafts: its last tokens where they are guesses, which the step verifies.
+        is_sampled: whether it reaches the last known token, so that its last row gives the next one.
+        takes_blocks: whether blocks must be allocated for it first.
+        drafts: its last tokens, if they are guesses that the step verifies.
     """
 
     request: Request
@@ -41,10 +41,10 @@ class Step(msgspec.Struct, frozen=True):
 
     Attributes:
         preempted: requests that lose their blocks, and how.
-        admitted: requests that begin or come back, and what was found of each in the cache; None for what comes back
-            from host memory.
-        chunks: what is computed: single tokens and drafts first, by the length of what they look back on, since
-            backends pad neighbours to the longest of them; then the others, in order of rank.
+        admitted: requests that begin or come back, each with its cached prefix; None for those swapped in from host
+            memory.
+        chunks: what is computed: first single tokens and drafts, by the length of their context, since backends pad
+            neighbours to the longest of them; then the others, in order of rank.
         padding: lengths of rows that are computed for nothing, beside them: static batches pad to the longest.
     """
 

@@ -1,4 +1,4 @@
-"""The step log: what became of each request, and when. Records of engine process and HTTP process on one clock.
+"""The step log: times of requests and steps, recorded by engine process and HTTP process on one clock.
 
 A file is a sequence of frames: a length in four bytes, big-endian, and that many bytes of msgpack, one record each
 (docs/profile.md). Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
@@ -22,21 +22,21 @@ _NUMBERS = itertools.count(1)
 
 Chunk = tuple[int, int, int, int, int]
 """Tokens of one request that a step computed: its number; tokens in its cache before; tokens computed, and how many of
-them were drafts; tokens that it got from the step, 0 where its prompt goes on. A named tuple would cost three times as
-much.
+them were drafts; tokens that it got from the step, 0 while its prompt continues. A named tuple would cost three times
+as much.
 """
 Write = tuple[int, int, int]
-"""One write of a stream: its output tokens; when the report of their step arrived; when their text goes out."""
+"""One write of a stream: its output tokens; when the report of their step arrived; when their text is sent."""
 
 
 class RequestQueued(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="queued"):
     """A request, in the engine process.
 
     Attributes:
-        number: names it in steps.
-        request_id: as the HTTP process knows it.
+        number: identifies it in steps.
+        request_id: its id in the HTTP process.
         prompt_tokens: length of its prompt.
-        submitted_ns: when the HTTP process is about to send it; None where that is not known.
+        submitted_ns: just before the HTTP process sends it; None if unknown.
         added_ns: when it entered the queue of the scheduler; None if it was there before the log began.
     """
 
@@ -55,12 +55,12 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="st
         planned_ns: before planning.
         launched_ns: after the last kernel was queued; on a CPU after the model.
         collected_ns: when the sampled tokens were on the host.
-        chunks: what was computed.
+        chunks: the computed tokens.
         preempted: numbers of the requests that lost their blocks.
         running: requests with blocks, after the step.
         waiting: requests without blocks.
         used_blocks: KV blocks in use.
-        computed_ns: when the device had computed the tokens; None where it does not run ahead of the host.
+        computed_ns: when the device had computed the tokens; None if it does not run ahead of the host.
     """
 
     number: int
@@ -79,9 +79,9 @@ class HttpRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ht
     """One HTTP request that was streamed, in the HTTP process.
 
     Attributes:
-        request_ids: of its sequences; each begins with the id that the answer carries.
+        request_ids: of its sequences; each begins with the id of the answer.
         received_ns: when its handler began.
-        parsed_ns: when it was parsed and tokenised, before it is sent to the engine process.
+        parsed_ns: after parsing and tokenising, before it is sent to the engine process.
         writes: of its tokens.
         ended_ns: when the answer had ended.
     """
@@ -98,13 +98,13 @@ class EventFile:
 
     Args:
         directory: made if it is missing.
-        name: of what is recorded.
+        name: of the kind of records.
 
     Attributes:
         path: of the file.
 
     Raises:
-        UserMistakeError: the directory is not given or cannot be written to.
+        UserMistakeError: the directory is missing from the settings or cannot be written to.
     """
 
     def __init__(self, directory: str, name: str) -> None:
@@ -123,16 +123,16 @@ class EventFile:
         self._writer.start()
 
     def append(self, record: msgspec.Struct) -> None:
-        """Keeps a record for the next batch."""
+        """Queues a record for the next batch."""
         self._records.append(record)
         if len(self._records) >= _BATCH:
             self._hand_over()
 
     def close(self) -> str:
-        """Writes what is left; returns the path.
+        """Writes the remaining records; returns the path.
 
         Raises:
-            UserMistakeError: the disk did not take it all.
+            UserMistakeError: the disk did not store all of it.
         """
         self._hand_over()
         self._batches.put(None)
@@ -162,8 +162,8 @@ class Recording:
     """Files of one kind, each from `start` to `stop`.
 
     Args:
-        directory: of the files; empty where logs are off.
-        name: of what is recorded.
+        directory: of the files; empty if logs are off.
+        name: of the kind of records.
     """
 
     def __init__(self, directory: str, name: str) -> None:
@@ -188,7 +188,7 @@ class Recording:
         return str(self._file.path)
 
     def append(self, record: msgspec.Struct) -> None:
-        """Keeps a record; drops it while nothing is recorded."""
+        """Records something; drops it while no file is open."""
         if self._file is not None:
             self._file.append(record)
 
@@ -205,7 +205,7 @@ class Recording:
 
 
 def check_clock() -> None:
-    """Raises UserMistakeError where the clock of steps is not the one that other processes stamp with."""
+    """Raises UserMistakeError unless the clock of steps is the one that other processes use."""
     clocks = {time.get_clock_info(name).implementation for name in ("perf_counter", "monotonic")}
     if len(clocks) != 1:
         raise UserMistakeError(f"a step log needs one monotonic clock, and this system has {', '.join(sorted(clocks))}")

@@ -1,4 +1,4 @@
-"""Records what the HTTP process does with streamed requests; see `serving/event_log.py`."""
+"""Records the times of streamed requests in the HTTP process; see `serving/event_log.py`."""
 
 import contextlib
 import time
@@ -13,14 +13,14 @@ class FrontEndLog:
     """Records from `start` to `stop`. Used on the event loop only.
 
     Args:
-        directory: for logs; empty where they are off.
+        directory: for logs; empty if they are off.
     """
 
     def __init__(self, directory: str) -> None:
         self._recording = Recording(directory, "front-end")
 
     def start(self) -> str:
-        """Begins, and says where the log lies.
+        """Starts a log; returns its path.
 
         Raises:
             RequestError: there is no directory, a log is being written already, or the clock is not shared.
@@ -31,7 +31,7 @@ class FrontEndLog:
             raise RequestError(str(error)) from error
 
     def stop(self) -> str:
-        """Ends, and says where the log lies.
+        """Ends the log; returns its path.
 
         Raises:
             RequestError: no log is being written, or it is incomplete.
@@ -48,11 +48,11 @@ class FrontEndLog:
                 self.stop()
 
     def trace(self) -> "HttpTrace | None":
-        """The trace of a request whose handler begins now; None while nothing is recorded."""
+        """The trace of a request whose handler begins now; None while no log is being written."""
         return HttpTrace(self) if self._recording.is_on else None
 
     def append(self, record: HttpRecord) -> None:
-        """Keeps the record of a request that has ended; drops it if recording has ended before."""
+        """Stores the record of a request that has ended; drops it if the log has ended before."""
         self._recording.append(record)
 
 
@@ -60,7 +60,7 @@ class HttpTrace:
     """The times of one request.
 
     Args:
-        log: gets them when it ends.
+        log: gets the times when the request ends.
     """
 
     __slots__ = ("_engines", "_log", "_parsed_ns", "_received_ns", "_writes")
@@ -73,17 +73,17 @@ class HttpTrace:
         self._engines: EngineClient | None = None
 
     def parsed(self, engines: EngineClient) -> None:
-        """The request has been parsed and tokenised, and goes to these engines."""
+        """Records that the request has been parsed and tokenised and goes to these engines."""
         self._engines = engines
         self._parsed_ns = time.monotonic_ns()
 
     def writes(self, tokens: int) -> None:
-        """The text of some tokens is about to be handed to the socket."""
+        """Records that the text of some tokens is about to be written to the socket."""
         assert self._engines is not None
         self._writes.append((tokens, self._engines.reported_ns, time.monotonic_ns()))
 
     def ended(self, request_ids: Sequence[str]) -> None:
-        """The answer has ended, or its client has gone."""
+        """Records that the answer has ended, or that its client has disconnected."""
         self._log.append(
             HttpRecord(
                 list(request_ids), self._received_ns, self._parsed_ns, self._writes,

@@ -1,4 +1,4 @@
-"""The HTTP server: routes, start and orderly stop. The port opens at once, the model loads behind it."""
+"""The HTTP server: routes, start and orderly stop. The port opens at once, while the model loads in the background."""
 
 import asyncio
 import contextlib
@@ -23,17 +23,17 @@ from reference_engine.serving.service import Service, Status
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-_SHUTDOWN_S = 0.5  # seconds that open connections get to take their last bytes
+_SHUTDOWN_S = 0.5  # seconds that open connections get for their last bytes
 # Threads that tokenise, render and compile. They wait for each other in the one arena of malloc (`share_one_arena`):
-# a prompt of 512 tokens takes one alone 1.4 ms of CPU and each of twenty 4.3 ms, on two cores.
+# a prompt of 512 tokens costs a single thread 1.4 ms of CPU, but 4.3 ms in each of twenty threads, on two cores.
 _THREADS = 2
 
 
 class StatusRoutes:
-    """The handlers that generate nothing.
+    """The handlers that generate no tokens.
 
     Args:
-        service: what they report on and act on.
+        service: that they report on and control.
     """
 
     def __init__(self, service: Service) -> None:
@@ -118,7 +118,7 @@ class StatusRoutes:
 
 
 def engine_version() -> str:
-    """Of the distribution this package belongs to."""
+    """Version of the distribution that contains this package."""
     return importlib.metadata.version("bakeoff")
 
 
@@ -127,7 +127,7 @@ def _json(value: object) -> web.Response:
 
 
 def make_app(service: Service) -> web.Application:
-    """The routes over one service, which the caller loads and stops."""
+    """The routes of one service, which the caller loads and stops."""
     app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
     status, generation = StatusRoutes(service), GenerationRoutes(service)
     app.router.add_get("/health", status.health)
@@ -147,14 +147,14 @@ def make_app(service: Service) -> web.Application:
 
 
 async def serve(service: Service) -> None:
-    """Serves until SIGINT, or SIGTERM, after which requests under way may end, or until loading fails.
+    """Serves until SIGINT, until SIGTERM, after which open requests may end, or until loading fails.
 
     Raises:
         PortInUseError: the address is in use.
         UserMistakeError: the address cannot be used, or the model or the settings are at fault.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "worker"))
-    # handler_cancellation: a client that goes away must give its blocks back at once.
+    # handler_cancellation: when a client disconnects, its blocks must be freed at once.
     runner = web.AppRunner(make_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
@@ -177,7 +177,7 @@ async def _open_port(runner: web.AppRunner, service: Service) -> None:
 
 
 async def _load_then_wait(service: Service) -> None:
-    """Until told to stop: SIGTERM once drains, SIGINT or a second SIGTERM ends at once."""
+    """Waits for a signal: the first SIGTERM drains; SIGINT or a second SIGTERM ends at once."""
     stop, drain = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
@@ -188,7 +188,7 @@ async def _load_then_wait(service: Service) -> None:
     if loading.done():
         loading.result()
         gc.collect()
-        gc.freeze()  # what is loaded would hold up every later full collection, by about 40 ms
+        gc.freeze()  # loaded objects would delay every later full collection by about 40 ms
         await stopping
         if not stop.is_set():
             _log.info("draining: no more requests are taken")
@@ -201,7 +201,7 @@ async def _load_then_wait(service: Service) -> None:
 
 
 async def _first(*awaitables: Awaitable[object]) -> None:
-    """Waits for the first of several and cancels the others, unless they were futures already."""
+    """Waits for the first of several and cancels the others, except those that were futures already."""
     futures = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     for future, awaitable in zip(futures, awaitables, strict=True):

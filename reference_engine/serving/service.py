@@ -1,4 +1,4 @@
-"""The state behind the HTTP routes: engine processes that load in the background, and all that requests need."""
+"""The state behind the HTTP routes: engine processes that load in the background, and the data that requests need."""
 
 import asyncio
 import dataclasses
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Status(enum.Enum):
-    """Where the service is in its life."""
+    """Stages of the service."""
 
     LOADING = "loading"
     READY = "ready"
@@ -37,14 +37,14 @@ _OfCheckpoint = tuple[Tokenizer, Grammars, SamplingDefaults]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Serving:
-    """What answers requests.
+    """The parts that answer requests.
 
     Attributes:
-        facts: about the engines.
+        facts: of the engines.
         tokenizer: the checkpoint's.
-        grammars: check what requests want their output to match; the engines compile it again.
-        sampling_defaults: of requests that name no parameters.
-        engines: where requests go.
+        grammars: check the structured output of requests; the engines compile it again.
+        sampling_defaults: of requests without parameters.
+        engines: that compute requests.
     """
 
     facts: Facts
@@ -58,8 +58,8 @@ class Service:
     """One model being served.
 
     Args:
-        config: as the user gave it.
-        start_core: what starts an engine; tests give one on a thread.
+        config: as given by the user.
+        start_core: starts an engine; tests run it on a thread.
     """
 
     def __init__(self, config: EngineConfig, start_core: Starter = CoreProcess) -> None:
@@ -74,7 +74,7 @@ class Service:
         self._random = random.Random(config.seed)  # noqa: S311 (sampling, not secrets)
 
     async def load(self) -> None:
-        """Starts the engines, which load the model, and reads the tokenizer meanwhile; `ready` answers afterwards.
+        """Starts the engines, which load the model, and reads the tokenizer meanwhile; then `ready` returns.
 
         Raises:
             UserMistakeError: the model or the settings are at fault.
@@ -94,7 +94,7 @@ class Service:
         _log.info("ready: %s", facts)
 
     async def drain(self) -> None:
-        """Takes no more requests and waits for those under way, no longer than the configuration says."""
+        """Refuses new requests and waits for open ones, at most as long as the configuration allows."""
         self._is_draining = True
         if self._engines is not None:
             try:
@@ -119,7 +119,7 @@ class Service:
         return Status.FAILED if self._serving.engines.failure is not None else Status.READY
 
     def ready(self) -> Serving:
-        """What answers requests.
+        """The parts that answer requests.
 
         Raises:
             EngineUnavailableError: still loading, crashed or stopping.
@@ -133,14 +133,14 @@ class Service:
         return self._serving
 
     def next_seed(self) -> int:
-        """A seed for a request that names none; the sequence follows from --seed."""
+        """A seed for a request without one; the sequence follows from --seed."""
         return self._random.getrandbits(62)
 
 
 def _read_tokenizer(config: EngineConfig) -> "asyncio.Future[_OfCheckpoint]":
-    """The tokenizer and grammars over it, with their vocabulary, which would hold the event loop up later.
+    """The tokenizer and its grammars with their token table, which would otherwise block the event loop later.
 
-    On a daemon thread, not the loop's executor: a server that is told to stop must not wait for it.
+    On a daemon thread, not the loop's executor: a server that stops must not wait for it.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[_OfCheckpoint] = loop.create_future()

@@ -1,4 +1,4 @@
-"""Chains of drafts, drawn a place at a time for all sequences of a step together."""
+"""Chains of drafts, drawn one position at a time for all sequences of a step together."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,23 +11,24 @@ from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution, draw_drafts
 
 Advance = Callable[[Sequence[Chunk], Sequence[int], int, torch.Tensor], torch.Tensor]
-"""Takes the chunks whose chains go on, their rows among the latest tokens, the place of these behind each sequence's
-last token (from 0), and the tokens, int64 [rows]; gives logits [chunks, rows of the head] of what follows them."""
+"""Takes the chunks whose chains continue, their rows among the latest tokens, the position of these after each
+sequence's last token (from 0), and the tokens, int64 [rows]; returns logits [chunks, rows of the head] of their
+successors."""
 
 
 class Chains:
     """Draws drafts from a model's logits.
 
-    Unless drafts are rejected residually, one is drawn as the verifying model would draw it, with the request's own
-    random number for that place: where the two models' distributions are close, so are the tokens. Penalties, biases
-    and grammars do not count here: nothing but a drafter and this class sees rows of a trimmed head.
+    Unless drafts are rejected residually, each is drawn as the verifying model would draw it, with the request's own
+    random number for that position: if the two models' distributions are close, so are the tokens. Penalties, biases
+    and grammars are not applied, because a trimmed head has other rows than they expect.
 
     Args:
-        rejects_residually: whether drafts are verified by `residual.py`, and drawn with random numbers of their own.
-        tokens: of the rows of a trimmed head; None where each token has its row.
+        rejects_residually: whether drafts are verified by `residual.py`, and drawn with separate random numbers.
+        tokens: of the rows of a trimmed head; None if each token has its row.
 
     Attributes:
-        origins: what the latest drafts were drawn from, draft by draft; empty unless they are rejected residually.
+        origins: the distribution of each of the latest drafts; empty unless they are rejected residually.
     """
 
     def __init__(self, *, rejects_residually: bool, tokens: TokenMap | None = None) -> None:
@@ -39,8 +40,8 @@ class Chains:
 
         Args:
             chunks: each with placeholders.
-            logits: of what follows each sequence's last token, [chunks, rows of the head].
-            advance: computes the next place.
+            logits: of each sequence's next token, [chunks, rows of the head].
+            advance: computes the next position.
 
         Returns:
             int64 [drafts of all chunks], chunk by chunk, on the device of the logits.
@@ -48,29 +49,29 @@ class Chains:
         lengths = [len(chunk.drafts) for chunk in chunks]
         firsts = [sum(lengths[:place]) for place in range(len(chunks))]
         going, places = list(range(len(chunks))), list[int]()
-        made: list[torch.Tensor] = []
+        drawn: list[torch.Tensor] = []
         self.origins = [None] * sum(lengths) if self._rejects_residually else []
         for place in range(max(lengths)):
             requests = [chunks[number].request for number in going]
             later = [LaterPlace(request.sampling, request.num_sampled + place) for request in requests]
-            here = [firsts[number] + place for number in going]
-            made.append(self._drawn(logits, later, here))
-            places += here
+            indices = [firsts[number] + place for number in going]
+            drawn.append(self._drawn(logits, later, indices))
+            places += indices
             rows = [row for row, number in enumerate(going) if lengths[number] > place + 1]
             going = [going[row] for row in rows]
             if not going:
                 break
-            logits = advance([chunks[number] for number in going], rows, place, made[-1])
-        drafts = torch.cat(made)
+            logits = advance([chunks[number] for number in going], rows, place, drawn[-1])
+        drafts = torch.cat(drawn)
         order = torch.tensor(places).to(drafts.device, non_blocking=True)
         return torch.empty_like(drafts).index_copy_(0, order, drafts)
 
-    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], here: Sequence[int]) -> torch.Tensor:
-        """A draft for each place, int64 [places]; what they were drawn from goes to `origins` at the indices `here`."""
+    def _drawn(self, logits: torch.Tensor, later: Sequence[Place], indices: Sequence[int]) -> torch.Tensor:
+        """A draft for each place, int64 [places]; `origins[indices]` gets the distributions they were drawn from."""
         if self._rejects_residually:
             chosen, origins = draw_drafts(logits, later)
             rows = torch.tensor(chosen, device=logits.device)
-            for index, origin in zip(here, origins, strict=True):
+            for index, origin in zip(indices, origins, strict=True):
                 if origin is not None and self._tokens is not None:
                     self.origins[index] = self._tokens.distribution(origin)
                 else:
@@ -81,7 +82,7 @@ class Chains:
 
 
 def copies_of_group(copies: BlockCopies, group: int) -> BlockCopies:
-    """Those of one group of layers, for a shadow of the cache that has no other."""
+    """The copies of one group of layers, for a shadow of the cache that has no other."""
 
     def own(pairs: Sequence[BlockCopy]) -> list[BlockCopy]:
         return [(0, read, write) for copied, read, write in pairs if copied == group]

@@ -1,11 +1,11 @@
 """Drafts of an EAGLE-3 head (arXiv 2503.01840), which continues from hidden states of the verifying model.
 
 Its cache is a shadow of the model's: other tensors, the same block tables, so that sharing, copies, swaps and
-preemption happen to both. Place i of the shadow holds the head's entry of token i+1 and of the model's hidden states at
-token i. The model computes those states anyway; the head enters a prompt's right behind the model, and an answer's
-before the next drafts, when it is known which tokens were accepted. The last entry of a block depends on the first
-token behind the block: where the prefix cache gives it to a request that continues otherwise, drafts may be worse,
-never the answer.
+preemption apply to both. Entry i of the shadow is computed from token i+1 and the model's hidden states at token i. The
+model computes those states anyway; the head computes the entries of a prompt right after the model, and those of an
+answer before the next drafts, when it is known which tokens were accepted. The last entry of a block depends on the
+first token after the block: if the prefix cache gives the block to a request that continues differently, drafts may be
+worse, never the answer.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ from reference_engine.speculation.chains import Chains, copies_of_group
 from reference_engine.speculation.residual import Distribution
 
 _MOST_HELD = 32
-"""Tokens of a request whose hidden states wait for their entries while nothing is drafted."""
+"""Most tokens of a request whose hidden states are kept for their entries while nothing is drafted."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Followed:
-    """How far the shadow has followed a request.
+    """Progress of the shadow for one request.
 
     Attributes:
         entered: entries in the shadow.
-        states: fused hidden states [n, hidden_size] of the tokens from there on; None for none.
+        states: fused hidden states [n, hidden_size] of the tokens after those; None for none.
     """
 
     entered: int
@@ -45,7 +45,7 @@ class _Followed:
         return 0 if self.states is None else len(self.states)
 
     def cut(self, end: int) -> None:
-        """Forgets what comes behind the first `end` tokens: drafts that were wrong, and what was preempted."""
+        """Forgets everything after the first `end` tokens: rejected drafts, and preempted tokens."""
         if self.entered > end:
             self.entered, self.states = end, None
         elif self.states is not None:
@@ -57,16 +57,16 @@ class _Followed:
 
 
 class DraftHead:
-    """Makes the drafts of a step with a head; a `Drafter`.
+    """Drafts a step's tokens with a head; a `Drafter`.
 
     Args:
         executor: of the head.
         group: of layers whose block tables the shadow follows; it has no window.
-        taps: where the verifying model keeps its hidden states.
+        taps: hold the verifying model's hidden states.
         rejects_residually: see `Chains`.
 
     Attributes:
-        executor: the same.
+        executor: see above.
     """
 
     def __init__(self, executor: HeadExecutor, group: int, taps: Taps, *, rejects_residually: bool = False) -> None:
@@ -96,7 +96,7 @@ class DraftHead:
         waiting = [
             chunk for chunk in step.chunks if not chunk.drafts and self._of(chunk).num_held >= _MOST_HELD
         ]  # fmt: skip
-        if waiting:  # the latest token may be known to the device only
+        if waiting:  # the latest token may be on the device only
             self._enter(waiting, [min(chunk.start, len(chunk.request.token_ids) - 1) for chunk in waiting])
         if not drafting:
             return None, copies
@@ -115,7 +115,7 @@ class DraftHead:
             self._of(chunk).hold(fused[first : first + chunk.length])
             first += chunk.length
         prompts = [chunk for chunk in step.chunks if chunk.length > 1 and not chunk.drafts]
-        # The last entry gives the first draft, so it waits for that.
+        # The last entry gives the first draft, so it is computed with the drafts.
         self._enter(prompts, [chunk.end - 1 for chunk in prompts])
         for chunk in step.chunks:
             followed = self._of(chunk)
@@ -126,16 +126,16 @@ class DraftHead:
         return self._followed[chunk.request.request_id]
 
     def _align(self, chunk: Chunk) -> None:
-        """Brings what is known of a request to where the chunk begins."""
+        """Aligns the entries and states of a request with the start of a chunk."""
         name, start = chunk.request.request_id, chunk.start
         followed = self._followed.get(name)
         if followed is None or followed.entered + followed.num_held < start:
-            self._followed[name] = _Followed(start)  # the rest was found in the prefix cache
+            self._followed[name] = _Followed(start)  # the tokens before were found in the prefix cache
         else:
             followed.cut(start)
 
     def _enter(self, chunks: Sequence[Chunk], ends: Sequence[int]) -> torch.Tensor | None:
-        """Computes the entries of requests up to `ends`; logits [chunks, vocab_size] of the last ones.
+        """Computes the entries of requests up to `ends`; returns logits [chunks, vocab_size] of the last ones.
 
         Chunks without a new entry are left out; None if no chunk is left.
         """
@@ -163,7 +163,7 @@ class DraftHead:
         return logits
 
     def _advance(self, chunks: Sequence[Chunk], rows: Sequence[int], place: int, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Advance`. The entries are of guesses, and computed again when it is known which were right."""
+        """See `Advance`. The entries belong to guesses and are computed again once it is known which were accepted."""
         if self._outputs is None:
             raise EngineBugError("a chain of drafts goes on before it has begun")
         spans = [Span([chunk.block_tables[self._group]], chunk.start + place, 1) for chunk in chunks]

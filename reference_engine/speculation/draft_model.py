@@ -1,10 +1,10 @@
-"""Drafts of a smaller model, or of the model's own first layers.
+"""Drafts from a smaller model, or from the model's own first layers.
 
-A smaller model's keys and values lie in a shadow of the cache: other tensors, the same block tables. Whatever happens
-to blocks (sharing, copies, swaps, preemption) so happens to both. The shadow may lack tokens that were decoded without
-drafts; they are computed before the next draft. Where such a block is found in the prefix cache, drafts may be worse,
-never the answer. The first layers of the model use the cache itself: what they write for drafts is what the
-verification writes there.
+A smaller model's keys and values are stored in a shadow of the cache: other tensors, the same block tables. So sharing,
+copies, swaps and preemption of blocks apply to both. The shadow may lack tokens that were decoded without drafts; they
+are computed before the next draft. If such a block is found in the prefix cache, drafts may be worse, but the answer
+stays the same. The first layers of the model use the cache itself: they write the same entries for drafts as the
+verification.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,21 +21,21 @@ from reference_engine.speculation.draft_vocabulary import TokenMap
 from reference_engine.speculation.residual import Distribution
 
 _MOST_ROWS = 4
-"""Known tokens of a request, at most, that are computed as rows over one block table: a CUDA graph then serves for the
-step. After drafts that were all right there are two."""
+"""Most known tokens of a request that are computed as rows over one block table, so that a CUDA graph can run the
+step. After drafts that were all accepted there are two."""
 
 
 class DraftModel:
-    """Makes the drafts of a step from tokens alone; a `Drafter`.
+    """Drafts a step's tokens from tokens alone; a `Drafter`.
 
     Args:
         executor: of the draft model.
-        group: of layers whose block tables the shadow follows; it has no window. None where there is no shadow.
+        group: of layers whose block tables the shadow follows; it has no window. None without a shadow.
         rejects_residually: see `Chains`.
         tokens: see `Chains`.
 
     Attributes:
-        executor: the same.
+        executor: see above.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DraftModel:
         if own:
             self.executor.execute(Batch(own, [], [], [], []))
         for chunk in step.chunks:
-            # What was preempted since, or found in the prefix cache, ends where the chunk begins.
+            # Tokens preempted since, or found in the prefix cache, end where the chunk begins.
             name = chunk.request.request_id
             covered = chunk.start if self._group is None else self._covered.get(name, chunk.start)
             self._covered[name] = min(covered, chunk.start)
@@ -82,10 +82,10 @@ class DraftModel:
         return self._chains.draw(drafting, logits, self._advance), left
 
     def follow(self, step: Step) -> None:
-        """See `Drafter.follow`: nothing, since all it reads are tokens."""
+        """See `Drafter.follow`; does nothing, because only tokens are read."""
 
     def _compute(self, chunks: Sequence[Chunk], ends: Sequence[int]) -> torch.Tensor:
-        """Computes the known tokens of requests up to `ends`; logits [chunks, rows of the head] of the last ones."""
+        """Computes the known tokens of requests up to `ends`; returns logits [chunks, rows of the head] of the last."""
         spans: list[Span] = []
         token_ids: list[int] = []
         positions: list[int] = []

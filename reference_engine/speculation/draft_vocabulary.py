@@ -1,9 +1,9 @@
 """A draft model's head without the rows of rare tokens: FR-Spec, Zhao et al., arXiv 2502.14856.
 
 A small model spends most of its time in its head, one row for each token of the vocabulary, and few tokens make up most
-of a text. A file beside the checkpoint, which stays whole, lists the kept rows. It is JSON because loaders, vLLM's
-among them, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it: to
-a model that is served, or exits early, it means nothing.
+of a text. A file beside the checkpoint, which stays whole, lists the kept rows. It is JSON because loaders, such as
+vLLM's, take every `*.safetensors` file for weights. Only `Shadow.load` in `engine/executors.py` reads it; models that
+are served or exit early ignore it.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.speculation.residual import Distribution
 
 FILE = "draft_vocabulary.json"
-"""In the folder of a checkpoint."""
+"""File name in the folder of a checkpoint."""
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _log = logging.getLogger(__name__)
@@ -57,10 +57,10 @@ class DraftVocabulary(msgspec.Struct, frozen=True):
 
 
 class TokenMap:
-    """From rows of a trimmed head to tokens.
+    """Maps rows of a trimmed head to tokens.
 
     Args:
-        vocabulary: whose rows are kept.
+        vocabulary: lists the kept rows.
         device: of the logits.
     """
 
@@ -81,7 +81,7 @@ class TokenMap:
 
 
 class _TrimmedHead:
-    """A `WeightSource` whose head has some rows of a stored matrix."""
+    """A `WeightSource` whose head has a subset of the rows of a stored matrix."""
 
     def __init__(self, source: WeightSource, stored: str, token_ids: Sequence[int]) -> None:
         self._source, self._stored, self._token_ids = source, stored, torch.tensor(token_ids)
@@ -106,7 +106,7 @@ class _TrimmedHead:
 
 
 def read_draft_vocabulary(checkpoint: Checkpoint) -> DraftVocabulary | None:
-    """What `FILE` in the folder of a checkpoint says; None without that file, and for a .gguf file.
+    """Reads `FILE` in the folder of a checkpoint; None without that file, and for a .gguf file.
 
     Raises:
         CheckpointError: the file is damaged, or belongs to another vocabulary.
@@ -118,16 +118,16 @@ def read_draft_vocabulary(checkpoint: Checkpoint) -> DraftVocabulary | None:
         vocabulary = msgspec.convert(read_json(file), DraftVocabulary)
     except msgspec.ValidationError as error:
         raise _unusable(file, str(error)) from error
-    kept, size = vocabulary.kept_token_ids, checkpoint.config.vocab_size
+    kept_ids, size = vocabulary.kept_token_ids, checkpoint.config.vocab_size
     if vocabulary.vocab_size != size:
         raise _unusable(file, f"it is of a vocabulary of {vocabulary.vocab_size} tokens, the model's has {size}")
     if vocabulary.tokenizer_sha256 != vocabulary_sha256(checkpoint.tokenizer):
         raise _unusable(file, "it is of another tokenizer than the model's")
-    if not kept:
+    if not kept_ids:
         raise _unusable(file, "it keeps no token")
-    if any(first >= second for first, second in itertools.pairwise(kept)):
+    if any(first >= second for first, second in itertools.pairwise(kept_ids)):
         raise _unusable(file, "its kept_token_ids do not increase")
-    if kept[0] < 0 or kept[-1] >= size:
+    if kept_ids[0] < 0 or kept_ids[-1] >= size:
         raise _unusable(file, f"its kept_token_ids are not all between 0 and {size - 1}")
     return vocabulary
 

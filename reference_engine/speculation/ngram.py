@@ -1,4 +1,4 @@
-"""Drafts copied from prompt and answer: what followed the longest context that has occurred before.
+"""Drafts copied from prompt and answer: the continuation of the longest context that has occurred before.
 
 Prompt lookup decoding, Saxena 2023; the longest context comes from a suffix automaton.
 """
@@ -9,20 +9,21 @@ from reference_engine.engine.request import Request
 from reference_engine.speculation.suffix_automaton import SuffixAutomaton
 
 LONGEST_CONTEXT = 4
-"""Tokens; longer contexts are told apart from these no more: what follows is as likely right."""
+"""In tokens; longer contexts are not distinguished, because their continuations are equally likely to be accepted."""
 
 
 class NgramDrafter:
-    """Keeps an automaton of each request's tokens, by its id."""
+    """Keeps an automaton of each request's tokens by its id."""
 
     def __init__(self) -> None:
         self._automata: dict[str, SuffixAutomaton] = {}
 
     def draft(self, request: Request, num_tokens: int) -> tuple[Sequence[int], int]:
-        """Drafts of the tokens that follow.
+        """Drafts of the next tokens.
 
         Returns:
-            At most `num_tokens`, none without a repeated context; and the tokens of that, at most `LONGEST_CONTEXT`.
+            At most `num_tokens` drafts, none without a repeated context; and the tokens of that context, at most
+                `LONGEST_CONTEXT`.
         """
         automaton = self._automata.setdefault(request.request_id, SuffixAutomaton())
         tokens = request.token_ids
@@ -32,7 +33,7 @@ class NgramDrafter:
             return (), 0
         drafts = tokens[end : end + num_tokens]
         period = len(tokens) - end
-        while len(drafts) < num_tokens:  # the occurrence reaches into the end: the sequence repeats itself
+        while len(drafts) < num_tokens:  # the occurrence overlaps the end: the sequence repeats itself
             drafts.append(drafts[len(drafts) - period])
         return drafts, min(length, LONGEST_CONTEXT)
 

@@ -1,8 +1,8 @@
-"""Residual rejection: drafts drawn from a draft model's distribution q, made into draws from the model's own, p.
+"""Residual rejection: turns drafts drawn from a draft model's distribution q into draws from the model's own, p.
 
-A draft x is accepted with probability min(1, p(x) / q(x)); in the place of a rejected one a token is drawn from
+A draft x is accepted with probability min(1, p(x) / q(x)); a rejected one is replaced by a token drawn from
 max(p - q, 0), scaled up to 1. Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318. The answer has the
-distribution that it has without drafts, but is another one.
+same distribution as without drafts, but it is another answer.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ _OF_DRAFTS, _OF_ACCEPTANCE = 1, 2  # streams of random numbers; 0 is that of tok
 
 
 def distribution(scores: NDArray[np.float32], sampling: SamplingParams) -> Distribution:
-    """What a token is drawn from: temperature, then min-p, top-k and top-p as `truncation.py` has them.
+    """The distribution of a token: temperature, then min-p, top-k and top-p as in `truncation.py`.
 
     Args:
-        scores: [vocab_size]; nothing changes them any more.
+        scores: [vocab_size], after penalties, biases and grammars.
         sampling: its temperature is above 0.
     """
-    order = np.argsort(-scores, kind="stable")  # of equal scores, the lower id first
-    with np.errstate(invalid="ignore"):  # everything is forbidden
+    order = np.argsort(-scores, kind="stable")  # among equal scores, the lower id first
+    with np.errstate(invalid="ignore"):  # if every token is forbidden
         weights = np.exp((scores[order].astype(np.float64) - scores.max()) / sampling.temperature)
     total = weights.sum()
     weights[weights < sampling.min_p] = 0.0
@@ -50,7 +50,7 @@ def draw(probabilities: Distribution, uniform: float) -> int:
 
 
 def draw_drafts(logits: torch.Tensor, places: Sequence[Place]) -> tuple[list[int], list[Distribution | None]]:
-    """A draft for each place, and what it was drawn from; None in greedy decoding, where it is the likeliest token.
+    """A draft for each place and its distribution; None in greedy decoding, where the draft is the likeliest token.
 
     Args:
         logits: of the draft model: [places, vocab_size].
@@ -68,13 +68,13 @@ def draw_drafts(logits: torch.Tensor, places: Sequence[Place]) -> tuple[list[int
 
 
 def accept_or_redraw(scores: torch.Tensor, place: Place, guess: int, origin: Distribution) -> int:
-    """The draft, or the token in its place.
+    """The draft, or the token that replaces it.
 
     Args:
-        scores: of the verifying model, [vocab_size]; nothing changes them any more.
+        scores: of the verifying model, [vocab_size], after penalties, biases and grammars.
         place: where the draft is.
         guess: the draft.
-        origin: what it was drawn from.
+        origin: the distribution of the draft.
     """
     goal = distribution(scores.cpu().numpy(), place.sampling)
     (number,) = _uniforms([place], _OF_ACCEPTANCE)

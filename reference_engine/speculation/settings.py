@@ -1,4 +1,4 @@
-"""How drafts are made: the setting `--speculation`."""
+"""The setting `--speculation`: the drafting method."""
 
 import dataclasses
 from typing import Literal, Self, get_args
@@ -7,7 +7,7 @@ from reference_engine.errors import ConfigError
 
 MethodName = Literal["ngram", "draft", "early_exit", "eagle"]
 MOST_TOKENS = 16
-"""Drafts of a sequence in one step; the chance that all are right is small long before."""
+"""Most drafts of a sequence in one step; the probability that all are accepted is small long before."""
 _FORM = (
     "METHOD:TOKENS[:MODEL or LAYERS], such as ngram:4, draft:3:path/to/model, early_exit:2:12 or eagle:4:path/to/head"
 )
@@ -15,7 +15,7 @@ _FORM = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Speculation:
-    """A method and its bounds.
+    """A drafting method and its bounds.
 
     Attributes:
         method: `ngram` copies what followed the same tokens earlier in prompt or answer; `draft` asks a smaller model;
@@ -54,7 +54,7 @@ class Speculation:
         """Reads `METHOD:TOKENS[:MODEL or LAYERS]`.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the text has another form.
         """
         method, _, rest = text.partition(":")
         tokens, _, drafter = rest.partition(":")

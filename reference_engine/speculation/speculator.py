@@ -1,4 +1,4 @@
-"""Plans drafts before a step, and counts what became of them after it."""
+"""Plans drafts before a step, and records their acceptance after it."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,18 +8,18 @@ from reference_engine.speculation.draft_lengths import DraftLengths, Offer
 from reference_engine.speculation.ngram import NgramDrafter
 
 _PAUSE_STEPS = 32
-"""Steps between two attempts to draft where it was not worth it, so that steps may overlap meanwhile."""
-_PLACEHOLDER = 0  # for a draft that a model has still to make
+"""Steps between two attempts to draft while drafting is not worth it, so that steps may overlap meanwhile."""
+_PLACEHOLDER = 0  # for a draft that a model will compute
 
 
 class Speculator:
-    """Decides which sequences get how many drafts.
+    """Decides how many drafts each sequence gets.
 
     Args:
-        lengths: how many.
-        max_rows: sequences and drafts of a step, at most.
-        ngram: copies them from what is there; None where the runner has a model that makes them.
-        free: forgets requests that have ended, in that model.
+        lengths: chooses the numbers.
+        max_rows: most sequences and drafts of a step together.
+        ngram: copies drafts from the sequence; None if a model of the runner drafts.
+        free: forgets ended requests in that model.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class Speculator:
         self._contexts: dict[str, int] = {}  # of each request's latest drafts
 
     def needs_tokens(self) -> bool:
-        """Whether the tokens of a step must be there before the next one is planned, since that may have drafts."""
+        """Whether the tokens of a step must be known before the next one is planned, since that may have drafts."""
         self._pause -= 1
         return self._pause < 0
 
     def plan(self, running: Sequence[Request]) -> None:
-        """Sets the drafts of the next step; placeholders where a model has still to make them."""
+        """Sets the drafts of the next step; placeholders if a model will compute them."""
         for request in running:
             request.draft_token_ids = ()
         if any(request.num_pending for request in running):
@@ -62,13 +62,13 @@ class Speculator:
             self._pause = _PAUSE_STEPS
 
     def observe(self, verified: Iterable[tuple[Chunk, int]]) -> None:
-        """Takes in what became of drafts: chunks that had some, and how many of each were right."""
+        """Records verifications: chunks with drafts, and how many of each were accepted."""
         for chunk, num_accepted in verified:
             name = chunk.request.request_id
             self._lengths.observe(Offer(name, self._contexts[name], len(chunk.drafts)), num_accepted)
 
     def observe_step(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """Takes in what a step took; where prompts were computed, too, it says nothing about decoding."""
+        """Records the duration of a step, unless it also computed prompts: then it is no measure of decoding."""
         if chunks and all(chunk.length == len(chunk.drafts) + 1 for chunk in chunks):
             self._lengths.observe_step([len(chunk.drafts) for chunk in chunks], seconds)
 
@@ -82,7 +82,7 @@ class Speculator:
 
     def _offer(self, request: Request) -> tuple[Sequence[int], int]:
         """Drafts that a request can have, and the context that they follow from."""
-        # The last token of an answer follows from the one before: a draft there would have no successor.
+        # The last token of an answer follows from the one before, so a draft of it would have no successor.
         left = request.prompt_len + request.sampling.max_tokens - request.num_tokens - 1
         most = min(self._lengths.num_tokens, left)
         if most < 1:

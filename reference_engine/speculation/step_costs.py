@@ -13,7 +13,7 @@ _REPEATS = 5
 
 
 def measure_step_costs(executor: Executor, max_rows: int) -> StepCosts:
-    """The shortest of some steps of 1, 2, 4, … and `max_rows` rows, without a past to attend to."""
+    """The shortest of several steps of 1, 2, 4, … and `max_rows` rows, without a context to attend to."""
     rows = [1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows] + [max_rows]
     return StepCosts(rows, [min(_duration_s(executor, count) for _ in range(_REPEATS)) for count in rows])
 

@@ -1,4 +1,4 @@
-"""The longest suffix of a sequence that has occurred in it before, kept up to date token by token.
+"""The longest suffix of a sequence that has occurred in it before, updated with each token.
 
 A suffix automaton (Blumer et al., TCS 40, 1985) grows by one token in amortised constant time; for speculation:
 SAM-Decoding, Hu et al., arXiv 2411.10666.
@@ -6,7 +6,7 @@ SAM-Decoding, Hu et al., arXiv 2411.10666.
 
 from collections.abc import Iterable
 
-_MOST_UPDATED = 16  # states; the longest contexts come first, and those behind are hardly used
+_MOST_UPDATED = 16  # states; the longest contexts come first, shorter ones are hardly used
 
 
 class SuffixAutomaton:
@@ -16,7 +16,7 @@ class SuffixAutomaton:
         self._successors: list[dict[int, int]] = [{}]
         self._links = [-1]
         self._lengths = [0]  # of the longest string of each state
-        self._ends = [0]  # tokens up to the latest occurrence of a state, the one at the very end left out
+        self._ends = [0]  # tokens up to the latest occurrence of a state, except one at the very end
         self._last = 0
         self._length = 0
         self._match = 0, 0
@@ -28,7 +28,7 @@ class SuffixAutomaton:
     def match(self) -> tuple[int, int]:
         """The longest suffix that occurs earlier: its length, and the tokens up to the end of that occurrence.
 
-        The occurrence is the latest one, as far as that is known. The length is 0 if there is none.
+        The occurrence is the latest known one. The length is 0 if there is none.
         """
         return self._match
 

@@ -1,8 +1,8 @@
-"""Which drafts are right: sample and compare, or residual rejection (`residual.py`).
+"""Verifies drafts: sample and compare, or residual rejection (`residual.py`).
 
 To compare, every row of a verification is sampled as if its drafts were the answer so far, with the request's own
-random number for that place. A draft is accepted while it equals what was sampled, so the answer is that of the engine
-without drafts, token for token, whatever the sampling.
+random number for that position. A draft is accepted while it equals the sampled token, so the answer is that of the
+engine without drafts, token for token, with any sampling parameters.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def places_of(sequences: Sequence[Request], drafts: Sequence[Sequence[int]]) -> list[Place]:
-    """Where the rows of a verification are sampled: of each sequence behind its last token and behind each draft."""
+    """Where the rows of a verification are sampled: after each sequence's last token and after each of its drafts."""
     places: list[Place] = []
     for sequence, guesses in zip(sequences, drafts, strict=True):
         first = sequence.num_sampled
@@ -30,7 +30,7 @@ def places_of(sequences: Sequence[Request], drafts: Sequence[Sequence[int]]) -> 
 
 
 def split(values: Sequence[T], drafts: Sequence[Sequence[int]]) -> list[Sequence[T]]:
-    """What there is for each draft of all sequences, one after the other, as parts of each sequence."""
+    """Splits values of all drafts, in order of sequences, into the parts of each sequence."""
     parts: list[Sequence[T]] = []
     start = 0
     for guesses in drafts:
@@ -43,11 +43,11 @@ def accepted(tokens: Sequence[int], drafts: Sequence[Sequence[int]]) -> list[tup
     """The new tokens of each sequence.
 
     Args:
-        tokens: what was sampled at `places_of`.
+        tokens: sampled at `places_of`.
         drafts: of each sequence.
 
     Returns:
-        The drafts that are right and the token behind them, which is at least one.
+        The accepted drafts and the token after them, which is at least one token.
     """
     results: list[tuple[SampledToken, ...]] = []
     start = 0
@@ -67,16 +67,16 @@ def verify_on_host(
     sampler: Sampler,
     origins: Sequence[Sequence[Distribution | None]] | None = None,
 ) -> list[tuple[SampledToken, ...]]:
-    """The same where a token depends on those before it, where more than the token is reported, and by residuals.
+    """The same if a token depends on those before it, if more than the token is reported, or with residual rejection.
 
     Rows are sampled place by place, so that grammars and histories see accepted drafts only.
 
     Args:
         logits: [rows of all sequences, vocab_size].
-        sequences: of which each has a row behind its last token and one behind each draft.
+        sequences: each has a row after its last token and one after each draft.
         drafts: of each sequence.
         sampler: keeps grammars and histories.
-        origins: what each draft was drawn from, for residual rejection; None to sample and compare.
+        origins: the distribution of each draft, for residual rejection; None to sample and compare.
     """
     firsts = [number + sum(map(len, drafts[:number])) for number in range(len(drafts))]
     results: list[list[SampledToken]] = [[] for _ in sequences]
@@ -93,7 +93,7 @@ def verify_on_host(
                 sequence, guesses = sequences[number], drafts[number]
                 is_end = token.token_id in sequence.sampling.stop_token_ids
                 if place < len(guesses) and token.token_id == guesses[place] and not is_end:
-                    sequence.token_ids.append(token.token_id)  # as long as this runs
+                    sequence.token_ids.append(token.token_id)  # during this call
                     still.append(number)
             going, place = still, place + 1
     finally:
@@ -108,11 +108,11 @@ def _residual_rule(
     drafts: Sequence[Sequence[int]],
     origins: Sequence[Sequence[Distribution | None]],
 ) -> Chooser:
-    """Chooses the tokens of some sequences at one place behind their last token.
+    """Chooses the tokens of some sequences at one place after their last token.
 
     Args:
         numbers: of the sequences.
-        place: 0 behind the last token, 1 behind the first draft.
+        place: 0 after the last token, 1 after the first draft.
         drafts: of all sequences.
         origins: of all drafts.
     """

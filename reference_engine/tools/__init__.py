@@ -1,1 +1,1 @@
-"""What the commands of `python -m reference_engine` other than `serve` do."""
+"""Implementations of the commands of `python -m reference_engine` other than `serve`."""

@@ -1,8 +1,8 @@
-"""Chooses how each layer is quantised, so that a checkpoint keeps within a number of bytes.
+"""Chooses how each layer is quantised so that a checkpoint stays within a number of bytes.
 
-A layer's sensitivity is the KL divergence of the model's distributions from those with this layer alone quantised: it
-is measured, where HAWQ (Dong et al., arXiv 1905.03696) estimates it from the curvature of the loss. The divergences of
-several layers are taken to add up.
+A layer's sensitivity is the KL divergence of the model's distributions from those with only this layer quantised. It
+is measured here; HAWQ (Dong et al., arXiv 1905.03696) estimates it from the curvature of the loss. The divergences of
+several layers are assumed to add up.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ from reference_engine.tools.layer_quantisers import Tensors
 from reference_engine.tools.layer_stream import LayerStream
 
 PLAIN = "plain"
-_SLAB_TOKENS = 256  # whose logits are computed at a time
+_SLAB_TOKENS = 256  # tokens whose logits are computed at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one way to quantise a layer.
+    """Cost of one way to quantise a layer.
 
     Attributes:
-        nbytes: of the layer's tensors.
-        divergence: mean over tokens, nats, of the model with this layer alone quantised.
+        nbytes: size of the layer's tensors.
+        divergence: mean over tokens, nats, of the model with only this layer quantised.
     """
 
     nbytes: int
@@ -42,15 +42,15 @@ def layer_costs(
     quantised_modules: Sequence[Sequence[str]],
     device: torch.device,
 ) -> list[dict[str, Cost]]:
-    """Measures each layer with each scheme, and as it is (`PLAIN`).
+    """Measures each layer with each scheme, and unquantised (`PLAIN`).
 
-    The layers are read once. All that was computed with an earlier layer quantised passes through the later ones, so
-    that memory holds the hidden states of the text for each layer and scheme.
+    Each layer is read once. The hidden states of every variant with an earlier layer quantised pass through the later
+    layers, so memory holds the hidden states of the text for each layer and scheme.
 
     Args:
         source: plain checkpoint of a family in `transformers_model.FAMILIES`.
         pieces: token ids of texts that do not see each other.
-        schemes: to choose from, by name.
+        schemes: candidates, by name.
         quantised_modules: for each layer, names in it of the matrices that are quantised.
         device: to compute on.
     """
@@ -75,7 +75,7 @@ def layer_costs(
 
 
 def cheapest(costs: Sequence[Mapping[str, Cost]], budget: int) -> list[str]:
-    """The name of each layer's scheme: from the smallest, steps that save the most divergence a byte, while they fit.
+    """Names each layer's scheme: starts from the smallest and takes the steps that save the most divergence a byte.
 
     Args:
         costs: of each layer, by name of scheme.
@@ -105,8 +105,8 @@ def _rounded(tensors: Tensors, matrices: Mapping[str, QuantisedMatrix]) -> Tenso
 
 
 def _nbytes(tensors: Tensors, matrices: Mapping[str, QuantisedMatrix]) -> int:
-    kept = sum(tensor.nbytes for name, tensor in tensors.items() if name.removesuffix(".weight") not in matrices)
-    return kept + sum(matrix.nbytes for matrix in matrices.values())
+    plain_bytes = sum(tensor.nbytes for name, tensor in tensors.items() if name.removesuffix(".weight") not in matrices)
+    return plain_bytes + sum(matrix.nbytes for matrix in matrices.values())
 
 
 class _Head:
@@ -114,12 +114,12 @@ class _Head:
 
     def __init__(self, source: SafetensorsDirectory, device: torch.device) -> None:
         name = "model.embed_tokens.weight" if source.config.tie_word_embeddings else "lm_head.weight"
-        self._norm, self._matrix = (source.get(each).to(device, torch.float32) for each in ("model.norm.weight", name))
+        self._norm, self._matrix = (source.get(key).to(device, torch.float32) for key in ("model.norm.weight", name))
         self._eps = source.config.rms_norm_eps
 
     @torch.inference_mode()
     def divergence(self, expected: torch.Tensor, other: torch.Tensor) -> float:
-        """KL(expected ‖ other), mean over the hidden states [tokens, hidden_size] behind the last layer, nats."""
+        """Mean of KL(expected ‖ other) over the hidden states [tokens, hidden_size] after the last layer, in nats."""
         total = 0.0
         for slabs in zip(expected.split(_SLAB_TOKENS), other.split(_SLAB_TOKENS), strict=True):
             p, q = map(self._log_probs, slabs)

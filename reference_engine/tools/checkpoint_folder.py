@@ -1,4 +1,4 @@
-"""Writes Hugging Face checkpoint directories, which appear whole or not at all.
+"""Writes Hugging Face checkpoint directories atomically: they appear whole or not at all.
 
 A directory is written next to its destination and renamed. Replacing an older one therefore needs twice the disk space
 for a moment.
@@ -81,7 +81,7 @@ def whole_file(path: Path) -> Generator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Makes what was written to a file survive a power failure."""
+    """Flushes a file to disk, so that it survives a power failure."""
     with path.open("rb") as handle:
         os.fsync(handle.fileno())
 

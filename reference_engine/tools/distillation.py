@@ -1,6 +1,6 @@
-"""Distils a teacher into a student with the same tokenizer, which becomes a draft model or is quantised afterwards.
+"""Distils a teacher into a student with the same tokenizer, to be a draft model or to be quantised afterwards.
 
-First the teacher writes answers to prompts (`teacher_text`), then the student learns from their distributions
+First the teacher writes answers to prompts (`teacher_text`), then the student is trained on the teacher's distributions
 (`training`), in a run that can be interrupted (`training_run`).
 """
 
@@ -37,18 +37,18 @@ from reference_engine.tools.vocabulary_trimming import (
     write_draft_vocabulary,
 )
 
-_FREE = ("save_steps", "trim_vocabulary")  # may differ when a run goes on
+_FREE = ("save_steps", "trim_vocabulary")  # may change when a run is resumed
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation(TrainingSettings):
-    """Settings; see `TrainingSettings`. The weights that result do not depend on `trim_vocabulary` either.
+    """Settings; see `TrainingSettings`. The resulting weights do not depend on `trim_vocabulary` either.
 
     Attributes:
         loss: see `training.divergences`.
-        trim_vocabulary: rows that the head keeps when the student drafts; None for all.
-        rounded_to: method of `quantise` by which matrices are rounded meanwhile; None for none.
-        group_size: of that method, see `Quantising`.
+        trim_vocabulary: rows of the head that the student keeps as a draft model; None for all.
+        rounded_to: method of `quantise` by which matrices are rounded during training; None for none.
+        group_size: group size of that method, see `Quantising`.
     """
 
     loss: LossName = "forward-kl"
@@ -75,23 +75,23 @@ def distil(
     say: Say,
     clock: Callable[[], float] = time.monotonic,
 ) -> HeldOut:
-    """Trains, and writes `target`: a checkpoint as the student's, with distillation.json and distillation.jsonl.
+    """Trains a student and writes `target`: its checkpoint, with distillation.json and distillation.jsonl.
 
-    Ctrl-C takes effect after the step under way, whose state is saved; calling it again with the same arguments goes
-    on, and ends with the same weights.
+    Ctrl-C takes effect after the current step, whose state is saved; calling it again with the same arguments resumes
+    the run, and ends with the same weights.
 
     Args:
         teacher: checkpoint directory of a family in `transformers_model.FAMILIES`.
-        student: another one with the same tokenizer and vocabulary.
+        student: checkpoint directory with the same tokenizer and vocabulary.
         target: directory to create, or one that holds an unfinished run of the same settings.
         distillation: settings.
         text: UTF-8 file whose lines are prompts; None for the standard input.
         device: ``auto``, ``cpu`` or ``cuda``.
-        say: is called with lines about the progress.
+        say: called with lines of progress.
         clock: in seconds.
 
     Returns:
-        How the student does at the end.
+        Measurements of the student at the end.
 
     Raises:
         CheckpointError: a model cannot be read, or the target holds something else.
@@ -121,7 +121,7 @@ def distil(
     result = TrainingRun(trainer, held_out, folder, distillation, say=say, clock=clock).finish()
     vocabulary = None
     if distillation.trim_vocabulary is not None:
-        answers, unseen = ([one.answer for one in exchanges] for exchanges in (learned, held_out))
+        answers, unseen = ([exchange.answer for exchange in exchanges] for exchanges in (learned, held_out))
         vocabulary = frequent_vocabulary(models[1], distillation.trim_vocabulary, answers)
         say(f"drafts {coverage_text(vocabulary, unseen)} of the held-out answers")
     _write(student, folder, trainer.student, {**settings, "result": dataclasses.asdict(result)}, vocabulary)
@@ -165,7 +165,7 @@ def _write(
     record: Mapping[str, Any],
     vocabulary: DraftVocabulary | None,
 ) -> None:
-    """Puts the checkpoint, in the student's dtypes, in the place of the unfinished run."""
+    """Writes the checkpoint, in the student's dtypes, in place of the unfinished run."""
     source, state = SafetensorsDirectory(student), plain_weights(model)
     with new_checkpoint(folder.target) as scratch:
         write_weights(scratch, {name: state[name].cpu().to(source.get(name).dtype) for name in source.names()})

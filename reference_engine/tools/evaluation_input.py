@@ -16,7 +16,7 @@ PIECE_TOKENS = 512
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Tokens, the last of which are predicted.
+    """Tokens, of which those at the end are predicted.
 
     Attributes:
         ids: all tokens.
@@ -57,8 +57,8 @@ def pieces_of(
 ) -> list[TokenSequence]:
     """Split a text into pieces.
 
-    The tokens that the tokenizer puts before every text, such as a beginning-of-sequence token, begin each piece.
-    Without any, the first token of a piece is not predicted.
+    Tokens that the tokenizer puts before every text, such as a beginning-of-sequence token, begin each piece.
+    Without such tokens, the first token of a piece is not predicted.
 
     Args:
         tokenizer: of the model.
@@ -107,23 +107,23 @@ def questions_of(tokenizer: Tokenizer, path: Path, max_length: int) -> list[Ques
 
 def _question(tokenizer: Tokenizer, line: str, number: int, place: str, max_length: int) -> Question:
     try:
-        given = msgspec.json.decode(line, type=_QuestionLine)
+        entry = msgspec.json.decode(line, type=_QuestionLine)
     except msgspec.MsgspecError as error:
         raise RequestError(f"{place} is not a question: {error}") from error
-    if len(given.choices) < 2 or not all(choice.strip() for choice in given.choices):
+    if len(entry.choices) < 2 or not all(choice.strip() for choice in entry.choices):
         raise RequestError(f"{place} is not a question: it needs two or more choices that are not empty")
-    if not 0 <= given.answer < len(given.choices):
+    if not 0 <= entry.answer < len(entry.choices):
         raise RequestError(
-            f"{place} is not a question: answer {given.answer} is not the index of one of {len(given.choices)} choices"
+            f"{place} is not a question: answer {entry.answer} is not the index of one of {len(entry.choices)} choices"
         )
-    context = tokenizer.encode(given.question)
-    choices = [_continuation(tokenizer, context, given.question, choice) for choice in given.choices]
+    context = tokenizer.encode(entry.question)
+    choices = [_continuation(tokenizer, context, entry.question, choice) for choice in entry.choices]
     longest = max(len(choice.ids) for choice in choices)
     if longest > max_length:
         raise RequestError(f"{place}: question and choice are {longest} tokens, the model takes {max_length}")
     if any(choice.first < 0 for choice in choices):
         raise RequestError(f"{place}: the question has no token before its choices; give a longer question")
-    return Question(number, given.answer, choices, [len(choice.encode()) for choice in given.choices])
+    return Question(number, entry.answer, choices, [len(choice.encode()) for choice in entry.choices])
 
 
 def _continuation(tokenizer: Tokenizer, context: Sequence[int], question: str, choice: str) -> TokenSequence:

@@ -4,8 +4,8 @@ The model sees the given tokens before each position, so one difference does not
 steps, which read earlier tokens from the KV cache.
 
 Scores compare an engine's answers with this model. A position matches if no other token is likelier. End-of-sequence
-tokens are excluded from that comparison unless the answer has one there: engines that force a length either forbid
-them or continue after them.
+tokens are excluded from that comparison unless the answer has one there: engines that force a length either forbid them
+or continue after them.
 
 Perplexity, exp of the mean of -ln p(token | earlier tokens), measures the cost of rounding or dropping keys and values.
 Its steps are small, so that a token sees nearly all of its past as later steps of a request would: rounded, dropped, or
@@ -66,7 +66,7 @@ class Score(msgspec.Struct, frozen=True):
 
     Attributes:
         id: of the sample.
-        error: why it was not scored; the other fields are then empty.
+        error: reason why it was not scored; the other fields are then empty.
         tokens: positions compared.
         agreement: fraction of positions at which the answer has the likeliest token.
         first_divergence: index of the first mismatch; None without one.
@@ -135,7 +135,7 @@ class Scorer:
         )
 
     def _model_for(self, num_tokens: int) -> Model:
-        """The model for a sequence of that length; built again where its rotations depend on the length."""
+        """The model for a sequence of that length; rebuilt if its rotations depend on the length."""
         length = self._config.default_length if num_tokens <= self._config.default_length else self._config.max_length
         if length != self._length:
             self._length = length
@@ -180,16 +180,16 @@ class Scorer:
         for start, logits in cache.logits(self._model_for(len(tokens)), tokens[:-1], _SCORE_STEP_TOKENS, first):
             yield from self._compared(logits.float(), tokens[start + 1 : start + 1 + len(logits)])
 
-    def _compared(self, logits: torch.Tensor, taken: torch.Tensor) -> list[_Position]:
+    def _compared(self, logits: torch.Tensor, tokens: torch.Tensor) -> list[_Position]:
         """Compare logits [rows, vocab_size] with the answer's tokens [rows]."""
         logits = logits.log_softmax(dim=-1)
-        logprobs = logits.gather(1, taken[:, None])[:, 0]
+        logprobs = logits.gather(1, tokens[:, None])[:, 0]
         anything, _ = logits.max(dim=-1)
         anything_token = logits.argmax(dim=-1)
         if self._stops:
             logits[:, self._stops] = float("-inf")
         no_stop, _ = logits.max(dim=-1)
-        ended = torch.isin(taken, self._tensor(self._stops))
+        ended = torch.isin(tokens, self._tensor(self._stops))
         expected = torch.where(ended, anything_token, logits.argmax(dim=-1))
         regret = torch.where(ended, anything, no_stop) - logprobs
         return [_Position(*row) for row in zip(expected.tolist(), regret.tolist(), logprobs.tolist(), strict=True)]
@@ -254,7 +254,7 @@ class Perplexity:
         nats_per_token: mean of -ln p.
         tokens: tokens predicted: all but the first of each piece.
         kv_bytes_per_token: cache bytes per token in all layers, scales included.
-        kv_peak_bytes: maximum bytes of blocks in use at a time.
+        kv_peak_bytes: maximum bytes of blocks in use at one time.
         census: tokens kept of the first piece under a budget; None without a budget.
     """
 

@@ -3,9 +3,9 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; the `gguf` library rounds blocks and writes. Tensors
 are read, rounded and written one after the other, so that memory holds one at a time.
 
-GGUF stores the name of a pre-tokenizer instead of its rules. The name is the first whose rules, as `gguf_tokenizer`
-reads them, encode a sample text as the checkpoint's own tokenizer does; llama.cpp's converter recognises tokenizers by
-a sample, too.
+GGUF stores the name of a pre-tokenizer instead of its rules. The chosen name is the first whose rules, as
+`gguf_tokenizer` reads them, encode a sample text in the same way as the checkpoint's own tokenizer; llama.cpp's
+converter also recognises tokenizers by a sample.
 """
 
 import contextlib
@@ -66,17 +66,17 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
     """Writes a file whose matrices have one type; it appears whole or not at all.
 
     Norms and biases are float32. In types of 4 and 5 bits the embedding and the head are Q8_0, since each of their rows
-    is a token. A matrix whose rows are no whole blocks is float16.
+    is a token. A matrix whose rows are not whole blocks is float16.
 
     Args:
         source: plain checkpoint directory of a Llama, Mistral, Qwen2 or Qwen3 model with a byte-level BPE tokenizer.
         target: file to write; an existing one is replaced.
         kind: type of the matrices.
-        say: is called with lines about the progress.
+        say: called with lines of progress.
 
     Raises:
-        CheckpointError: the source cannot be read, GGUF knows no such model or tokenizer, or the target does not end
-            with .gguf.
+        CheckpointError: the source cannot be read, GGUF does not support the model or tokenizer, or the target does not
+            end with .gguf.
     """
     if target.suffix != ".gguf" or target.is_dir():
         raise CheckpointError(f"{target} is no name of a GGUF file; give --out one that ends with .gguf")
@@ -131,7 +131,7 @@ def _add_tensor_info(
 
 
 def _in_order(name: str, tensor: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Rows in llama.cpp's order: for its interleaved RoPE, Llama's q and k alternate between the halves of a head."""
+    """Rows in llama.cpp's order: for its interleaved RoPE, those of Llama's q and k alternate between head halves."""
     heads = permuted_heads(name, config)
     if heads is None:
         return tensor

@@ -1,4 +1,4 @@
-"""Writes EAGLE-3 heads in the layout of the speculators project (version 0.9), which vLLM loads, too."""
+"""Writes EAGLE-3 heads in the layout of the speculators project (version 0.9), which vLLM can load, too."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,12 +27,12 @@ def write_head(
     """Writes config.json and model.safetensors.
 
     Args:
-        directory: exists.
-        config: of the head; its depths are known.
-        tensors: as `eagle.head_shapes` names them, without the maps of the vocabulary.
-        tokens: int64 [draft_vocab_size], rising, the token of each row of the head's logits; None for all.
-        model: checkpoint directory that the head was made for.
-        num_tokens: drafts a step that it suggests to engines.
+        directory: must exist.
+        config: config of the head, with known depths.
+        tensors: named as by `eagle.head_shapes`, without the maps of the vocabulary.
+        tokens: int64 [draft_vocab_size], ascending, the token of each row of the head's logits; None for all.
+        model: checkpoint directory of the head's model.
+        num_tokens: drafts per step that it suggests to engines.
     """
     maps: dict[str, torch.Tensor] = {}
     if tokens is not None:

@@ -1,6 +1,6 @@
-"""An EAGLE-3 head as a torch module, to be trained as it drafts (training-time test, arXiv 2503.01840, section 3.2).
+"""An EAGLE-3 head as a torch module, trained in the way it drafts (training-time test, arXiv 2503.01840, section 3.2).
 
-`models/eagle.py` computes the same over a paged cache. Parameters have the names of the head's file.
+`models/eagle.py` computes the same over a paged cache. Parameters have the names used in the head's file.
 """
 
 import torch
@@ -16,9 +16,9 @@ _STD = 0.02  # Transformers' usual initializer_range
 
 
 class _Attention(nn.Module):
-    """Grouped-query attention of a chain at each token.
+    """Grouped-query attention for chains of drafts, one at each token.
 
-    The chain at a token sees the entries of all tokens up to there, and its own guesses since.
+    The chain at a token sees the entries of all tokens up to that one, and of its own drafts.
     """
 
     def __init__(self, layer: ModelConfig) -> None:
@@ -37,12 +37,12 @@ class _Attention(nn.Module):
         rotation: tuple[torch.Tensor, torch.Tensor],
         past: list[tuple[torch.Tensor, torch.Tensor]],
     ) -> torch.Tensor:
-        """One place of all chains.
+        """Computes one place of all chains.
 
         Args:
             rows: [batch, length, 2 * hidden_size].
             rotation: of the positions of this place, [length, 1, head_dim] each.
-            past: keys and values [batch, length, heads, head_dim] of the places before; this one's are appended.
+            past: keys and values [batch, length, heads, head_dim] of the earlier places; this one's are appended.
 
         Returns:
             [batch, length, hidden_size].
@@ -104,8 +104,8 @@ class TrainableHead(nn.Module):
     """The head; new weights are normal, norms 1.
 
     Args:
-        config: of the head; its depths are known.
-        seed: of the weights.
+        config: config of the head, with known depths.
+        seed: for the weights.
     """
 
     def __init__(self, config: EagleConfig, seed: int) -> None:
@@ -123,20 +123,20 @@ class TrainableHead(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Its device."""
         return self.fc.weight.device
 
     def forward(self, states: torch.Tensor, embedded: torch.Tensor, places: int) -> list[torch.Tensor]:
-        """Drafts from each token, continued with the text's own tokens but with the head's own outputs.
+        """Drafts from each token; chains continue with the text's own tokens but the head's own outputs.
 
         Args:
-            states: of the model at each token, [batch, length, taps * hidden_size].
+            states: hidden states of the model at each token, [batch, length, taps * hidden_size].
             embedded: embeddings of the tokens, [batch, length, hidden_size].
-            places: how many.
+            places: length of the chains.
 
         Returns:
-            For each place k from 0, normed outputs [batch, length, hidden_size]; `lm_head` makes logits of them. That
-            at i is about token i + k + 2; the last k + 1 of a sequence continue from tokens that are not there.
+            For each place k from 0, normed outputs [batch, length, hidden_size], for `lm_head` to turn into logits.
+            Output i predicts token i + k + 2; the last k + 1 outputs of a sequence continue from missing tokens.
         """
         length = embedded.shape[1]
         layer = self._layer_config

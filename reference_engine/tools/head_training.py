@@ -1,7 +1,7 @@
-"""Trains an EAGLE-3 draft head (Li et al., arXiv 2503.01840) on text that its model writes.
+"""Trains an EAGLE-3 draft head (Li et al., arXiv 2503.01840) on text written by its model.
 
 Text, trainer, interruption and record are those of distillation. The head learns the model's distribution at each place
-of a chain of drafts, fed with its own outputs as when it drafts.
+of a chain of drafts, fed with its own outputs as in drafting.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from reference_engine.tools.unfinished import digest
 from reference_engine.tools.vocabulary_trimming import most_frequent
 
 _LATER = 0.8
-"""Weight of a place of a chain beside the one before, as in EAGLE-3's released code."""
+"""Weight of a place of a chain relative to the previous one, as in EAGLE-3's released code."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class HeadTraining(TrainingSettings):
     """Settings; see `TrainingSettings`.
 
     Attributes:
-        places: drafts of a chain that are trained.
-        draft_vocab: tokens that the head can propose, those that the model writes most; 0 for all.
+        places: number of drafts of a chain that are trained.
+        draft_vocab: number of tokens that the head can propose, the most frequent of the model; 0 for all.
     """
 
     places: int = 3
@@ -59,10 +59,10 @@ class HeadTraining(TrainingSettings):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeadHeldOut(HeldOut):
-    """How a head does on held-out text; `kl` and `acceptance` are those of first drafts.
+    """Measurements of a head on held-out text; `kl` and `acceptance` are those of first drafts.
 
     Attributes:
-        by_place: acceptance of each draft of a chain whose tokens before are the text's.
+        by_place: acceptance of each draft of a chain whose earlier tokens are the text's.
     """
 
     by_place: tuple[float, ...]
@@ -82,10 +82,10 @@ def train_head(
     say: Say,
     clock: Callable[[], float] = time.monotonic,
 ) -> HeldOut:
-    """Trains, and writes `target`: a head in the layout of the speculators project, training.json and training.jsonl.
+    """Trains a head and writes `target`: the layout of the speculators project, training.json and training.jsonl.
 
-    Ctrl-C takes effect after the step under way, whose state is saved; calling it again with the same arguments goes
-    on, and ends with the same weights.
+    Ctrl-C takes effect after the current step, whose state is saved; calling it again with the same arguments resumes
+    the run, and ends with the same weights.
 
     Args:
         model: checkpoint directory of a family in `transformers_model.FAMILIES`.
@@ -93,11 +93,11 @@ def train_head(
         training: settings.
         text: UTF-8 file whose lines are prompts; None for the standard input.
         device: ``auto``, ``cpu`` or ``cuda``.
-        say: is called with lines about the progress.
+        say: called with lines of progress.
         clock: in seconds.
 
     Returns:
-        How the head does at the end.
+        Measurements of the head at the end.
 
     Raises:
         CheckpointError: the model cannot be read, or the target holds something else.
@@ -139,7 +139,7 @@ def train_head(
     with new_checkpoint(target) as scratch:
         stored = DTYPES.get(config.layer.dtype, torch.float32)
         tensors = {name: tensor.cpu().to(stored) for name, tensor in head.state_dict().items()}
-        # Speculators writes it, too; without it its loader depends on how Transformers fills what is missing.
+        # Speculators also writes it; without it its loader depends on how Transformers fills in missing tensors.
         tensors["embed_tokens.weight"] = checkpoint.weights.get("model.embed_tokens.weight")
         write_head(scratch, config, tensors, tokens=tokens, model=model.resolve(), num_tokens=training.places)
         shutil.copyfile(folder.record, scratch / folder.record_name)
@@ -164,11 +164,11 @@ def head_config(model: ModelConfig, draft_vocab_size: int | None = None) -> Eagl
 
 
 def frequent_tokens(text: Sequence[Exchange], count: int, vocab_size: int) -> torch.Tensor | None:
-    """The tokens that answers have most often, int64 [count], rising; None where `count` means all."""
+    """The most frequent tokens of the answers, int64 [count], ascending; None if `count` means all."""
     if count in (0, vocab_size):
         return None
-    seen = Counter(token for exchange in text for token in exchange.answer)
-    return torch.tensor(most_frequent(seen, count, vocab_size))
+    frequencies = Counter(token for exchange in text for token in exchange.answer)
+    return torch.tensor(most_frequent(frequencies, count, vocab_size))
 
 
 def new_head(teacher: Any, config: EagleConfig, tokens: torch.Tensor | None, seed: int) -> TrainableHead:  # noqa: ANN401
@@ -184,15 +184,15 @@ def new_head(teacher: Any, config: EagleConfig, tokens: torch.Tensor | None, see
 class HeadLesson:
     """The model's distribution at each place of a chain of drafts; a `Lesson`.
 
-    Where the head cannot propose all tokens, it learns the distribution among those that it can, weighted by the
-    probability that these have together.
+    If the head cannot propose all tokens, it learns the distribution among those that it can, weighted by their total
+    probability.
 
     Args:
-        teacher: of Transformers; it is not changed.
+        teacher: of Transformers; not changed.
         head: on the same device.
-        config: of the head.
+        config: config of the head.
         tokens: see `eagle.draft_tokens`.
-        places: drafts of a chain.
+        places: number of drafts of a chain.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class HeadLesson:
         self._tokens = None if tokens is None else tokens.to(teacher.device)
 
     def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
-        """See `Lesson.loss`: the mean over places, which weigh less the later they are."""
+        """See `Lesson.loss`: the mean over places, with smaller weights for later ones."""
         weights = [_LATER**place for place in range(self._places)]
         losses = [
             (mass * divergences(expected, logits, "forward-kl")).sum() / max(1, len(logits))
@@ -218,21 +218,21 @@ class HeadLesson:
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeadHeldOut:
         """See `Lesson.evaluate`."""
-        total, same, counts = 0.0, [0] * self._places, [0] * self._places
+        total, matches, counts = 0.0, [0] * self._places, [0] * self._places
         for exchange in held_out:
             for place, (wanted, expected, mass, logits) in enumerate(self._compared([exchange])):
                 if place == 0:
                     total += float((mass * divergences(expected, logits, "forward-kl")).sum())
                 drafted = logits.argmax(-1) if self._tokens is None else self._tokens[logits.argmax(-1)]
-                same[place] += int((drafted == wanted).sum())
+                matches[place] += int((drafted == wanted).sum())
                 counts[place] += len(drafted)
-        shares = tuple(right / count if count else math.nan for right, count in zip(same, counts, strict=True))
+        shares = tuple(right / count if count else math.nan for right, count in zip(matches, counts, strict=True))
         return HeadHeldOut(total / max(1, counts[0]), shares[0], shares)
 
     def _compared(
         self, batch: Sequence[Exchange]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """For each place of the chains: what both say of the tokens of answers.
+        """For each place of the chains: the predictions of both for the tokens of answers.
 
         Yields:
             The model's likeliest token, int64 [n]; its logits [n, draft_vocab_size] of the tokens that the head can
@@ -244,23 +244,23 @@ class HeadLesson:
             whole = self._teacher.lm_head(last[is_wanted]).float()
             embedded = self._teacher.get_input_embeddings()(ids)
             likeliest = whole.argmax(-1)
-            kept = whole if self._tokens is None else whole[:, self._tokens]
-            mass = (kept.logsumexp(-1) - whole.logsumexp(-1)).exp()
+            proposable = whole if self._tokens is None else whole[:, self._tokens]
+            mass = (proposable.logsumexp(-1) - whole.logsumexp(-1)).exp()
         row_of = torch.zeros_like(ids).masked_scatter_(is_wanted, torch.arange(len(whole), device=ids.device))
         for place, outputs in enumerate(self.student(states, embedded, self._places)):
             first = place + 1  # the chain at i drafts what follows token i + place + 1
             is_here = is_wanted[:, first:]
             rows = row_of[:, first:][is_here]
             logits = self.student.lm_head(outputs[:, : is_here.shape[1]][is_here])
-            yield likeliest[rows], kept[rows], mass[rows], logits
+            yield likeliest[rows], proposable[rows], mass[rows], logits
 
     def _observed(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The model's hidden states at the head's depths, and its last ones behind the final norm."""
-        found: dict[int, torch.Tensor] = {}
+        """The model's hidden states at the head's depths, and its last ones after the final norm."""
+        observed: dict[int, torch.Tensor] = {}
 
         def listen(index: int) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
             def on_input(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:  # noqa: ANN401
-                found[index] = (inputs[0] if inputs else named["hidden_states"]).detach().clone()
+                observed[index] = (inputs[0] if inputs else named["hidden_states"]).detach().clone()
 
             return on_input
 
@@ -271,4 +271,4 @@ class HeadLesson:
                     handle = module.register_forward_pre_hook(listen(index), with_kwargs=True)
                     hooks.callback(handle.remove)
             last = model(input_ids=ids, use_cache=False).last_hidden_state
-        return torch.cat([found[index] for index in self._layers], dim=-1), last
+        return torch.cat([observed[index] for index in self._layers], dim=-1), last

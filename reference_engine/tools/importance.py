@@ -1,9 +1,9 @@
-"""How much layers, neurons, KV groups and single inputs matter to a model, measured with forward hooks on a text.
+"""Importance of layers, neurons, KV groups and single inputs to a model, measured with forward hooks on a text.
 
 Layers: one minus the cosine similarity of the residual stream before and after (block influence in ShortGPT, Men et
 al., arXiv 2403.03853). Neurons of an MLP: mean magnitude of their activation times the norm of their column of the down
-projection, the length of what they add. KV groups: mean norm of what their heads add. Inputs of matrices: their norm
-over all tokens (Wanda, Sun et al., arXiv 2306.11695).
+projection, that is, the length of their contribution. KV groups: mean norm of their heads' contribution. Inputs of
+matrices: their norm over all tokens (Wanda, Sun et al., arXiv 2306.11695).
 """
 
 import contextlib
@@ -20,7 +20,7 @@ MATRICES = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj",
 )  # fmt: skip
-"""Those of a layer."""
+"""The matrices of a layer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def measure(model: Any, config: ModelConfig, pieces: Sequence[Sequence[int]]) ->
     Args:
         model: of Transformers.
         config: its shapes.
-        pieces: token ids, each computed on its own.
+        pieces: token ids of independent texts.
     """
     depth = config.num_hidden_layers
     layers = torch.zeros(depth, dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Quantises the matrices of one decoder layer, given what they get as inputs on a text.
+"""Quantises the matrices of one decoder layer, given their inputs on a text.
 
-GPTQ takes each matrix for itself. AWQ and SmoothQuant move scales between neighbours first: what a matrix's input is
-divided by, the norm or matrix that makes this input takes over.
+GPTQ quantises each matrix by itself. AWQ and SmoothQuant first move scales between neighbours: a matrix's input is
+divided by them, and the norm or matrix that produces this input is multiplied.
 """
 
 import dataclasses
@@ -29,24 +29,24 @@ INPUTS = {
     "mlp.up_proj": "mlp.gate_proj",
     "mlp.down_proj": "mlp.down_proj",
 }
-"""The matrices of a layer, and of those with the same input the first."""
+"""The matrices of a layer, each with the first matrix that has the same input."""
 
 _NORMS = {
     "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "post_attention_layernorm": ("mlp.gate_proj", "mlp.up_proj"),
 }
-"""Norms, and the matrices that get what they make."""
+"""Norms, and the matrices that they produce the input of."""
 _NEIGHBOURS = {
     "input_layernorm": _NORMS["input_layernorm"],
     "self_attn.v_proj": ("self_attn.o_proj",),
     "post_attention_layernorm": _NORMS["post_attention_layernorm"],
     "mlp.up_proj": ("mlp.down_proj",),
 }
-"""The same with matrices that make the input of others, in the order of a forward pass."""
+"""Norms and matrices, and the matrices that they produce the input of, in the order of a forward pass."""
 
 
 class LayerQuantiser(Protocol):
-    """Quantises the matrices of `INPUTS` by what they get as inputs."""
+    """Quantises the matrices of `INPUTS` by their inputs on a text."""
 
     @property
     def needs_products(self) -> bool:
@@ -55,14 +55,14 @@ class LayerQuantiser(Protocol):
 
     @property
     def is_sequential(self) -> bool:
-        """Whether inputs come from the layers quantised so far; else from the plain model."""
+        """Whether inputs come from the layers quantised so far; otherwise from the plain model."""
         ...
 
     def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> Mapping[str, QuantisedMatrix]:
         """Quantises a layer.
 
         Args:
-            tensors: of the layer, by their names in it; those that it scales are replaced.
+            tensors: of the layer, by their names in it; scaled ones are replaced.
             activations: by name of matrix, on the device of the tensors.
 
         Returns:
@@ -76,7 +76,7 @@ class GptqLayer:
     """A `LayerQuantiser`: GPTQ.
 
     Attributes:
-        scheme: of the matrices; with act_order columns with large inputs are rounded first.
+        scheme: scheme of the matrices; with act_order, columns with large inputs are rounded first.
     """
 
     scheme: IntegerScheme
@@ -100,7 +100,7 @@ class AwqLayer:
     """A `LayerQuantiser`: AWQ.
 
     Attributes:
-        scheme: of the matrices, which have zero points.
+        scheme: scheme of the matrices, which have zero points.
     """
 
     scheme: IntegerScheme
@@ -124,11 +124,11 @@ class AwqLayer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SmoothedLayer:
-    """A `LayerQuantiser`: SmoothQuant, where norms make the inputs, and round to nearest.
+    """A `LayerQuantiser`: SmoothQuant for inputs that norms produce, then rounding to nearest.
 
     Attributes:
         scheme: of the matrices.
-        alpha: how much of the difficulty moves from activations to weights, 0 to 1.
+        alpha: share of the difficulty that moves from activations to weights, 0 to 1.
     """
 
     scheme: Scheme
@@ -151,14 +151,14 @@ def _scaled(
     neighbours: Mapping[str, Sequence[str]],
     scales_of: Callable[[Sequence[torch.Tensor], Activations], torch.Tensor],
 ) -> dict[str, Activations]:
-    """Scales neighbours in place; returns what the matrices then get as inputs."""
+    """Scales neighbours in place; returns the matrices' new inputs."""
     scaled = dict(activations)
     for source, targets in neighbours.items():
-        made, taken = tensors[f"{source}.weight"], [tensors[f"{name}.weight"] for name in targets]
-        if made.shape[0] != taken[0].shape[1]:
+        source_weight, target_weights = tensors[f"{source}.weight"], [tensors[f"{name}.weight"] for name in targets]
+        if source_weight.shape[0] != target_weights[0].shape[1]:
             continue  # with grouped queries an output of v is the input of several heads
-        scale = scales_of(taken, activations[targets[0]])
-        for name, weight in zip(targets, taken, strict=True):
+        scale = scales_of(target_weights, activations[targets[0]])
+        for name, weight in zip(targets, target_weights, strict=True):
             tensors[f"{name}.weight"] = (weight * scale).to(weight.dtype)
             scaled[name] = activations[name].scaled(scale)
         for kind in ("weight", "bias"):

@@ -1,6 +1,6 @@
-"""A model in Transformers' classes, one decoder layer of which is in memory at a time.
+"""A model in Transformers' classes, with only one decoder layer in memory at a time.
 
-Layers get what the model's own forward pass gives them (masks, rotations): layers that do nothing record it.
+The arguments of layers (masks, rotations) come from the model's own forward pass, recorded by placeholder layers.
 """
 
 import copy
@@ -15,12 +15,12 @@ from reference_engine.models.names import layer_prefix
 
 
 class _Recorder(nn.Module):
-    """In the place of a layer: records its arguments, and passes the hidden states on."""
+    """A placeholder for a layer: records its arguments, and passes the hidden states on."""
 
     def __init__(self, layer: Any) -> None:  # noqa: ANN401 (a module)
         super().__init__()
         if hasattr(layer, "attention_type"):
-            self.attention_type = layer.attention_type  # by which some models choose the mask
+            self.attention_type = layer.attention_type  # some models choose the mask by it
         self.seen: list[tuple[torch.Tensor, dict[str, Any]]] = []
 
     def forward(self, hidden_states: torch.Tensor, **arguments: Any) -> torch.Tensor:  # noqa: ANN401
@@ -33,7 +33,7 @@ class LayerStream:
 
     Args:
         source: its weights.
-        pieces: token ids of texts that do not see each other.
+        pieces: token ids of independent texts.
         device: to compute on.
         dtype: to compute in.
 
@@ -69,7 +69,7 @@ class LayerStream:
         return {name: self._tensor(f"{layer_prefix(index)}{name}") for name in self._layers[index].state_dict()}
 
     def layer(self, index: int, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 (a module)
-        """A layer with such weights, which may lie on any device."""
+        """A layer with the given weights, which may be on any device."""
         layer = copy.deepcopy(self._layers[index]).requires_grad_(False)
         weights = {name: tensor.to(self._device, self._dtype) for name, tensor in tensors.items()}
         layer.load_state_dict(weights, assign=True)
@@ -77,7 +77,7 @@ class LayerStream:
 
     @torch.inference_mode()
     def run(self, index: int, layer: Any, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # noqa: ANN401
-        """What a layer makes of the hidden states of each piece, [1, tokens, hidden_size] on the CPU."""
+        """Runs a layer on the hidden states of each piece: [1, tokens, hidden_size] on the CPU."""
         outputs: list[torch.Tensor] = []
         for hidden, arguments in zip(inputs, self._arguments[index], strict=True):
             output = layer(hidden.to(self._device), **arguments)

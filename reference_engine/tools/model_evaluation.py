@@ -3,9 +3,9 @@
 Both models see the same tokens (teacher forcing), in steps that share a KV cache. Their whole distributions are
 compared step by step, so memory is bounded by the logits of a step, [512, vocab_size].
 
-For a model behind a server, `--for-server` computes the reference alone and reports tokens: those to send, and those
-that count as a match. `--tokens-only` computes nothing and reports those to send. Means and intervals are left to the
-reader of the lines.
+For a model behind a server, `--for-server` computes only the reference and reports tokens: those to send, and those
+that count as a match. `--tokens-only` computes nothing and reports those to send. The reader of the lines computes
+means and intervals.
 """
 
 import dataclasses
@@ -122,7 +122,7 @@ Line = Header | PieceLine | QuestionLine | PieceTokensLine | QuestionTokensLine
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """What to evaluate, and on what.
+    """Inputs and models of an evaluation.
 
     Attributes:
         model: the model, and how it is computed.
@@ -131,7 +131,7 @@ class EvaluationConfig:
         reference: checkpoint to compare with; None for the model's own weights.
         choices: file of questions; see `questions_of`.
         for_server: compute the model as the reference of a server; see `PieceTokensLine`.
-        tokens_only: there is no reference either: of the model, only the tokenizer and the lengths are used.
+        tokens_only: there is no reference either: only the model's tokenizer and lengths are used.
     """
 
     model: EngineConfig
@@ -170,9 +170,9 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     tokens_sha256 = hashlib.sha256(msgspec.json.encode([piece.ids for piece in pieces])).hexdigest()
     if config.tokens_only:
-        given = config.model
+        settings = config.model
         lengths = len(pieces), len(questions)
-        yield Header(given.dtype, given.kv_cache_dtype, given.device, sha256, tokens_sha256, *lengths)
+        yield Header(settings.dtype, settings.kv_cache_dtype, settings.device, sha256, tokens_sha256, *lengths)
         yield from (PieceTokensLine(piece.ids, piece.first) for piece in pieces)
         yield from (_question_tokens(question) for question in questions)
         return
@@ -197,7 +197,7 @@ def evaluate(config: EvaluationConfig) -> Iterator[Line]:
 
 
 def _exact(config: EngineConfig, path: Path, length: int) -> EngineConfig:
-    """Settings that round nothing but to float32."""
+    """Settings that round nothing except to float32."""
     return dataclasses.replace(
         config, model=str(path), dtype="float32", quantization="none", kv_cache_dtype="auto", max_model_len=length
     )
@@ -217,8 +217,8 @@ def _check_tokenizer(
 def _compared(model: PerplexityMeter, reference: PerplexityMeter, piece: TokenSequence) -> PieceLine:
     tokens, nats, reference_nats, kl_nats, matches, near_ties, hits = 0, 0.0, 0.0, 0.0, 0, 0, 0
     steps = zip(model.logits(piece.ids, piece.first), reference.logits(piece.ids, piece.first), strict=True)
-    for (start, ours), (_, theirs) in steps:
-        q, p = ours.float().log_softmax(dim=-1), theirs.float().log_softmax(dim=-1)
+    for (start, logits), (_, reference_logits) in steps:
+        q, p = logits.float().log_softmax(dim=-1), reference_logits.float().log_softmax(dim=-1)
         rows = len(q)
         successors = torch.tensor(piece.ids[start + 1 : start + 1 + rows], device=q.device)[:, None]
         best, _ = p.max(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Lines about long work, with the time left."""
+"""Lines of progress about long work, with the remaining time."""
 
 import time
 from collections.abc import Callable
@@ -7,13 +7,13 @@ _EVERY_S = 10.0
 
 
 class Progress:
-    """Says how far a stage is, at most every 10 s.
+    """Reports the progress of a stage, at most every 10 s.
 
     Args:
-        say: is called with a line of text.
-        unit: what is counted.
-        done: of it, before the stage began.
-        total: of it.
+        say: called with a line of text.
+        unit: name of what is counted.
+        done: count before the stage began.
+        total: count at the end.
         clock: in seconds.
     """
 
@@ -24,7 +24,7 @@ class Progress:
         self._began_s = self._said_s = clock()
 
     def advance(self, done: int, detail: str = "", *, is_due: bool = False) -> None:
-        """Notes what is done in all; `is_due` says so now."""
+        """Records the new total count; `is_due` reports at once."""
         now_s = self._clock()
         if done <= self._first or not (is_due or now_s - self._said_s >= _EVERY_S):
             return

@@ -1,8 +1,8 @@
-"""Removes layers, neurons, KV groups and single weights of a checkpoint: what remains is a normal, smaller checkpoint.
+"""Removes layers, neurons, KV groups and single weights of a checkpoint; the rest is a normal, smaller checkpoint.
 
-Structure first, by its importance in the whole model (`importance`); then weights, by the activations of what remains.
-Magnitude: Han et al., arXiv 1506.02626, smallest of each matrix. Activation: Wanda (Sun et al., arXiv 2306.11695),
-smallest |weight| · norm of its input in each row. Embedding and head keep all their weights.
+Structure is removed first, by its importance in the whole model (`importance`); then weights, by the activations of the
+rest. Magnitude: Han et al., arXiv 1506.02626, smallest of each matrix. Activation: Wanda (Sun et al., arXiv
+2306.11695), smallest |weight| · norm of its input in each row. Embedding and head keep all their weights.
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pruning:
-    """What to keep; None keeps all.
+    """Parts to keep; None keeps all.
 
     Attributes:
         layers: number of layers.
         neurons: share of each layer's MLP neurons, in (0, 1].
         heads: share of each layer's KV groups, in (0, 1]; a group is a key-value head with its query heads.
         weights: share of each matrix's weights, in (0, 1]; the others become zero.
-        by: score of single weights.
+        by: score for single weights.
         calibration_tokens: tokens of the text to measure on.
 
     Raises:
@@ -89,7 +89,7 @@ def prune(
     Args:
         source: checkpoint directory of a family in `transformers_model.FAMILIES`.
         target: directory to create; an existing one is replaced only if it is empty or another checkpoint.
-        pruning: what to keep.
+        pruning: parts to keep.
         text: UTF-8 file to measure importance on; None for the standard input.
         device: ``auto``, ``cpu`` or ``cuda``.
         say: is called with one line of text at each stage.
@@ -212,9 +212,9 @@ def zero_weights(tensors: Tensors, share: float, norms: Mapping[str, torch.Tenso
 
     Args:
         tensors: of the model.
-        share: to keep.
-        norms: of inputs [in_features], by name, to compare the weights of a row by; None for magnitudes within each
-            matrix.
+        share: share to keep.
+        norms: norms of inputs [in_features], by name, which scale the weights of a row for comparison; None for
+            magnitudes within each matrix.
     """
     for name, weight in tensors.items():
         if not name.endswith(tuple(f"{matrix}.weight" for matrix in MATRICES)):
@@ -230,7 +230,7 @@ def zero_weights(tensors: Tensors, share: float, norms: Mapping[str, torch.Tenso
 def _record(
     source: Path, pruning: Pruning, importance: Importance, kept: Kept, tensors: Tensors, *, text: str
 ) -> dict[str, Any]:
-    """pruning.json: what was measured, and what was kept."""
+    """Content of pruning.json: measurements, and the kept parts."""
     neurons = [
         float(importance.neurons[layer, indices].sum() / importance.neurons[layer].sum().clamp_min(1e-300))
         for layer, indices in zip(kept.layers, kept.neurons, strict=True)

@@ -1,4 +1,4 @@
-"""What `quantize` can do: each method's layout, checkpoint format and settings, and whether it needs a text."""
+"""The methods of `quantize`: each one's layout, checkpoint format and settings, and whether it needs a text."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,21 +20,21 @@ _Setting = Literal["group_size", "act_order", "asymmetric", "smoothing", "budget
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Quantising:
-    """Settings; the weights that result depend on all of them.
+    """Settings; the resulting weights depend on all of them.
 
     Attributes:
-        method: of `METHODS`.
+        method: one of `METHODS`.
         group_size: columns that share a scale; None for the largest of 128, 64 and 32 that divides the width of every
-            matrix, and with 8 bits for a scale for each row.
+            matrix, or for 8 bits a scale for each row.
         act_order: whether GPTQ rounds columns with large inputs first.
         asymmetric: whether GPTQ has zero points.
         smoothing: see `SmoothedLayer.alpha`; None for 0.5.
-        budget_mb: 10^6 bytes that the weights may take; layers that matter most then get 8 bits or stay plain. None:
-            all are quantised alike.
+        budget_mb: size limit of the weights in units of 10^6 bytes; the most important layers then get 8 bits or stay
+            plain. None: all are quantised alike.
         calibration_tokens: tokens of the text to use.
 
     Raises:
-        ConfigError: a value is out of range, or means nothing to the method.
+        ConfigError: a value is out of range, or does not apply to the method.
     """
 
     method: WrittenName
@@ -66,11 +66,11 @@ class Quantising:
 
     @property
     def needs_text(self) -> bool:
-        """Whether a text is needed, to see what matrices get as inputs or how much each layer matters."""
+        """Whether a text is needed, to measure the inputs of matrices or the importance of layers."""
         return METHODS[self.method].needs_text or self.budget_mb is not None
 
     def plan(self, widths: Collection[int]) -> "Plan":
-        """What the settings come to for a model.
+        """Resolves the settings for a model.
 
         Args:
             widths: inputs of its matrices.
@@ -83,11 +83,11 @@ class Quantising:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """How the matrices of one model are quantised, and stored.
+    """The quantisation and storage of the matrices of one model.
 
     Attributes:
-        scheme: of all of them.
-        encoding: the format, given the names of modules that stay plain besides the head.
+        scheme: scheme of all of them.
+        encoding: makes the format from the names of modules that stay plain besides the head.
         layer: quantises those of a layer by their inputs on a text; None: each is rounded to nearest.
     """
 
@@ -102,7 +102,7 @@ class WrittenMethod:
 
     Attributes:
         plan: see `Quantising.plan`.
-        settings: of `Quantising` that mean something to it.
+        settings: names of the settings in `Quantising` that apply to it.
         needs_text: whether its plan has a `layer`.
     """
 
@@ -133,18 +133,20 @@ def _integers(
     return WrittenMethod(plan, ("group_size", *more), needs_text=layer is not None)
 
 
-def _group(given: int | None, bits: Bits, widths: Collection[int]) -> int | None:
+def _group(requested: int | None, bits: Bits, widths: Collection[int]) -> int | None:
     """Columns that share a scale."""
-    if given is None and bits == 8:
+    if requested is None and bits == 8:
         return None
-    for group in _GROUPS if given is None else (given,):
+    for group in _GROUPS if requested is None else (requested,):
         if not any(width % group for width in widths):
             return group
-    if given is None:
+    if requested is None:
         raise ConfigError(
             f"4 bits need widths that 32 divides, and those of this model are {sorted(widths)}; take 8 bits"
         )
-    raise ConfigError(f"--group-size {given} does not divide the widths of the matrices, which are {sorted(widths)}")
+    raise ConfigError(
+        f"--group-size {requested} does not divide the widths of the matrices, which are {sorted(widths)}"
+    )
 
 
 def _rounded(scheme: Fp8Scheme | Int8Scheme | Nf4Scheme) -> WrittenMethod:
@@ -175,4 +177,4 @@ METHODS: Mapping[WrittenName, WrittenMethod] = {
     "awq": _integers(4, symmetric=False, written_as="awq", layer=AwqLayer),
     "w8a8": _smoothed(Int8Scheme()),
 }
-"""By name."""
+"""Methods by name."""

@@ -1,10 +1,10 @@
 """Quantises a checkpoint one decoder layer at a time: a layer, not the model, must fit in memory.
 
-Methods are in `quantisation_methods`; some look at what the matrices get as inputs on a text. GPTQ's inputs come from
-the layers quantised so far, so that a layer makes up for the errors before it; those of AWQ and SmoothQuant from the
-plain model. Embedding, norms, routers and head stay plain, as do matrices whose width the method's blocks do not
-divide, and within a budget the layers that `bit_budget` chooses. Each finished layer is a file in the target, and the
-same command goes on after the last one; config.json, which makes the target a checkpoint, comes last.
+Methods are in `quantisation_methods`; some use the inputs of the matrices on a text. GPTQ's inputs come from the layers
+quantised so far, so a layer compensates for earlier errors; those of AWQ and SmoothQuant come from the plain model.
+Embedding, norms, routers and head stay plain, as do matrices whose width the method's blocks do not divide, and within
+a budget the layers that `bit_budget` chooses. Each finished layer is a file in the target, and the same command resumes
+after the last one; config.json, which makes the target a checkpoint, comes last.
 """
 
 import dataclasses
@@ -51,11 +51,11 @@ def quantise(
 
     Args:
         source: plain checkpoint directory; for methods that need a text of a family in `transformers_model.FAMILIES`.
-        target: directory to create, or one that holds unfinished work of the same settings.
+        target: directory to create, or one that holds unfinished work with the same settings.
         quantising: settings.
-        text: UTF-8 file to calibrate on; None for the standard input. Methods that need none do not read it.
+        text: UTF-8 file to calibrate on; None for the standard input. Methods that need no text do not read it.
         device: ``auto``, ``cpu`` or ``cuda``.
-        say: is called with lines about the progress.
+        say: called with lines of progress.
 
     Raises:
         CheckpointError: the source cannot be read, or the target holds something else.
@@ -82,7 +82,7 @@ def quantise(
     begin(target / WORK, settings)
     encoding, chosen = plan.encoding(plain), [plan.scheme] * depth
     if pieces is not None and quantising.budget_mb is not None:
-        assert isinstance(plan.scheme, IntegerScheme)  # or the settings were refused
+        assert isinstance(plan.scheme, IntegerScheme)  # other settings were refused
         budget = _Budget(round(quantising.budget_mb * 1e6), plan.scheme, target / WORK / "layers.json")
         names = budget.names(directory, pieces, plain, place)
         chosen = [budget.schemes.get(name) for name in names]
@@ -98,7 +98,7 @@ def quantise(
 
 
 def _widths(source: SafetensorsDirectory) -> dict[str, int]:
-    """Inputs of the matrices of all layers, by name of module."""
+    """Input widths of the matrices of all layers, by name of module."""
     return {
         name.removesuffix(_WEIGHT): shape[1]
         for name, shape in weight_shapes(source.config).items()
@@ -110,23 +110,23 @@ def _plain_modules(source: SafetensorsDirectory, scheme: Scheme) -> list[str]:
     """Linear layers that stay plain, besides the head.
 
     Raises:
-        ConfigError: all do.
+        ConfigError: all stay plain.
     """
     widths = _widths(source)
     unsuited = [module for module, width in widths.items() if not scheme.suits(width)]
     if len(unsuited) == len(widths):
-        found = sorted(set(widths.values()))
-        raise ConfigError(f"blocks of the method divide none of the widths {found} of the matrices; choose another")
+        distinct = sorted(set(widths.values()))
+        raise ConfigError(f"blocks of the method divide none of the widths {distinct} of the matrices; choose another")
     return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(_ROUTER)), *unsuited]
 
 
 class _Budget:
-    """How each layer is quantised so that the weights keep within so many bytes.
+    """Chooses how each layer is quantised so that the weights stay within a number of bytes.
 
     Args:
-        nbytes: of all weights.
+        nbytes: limit for all weights.
         scheme: the smallest one.
-        file: where the choice is kept, once it was measured.
+        file: stores the choice once it was measured.
     """
 
     def __init__(self, nbytes: int, scheme: IntegerScheme, file: Path) -> None:
@@ -140,7 +140,7 @@ class _Budget:
         plain: Collection[str],
         device: torch.device,
     ) -> list[str]:
-        """Of each layer, one of `schemes`, or `bit_budget.PLAIN`."""
+        """For each layer, one of `schemes` or `bit_budget.PLAIN`."""
         if not self._file.exists():
             prefixes = tuple(layer_prefix(index) for index in range(source.config.num_hidden_layers))
             matrices = [module for module in _widths(source) if module not in plain]
@@ -155,14 +155,14 @@ class _Budget:
 
 
 class _Layers(Protocol):
-    """Quantises layers one after the other."""
+    """Quantises layers in order."""
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """The plain tensors of a layer and its matrices, by their names in it."""
         ...
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
-        """Computes what the layer after this one gets; `read` gives this layer's weights as they are stored now."""
+        """Computes the inputs of the next layer; `read` returns this layer's weights as now stored."""
         ...
 
 
@@ -193,16 +193,16 @@ class _PlainLayers:
         return plain, matrices
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
-        """Nothing: no layer depends on another."""
+        """Does nothing: layers are independent."""
 
 
 class _CalibratedLayers:
-    """Layers whose matrices are quantised by what they get as inputs; `_Layers`."""
+    """Layers whose matrices are quantised by their inputs; `_Layers`."""
 
     def __init__(self, stream: LayerStream, quantiser: LayerQuantiser) -> None:
         self._stream, self._quantiser = stream, quantiser
         self._inputs = stream.inputs
-        self._outputs: list[torch.Tensor] | None = None  # of the plain layer that was quantised last
+        self._outputs: list[torch.Tensor] | None = None  # of the last quantised layer, before quantisation
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
         """See `_Layers`."""
@@ -224,7 +224,7 @@ class _CalibratedLayers:
 
 
 def _written_layers(layers: _Layers, encoding: CheckpointFormat, target: Path, depth: int, say: Say) -> list[Path]:
-    """Writes the layers that are not there yet."""
+    """Writes the missing layers."""
     files = [target / f"model-{index + 1:05}-of-{depth + 1:05}.safetensors" for index in range(depth)]
     progress = Progress(say, "layer", 0, depth)
     for index, file in enumerate(files):
@@ -243,7 +243,7 @@ def _written_layers(layers: _Layers, encoding: CheckpointFormat, target: Path, d
 
 
 def _save(tensors: Tensors, file: Path) -> None:
-    """Writes a file that is there as a whole or not at all."""
+    """Writes a file atomically."""
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     with whole_file(file) as scratch:
         save_file(contiguous, scratch, metadata={"format": "pt"})  # Transformers refuses other formats
@@ -251,11 +251,11 @@ def _save(tensors: Tensors, file: Path) -> None:
 
 
 def _read_layer(file: Path, prefix: str, encoding: CheckpointFormat) -> Tensors:
-    """The weights of a layer by their names in it, dequantised in float32."""
+    """The weights of a layer by their names in it, dequantised to float32."""
     weights = load_file(file)
     for module, names in stored_modules(weights, encoding.parts).items():
         matrix = encoding.decode(module, {part: weights.pop(name) for part, name in names.items()})
-        assert not isinstance(matrix, torch.Tensor)  # but a matrix was written
+        assert not isinstance(matrix, torch.Tensor)  # a quantised matrix was written
         weights[f"{module}{_WEIGHT}"] = matrix.to(torch.device("cpu"), torch.float32).dequantised()
     return {name.removeprefix(prefix): weight for name, weight in weights.items()}
 
@@ -267,7 +267,7 @@ def _finish(
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> None:
-    """Writes what is not in layers, and makes the target a checkpoint."""
+    """Writes the tensors outside of layers, and completes the checkpoint."""
     rest = target / f"model-{len(files) + 1:05}-of-{len(files) + 1:05}.safetensors"
     prefixes = tuple(layer_prefix(index) for index in range(len(files)))
     _save({name: source.get(name) for name in source.names() if not name.startswith(prefixes)}, rest)

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: a model learns while it computes with the weights that quantisation will leave.
+"""Quantisation-aware training: a model is trained with the weights that quantisation will produce.
 
 Each matrix of a layer is rounded in every forward pass. Its gradient passes as if it were not (straight-through
 estimator; Bengio et al., arXiv 1308.3432; Jacob et al., arXiv 1712.05877).
@@ -28,28 +28,28 @@ class _Rounded(torch.nn.Module):
 
 
 def round_matrices(model: Any, scheme: Scheme) -> None:  # noqa: ANN401 (see load_model)
-    """Makes the model compute with rounded matrices; those whose width does not suit the scheme stay plain.
+    """Makes the model compute with rounded matrices; matrices whose width does not suit the scheme stay plain.
 
     Args:
         model: of Transformers, of a family in `transformers_model.FAMILIES`.
         scheme: how each matrix is rounded.
 
     Raises:
-        ConfigError: none suits.
+        ConfigError: no matrix suits the scheme.
     """
     suited = [module for _, module in layer_matrices(model) if scheme.suits(module.in_features)]
     if not suited:
         raise ConfigError("--rounded-to: blocks of the method divide no width of the matrices; choose another")
     for module in suited:
-        # Without `unsafe` the matrix would be rounded once more, only to see that its shape stays.
+        # Without `unsafe` the matrix would be rounded once more, only to check that its shape stays the same.
         parametrize.register_parametrization(module, "weight", _Rounded(scheme), unsafe=True)
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without what `round_matrices` has added."""
+    """A parameter's name without the suffix that `round_matrices` causes."""
     return name.removesuffix(_ORIGINAL) + ".weight" if name.endswith(_ORIGINAL) else name
 
 
 def plain_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The weights behind the rounded ones, by the names of a model that rounds none."""
+    """The weights before rounding, under the names of a model that rounds none."""
     return {plain_name(name): tensor for name, tensor in model.state_dict().items()}

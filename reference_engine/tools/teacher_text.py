@@ -1,8 +1,8 @@
-"""Answers that the teacher writes to prompts: the text that a student learns from (Kim and Rush, arXiv 1606.07947).
+"""Answers of the teacher to prompts: the text that a student is trained on (Kim and Rush, arXiv 1606.07947).
 
-A chunk of prompts is answered together, and its line is written before the next begins. A run that was interrupted goes
-on with the next chunk and gets the same text, because nothing is cached from one chunk to the next. The first chunk is
-held out.
+The prompts of a chunk are answered together, and its line is written before the next chunk begins. An interrupted run
+resumes with the next chunk and gets the same text, because nothing is cached between chunks. The first chunk is held
+out.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from reference_engine.tools.progress import Progress
 
 _PROMPT_TOKENS = 128
 _MOST_HELD_OUT = 32  # prompts
-_CHUNK = 64  # prompts; as many as the engine on a CPU runs at a time
+_CHUNK = 64  # prompts; the number that the engine on a CPU runs at a time
 _BLOCK_TOKENS = 16
 
 
@@ -45,14 +45,14 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TextPlan:
-    """How the teacher writes.
+    """Settings of the teacher's text.
 
     Attributes:
-        text_tokens: tokens of answers to learn from, at least.
-        answer_tokens: tokens of one answer, at most.
-        max_length: tokens of prompt and answer, at most.
+        text_tokens: minimum tokens of answers to train on.
+        answer_tokens: maximum tokens of one answer.
+        max_length: maximum tokens of prompt and answer.
         temperature: of sampling.
-        seed: of prompts and sampling.
+        seed: for prompts and sampling.
     """
 
     text_tokens: int
@@ -70,10 +70,10 @@ class TextPlan:
 
 
 def prompts_of(text: str, tokenizer: Tokenizer, plan: TextPlan) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts to hold out and prompts to learn from, in random order: each line of the text is one.
+    """Prompts to hold out and prompts to train on, in random order: each line of the text is one.
 
-    A line is put into the chat template, if there is one, and cut to 128 tokens before. Where the room is short, a
-    prompt keeps its end.
+    A line is cut to 128 tokens and put into the chat template, if there is one. If that is too long, the prompt keeps
+    its end.
 
     Raises:
         RequestError: the text has fewer than two lines.
@@ -101,7 +101,7 @@ def _prompt(line: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def _open(model: Path, device: str, longest: int) -> LLM:
-    """The model with a KV cache for one chunk of sequences that long; the training needs the rest of the memory."""
+    """Opens the model with a KV cache for one chunk of sequences that long; training needs the rest of the memory."""
     return LLM(
         model,
         device=device,
@@ -122,18 +122,18 @@ def written_text(
     *,
     say: Callable[[str], None],
 ) -> tuple[list[Exchange], list[Exchange]]:
-    """Has the teacher write until there is enough; prompts are used again, with other draws, when they run out.
+    """Lets the teacher write until there is enough text; if prompts run out they are reused, with other draws.
 
     Args:
-        file: JSON lines, one per chunk; those that are there are not written again.
-        teacher: checkpoint directory; it is opened if something is missing.
+        file: JSON lines, one per chunk; existing ones are not written again.
+        teacher: checkpoint directory; opened only if chunks are missing.
         device: ``cpu`` or ``cuda``.
-        prompts: those to hold out, and those to learn from.
-        plan: how the teacher writes.
-        say: is called with lines about the progress.
+        prompts: those to hold out, and those to train on.
+        plan: settings of the text.
+        say: called with lines of progress.
 
     Returns:
-        The held-out text, and the text to learn from.
+        The held-out text, and the text to train on.
     """
     chunks = _read(file)
     held_out, learned = prompts
@@ -156,7 +156,7 @@ def written_text(
 
 
 def _read(file: Path) -> list[list[Exchange]]:
-    """The chunks written so far; what was cut off by a crash is removed from the file."""
+    """The chunks written so far; an incomplete line from a crash is removed from the file."""
     data = file.read_bytes() if file.exists() else b""
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):

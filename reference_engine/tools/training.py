@@ -1,6 +1,6 @@
-"""The training loop of distillation: losses, batches, schedule, and a state from which it goes on bit for bit.
+"""The training loop of distillation: losses, batches, schedule, and a state from which it resumes bit for bit.
 
-On a CPU with the same number of threads, a run that was interrupted ends with the weights of one that was not.
+On a CPU with the same number of threads, an interrupted run ends with the same weights as an uninterrupted one.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ _MOST_GRADIENT = 1.0  # norm
 
 
 def divergences(teacher: torch.Tensor, student: torch.Tensor, loss: LossName) -> torch.Tensor:
-    """Divergence of each position's distributions.
+    """Divergence of the distributions at each position.
 
-    `forward-kl` is KL(teacher ‖ student), the cross-entropy with soft targets of Hinton et al. (arXiv 1503.02531) less
-    a constant: the student covers all that the teacher may say. `reverse-kl` is KL(student ‖ teacher), the objective
-    of MiniLLM (Gu et al., arXiv 2306.08543) and one of GKD's (Agarwal et al., arXiv 2306.13649), here in each position
-    of the teacher's text instead of the student's: the student keeps to what the teacher finds likely.
+    `forward-kl` is KL(teacher ‖ student), the cross-entropy with soft targets of Hinton et al. (arXiv 1503.02531) minus
+    a constant: the student covers everything that the teacher may say. `reverse-kl` is KL(student ‖ teacher), the
+    objective of MiniLLM (Gu et al., arXiv 2306.08543) and one of GKD's (Agarwal et al., arXiv 2306.13649), but at each
+    position of the teacher's text instead of the student's: the student keeps to what the teacher finds likely.
 
     Args:
         teacher: logits [positions, vocab_size].
         student: logits of that shape.
-        loss: which one.
+        loss: name of the divergence.
 
     Returns:
         float32 [positions], nats.
@@ -78,12 +78,12 @@ def logits_of(model: Any, exchanges: Sequence[Exchange]) -> torch.Tensor:  # noq
 
 
 class Batches:
-    """Endless batches of exchanges in an order that is drawn anew for each round.
+    """Endless batches of exchanges, in a new random order for each round.
 
     Args:
         exchanges: at least one.
-        batch_tokens: tokens of a batch with its padding, at most; each exchange has at most as many.
-        seed: of the orders.
+        batch_tokens: maximum tokens of a batch with its padding; no exchange is longer.
+        seed: for the orders.
     """
 
     def __init__(self, exchanges: Sequence[Exchange], batch_tokens: int, seed: int) -> None:
@@ -107,18 +107,18 @@ class Batches:
             self._position += 1
 
     def state(self) -> dict[str, Any]:
-        """Where it is, for `restore`."""
+        """The current position, for `restore`."""
         return {"generator": self._generator.get_state(), "order": self._order, "position": self._position}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another one was."""
+        """Continues from the position of another one."""
         self._generator.set_state(state["generator"])
         self._order, self._position = state["order"], state["position"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldOut:
-    """How the student does on held-out text.
+    """Measurements of the student on held-out text.
 
     Attributes:
         kl: mean KL(teacher ‖ student) per token, nats.
@@ -130,12 +130,12 @@ class HeldOut:
     acceptance: float
 
     def record(self) -> dict[str, Any]:
-        """Fields of a line of the record."""
+        """Its fields in a line of the record."""
         return {"held_out_kl": self.kl, "acceptance": self.acceptance}
 
 
 class Lesson(Protocol):
-    """What a student learns from its teacher, and how that is measured. Callers decide on gradients and dtypes."""
+    """A student's training objective and measurement. Callers decide on gradients and dtypes."""
 
     @property
     def student(self) -> Any:  # noqa: ANN401 (of Transformers, or a module of ours)
@@ -143,11 +143,11 @@ class Lesson(Protocol):
         ...
 
     def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
-        """What is minimised, a scalar."""
+        """The scalar to minimise."""
         ...
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
-        """How the student does on text that it does not learn from."""
+        """Measures the student on text that it is not trained on."""
         ...
 
 
@@ -155,7 +155,7 @@ class NextTokens:
     """The teacher's distribution at each token of its answers; a `Lesson`.
 
     Args:
-        teacher: of Transformers; it is not changed.
+        teacher: of Transformers; not changed.
         student: of Transformers, in float32 and on the same device.
         loss: to minimise, the mean over the tokens of answers.
     """
@@ -172,27 +172,27 @@ class NextTokens:
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
         """See `Lesson.evaluate`."""
-        total, same, count = 0.0, 0, 0
+        total, matches, count = 0.0, 0, 0
         for exchange in held_out:
             expected, drafted = logits_of(self._teacher, [exchange]), logits_of(self.student, [exchange])
             total += float(divergences(expected, drafted, "forward-kl").sum())
-            same += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
+            matches += int((expected.argmax(-1) == drafted.argmax(-1)).sum())
             count += exchange.answer_len
-        return HeldOut(total / count, same / count)
+        return HeldOut(total / count, matches / count)
 
 
 class Trainer:
     """Trains a student to predict as its teacher does.
 
-    The weights that are zero at the start in the matrices of layers stay zero, as unstructured pruning made them.
+    Weights of the layers' matrices that are zero at the start stay zero: unstructured pruning has removed them.
 
     Args:
-        lesson: what is learned.
-        batches: of the teacher's text.
-        steps: of the whole training.
+        lesson: the training objective.
+        batches: batches of the teacher's text.
+        steps: number of steps of the whole training.
         peak: largest learning rate of AdamW.
         dtype: to compute in.
-        seed: of dropout, if the student's config has any.
+        seed: for dropout, if the student's config has any.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Trainer:
         torch.manual_seed(seed)
 
     def train_step(self) -> tuple[float, int]:
-        """One step; returns its loss before the change, and the tokens of the batch."""
+        """Makes one step; returns the loss before it, and the tokens of the batch."""
         self.step += 1
         batch = self._batches.take()
         self.student.train()
@@ -233,7 +233,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
-        """Measures the student on text that it does not learn from."""
+        """Measures the student on text that it is not trained on."""
         self.student.eval()
         with self._computing(), parametrize.cached():
             return self._lesson.evaluate(held_out)
@@ -242,7 +242,7 @@ class Trainer:
         return torch.autocast(self.student.device.type, self._dtype, enabled=self._dtype != torch.float32)
 
     def save(self, file: Path) -> None:
-        """Writes the whole state; the file is the old one or the new one, whatever happens."""
+        """Writes the whole state atomically: the file is always either the old one or the new one."""
         state = {
             "step": self.step,
             "weights": self.student.state_dict(),
@@ -255,7 +255,7 @@ class Trainer:
             torch.save(state, scratch)
 
     def restore(self, file: Path) -> None:
-        """Goes on from a state that `save` wrote."""
+        """Continues from a state that `save` wrote."""
         state = torch.load(file, map_location="cpu", weights_only=True)
         self.step = state["step"]
         self.student.load_state_dict(state["weights"])
@@ -267,7 +267,7 @@ class Trainer:
 
 
 def _zeros(student: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:  # noqa: ANN401
-    """Matrices of layers that have zeros, and where."""
+    """Matrices of layers that contain zeros, with masks of the zeros."""
     names = tuple(f"{matrix}.weight" for matrix in MATRICES)
     matrices = [weight for name, weight in student.named_parameters() if plain_name(name).endswith(names)]
     return [(weight, weight == 0) for weight in matrices if bool((weight == 0).any())]

@@ -1,7 +1,7 @@
-"""Trainings that can be interrupted: settings, state and record in the folder that a result will take.
+"""Trainings that can be interrupted: settings, state and record in the folder of the future result.
 
-All that an unfinished run needs to go on lies in a folder `training` in the target, which is a checkpoint only when the
-run has ended.
+Everything that an unfinished run needs is in a folder `training` in the target, which becomes a checkpoint only when
+the run has ended.
 """
 
 import dataclasses
@@ -24,23 +24,22 @@ from reference_engine.tools.unfinished import begin, check_new, flag
 
 _WORK, _STATE, _TEXT = "training", "state.pt", "text.jsonl"
 _POSITIVE = ("steps", "batch_tokens", "text_tokens", "answer_tokens", "save_steps")
-_FREE = ("save_steps",)  # may differ when a run goes on
+_FREE = ("save_steps",)  # may change when a run is resumed
 Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """What all trainings have; the weights that result depend on all but `save_steps`.
+    """Settings of all trainings; the resulting weights depend on all but `save_steps`.
 
     Attributes:
-        steps: of the optimizer.
-        batch_tokens: tokens of a step, prompts and padding included, at most.
-        learning_rate: at its peak.
-        text_tokens: tokens of answers that the teacher writes; they are learned from several times if the steps need
-            more.
-        answer_tokens: tokens of one answer, at most.
-        temperature: the teacher's, of sampling.
-        seed: of prompts, sampling and order.
+        steps: number of optimizer steps.
+        batch_tokens: maximum tokens of a step, prompts and padding included.
+        learning_rate: peak learning rate.
+        text_tokens: tokens of answers that the teacher writes; they are reused if the steps need more.
+        answer_tokens: maximum tokens of one answer.
+        temperature: of the teacher's sampling.
+        seed: for prompts, sampling and order.
         dtype: to compute in; weights and optimizer are float32. auto: bfloat16 on a GPU, float32 on a CPU.
         save_steps: steps between two saved states, and between two measurements on held-out text.
 
@@ -73,7 +72,7 @@ class TrainingSettings:
         return wide if self.dtype == "auto" else getattr(torch, self.dtype)
 
     def text_plan(self, *models: ModelConfig) -> TextPlan:
-        """Of the text that the teacher writes, none of it longer than a step or than any of these models takes."""
+        """Plan of the teacher's text, which is never longer than a step or than any of these models can take."""
         return TextPlan(
             text_tokens=self.text_tokens,
             answer_tokens=self.answer_tokens,
@@ -84,7 +83,7 @@ class TrainingSettings:
 
 
 class TrainingFolder:
-    """The folder that a training makes.
+    """The folder of a training.
 
     Args:
         target: directory to create, or one that holds an unfinished run.
@@ -93,7 +92,7 @@ class TrainingFolder:
     Attributes:
         target: the same.
         settings_name: file name of the settings in the result.
-        record_name: file name of the record, JSON lines, there and meanwhile.
+        record_name: file name of the record, JSON lines, during and after the training.
 
     Raises:
         CheckpointError: the target holds something else.
@@ -106,17 +105,17 @@ class TrainingFolder:
 
     @property
     def text(self) -> Path:
-        """Where the teacher's text is."""
+        """File of the teacher's text."""
         return self._work / _TEXT
 
     @property
     def state(self) -> Path:
-        """Where the trainer's state is."""
+        """File of the trainer's state."""
         return self._work / _STATE
 
     @property
     def record(self) -> Path:
-        """Where the record is."""
+        """File of the record."""
         return self.target / self.record_name
 
     def begin(self, settings: Mapping[str, Any], free: Collection[str] = _FREE) -> None:
@@ -128,11 +127,11 @@ class TrainingRun:
     """The steps of one process, and their record.
 
     Args:
-        trainer: with a new state; one that was saved is restored.
+        trainer: with a new state; a saved state is restored.
         held_out: text to measure on.
-        folder: of the training.
-        settings: of the training.
-        say: is called with lines about the progress.
+        folder: folder of the training.
+        settings: settings of the training.
+        say: called with lines of progress.
         clock: in seconds.
     """
 
@@ -159,7 +158,7 @@ class TrainingRun:
         self._progress = Progress(say, "step", trainer.step, self._steps, clock)
 
     def finish(self) -> HeldOut:
-        """Makes the steps that are left."""
+        """Makes the remaining steps."""
         trainer = self._trainer
         with interrupts_held() as let_through:
             while trainer.step < self._steps:
@@ -181,8 +180,8 @@ class TrainingRun:
         self._note(loss, rate, held_out)
         if is_due:
             trainer.save(self._state)
-        shown = "" if held_out is None else f", {text_of(held_out)}"
-        self._progress.advance(trainer.step, f", loss {loss:.4f}{shown}, {rate:,.0f} tokens/s", is_due=bool(shown))
+        suffix = "" if held_out is None else f", {text_of(held_out)}"
+        self._progress.advance(trainer.step, f", loss {loss:.4f}{suffix}, {rate:,.0f} tokens/s", is_due=bool(suffix))
 
     def _note(self, loss: float | None, rate: float | None, held_out: HeldOut | None) -> None:
         measured = {"held_out_kl": None, "acceptance": None} if held_out is None else held_out.record()
@@ -192,12 +191,12 @@ class TrainingRun:
 
 
 def text_of(held_out: HeldOut) -> str:
-    """For a line about the progress."""
+    """Text for a line of progress."""
     return f"held-out KL {held_out.kl:.4f}, acceptance {held_out.acceptance:.3f}"
 
 
 def _cut_record(record: Path, step: int) -> None:
-    """Drops the lines of steps that are made again, and one that a crash cut off."""
+    """Drops the lines of steps that will be made again, and an incomplete line from a crash."""
     lines = record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else []
     whole = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
     with whole_file(record) as scratch:

@@ -48,7 +48,7 @@ def open_plain(path: Path) -> Checkpoint:
 
 
 def check_directory(path: Path) -> None:
-    """Raises CheckpointError for a file."""
+    """Raises CheckpointError if the path is a file."""
     if path.is_file():
         raise CheckpointError(f"{path} is a file; convert it first: python -m reference_engine convert {path} DIR")
 
@@ -64,7 +64,7 @@ def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.floa
 
 
 def pieces_of(checkpoint: Checkpoint, text: str, num_tokens: int) -> list[list[int]]:
-    """The first tokens of a text in pieces of at most 512, which do not see each other.
+    """The first tokens of a text in independent pieces of at most 512.
 
     Raises:
         RequestError: the text has fewer than two tokens.

@@ -1,6 +1,7 @@
-"""What long work that can be interrupted leaves in its target, so that the same command goes on.
+"""State that interruptible long work leaves in its target, so that the same command resumes it.
 
-A folder in the target holds the settings and all that is needed; the target is a checkpoint only when the work is done.
+A folder in the target holds the settings and everything needed; the target becomes a checkpoint only when the work is
+done.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from reference_engine.loading.files import read_json
 from reference_engine.tools.checkpoint_folder import whole_file, write_json
 
 _SETTINGS = "settings.json"
-_FILES = ("teacher", "student", "model", "text")  # are known by their hashes
+_FILES = ("teacher", "student", "model", "text")  # settings stored as hashes
 
 
 def check_new(target: Path, work: str) -> None:
@@ -35,15 +36,15 @@ def check_new(target: Path, work: str) -> None:
 
 
 def begin(work: Path, settings: Mapping[str, Any], free: Collection[str] = ()) -> None:
-    """Stores the settings, or compares them with those of the work that goes on.
+    """Stores the settings, or compares them with those of the work that is resumed.
 
     Args:
         work: folder in the target.
         settings: by the names of their options, with underscores.
-        free: those that may differ when the work goes on.
+        free: settings that may change on resuming.
 
     Raises:
-        ConfigError: others differ.
+        ConfigError: other settings differ.
     """
     file = work / _SETTINGS
     if not file.exists():
@@ -55,8 +56,8 @@ def begin(work: Path, settings: Mapping[str, Any], free: Collection[str] = ()) -
     for name, value in settings.items():
         if name in free or earlier.get(name) == value:
             continue
-        what = f"another {name}" if name in _FILES else f"{flag(name)} {earlier.get(name)}, not {value}"
-        raise ConfigError(f"{work.parent} holds unfinished work with {what}; give the same, or another --out")
+        difference = f"another {name}" if name in _FILES else f"{flag(name)} {earlier.get(name)}, not {value}"
+        raise ConfigError(f"{work.parent} holds unfinished work with {difference}; give the same, or another --out")
 
 
 def digest(checkpoint: Path) -> str:
@@ -69,5 +70,5 @@ def digest(checkpoint: Path) -> str:
 
 
 def flag(name: str) -> str:
-    """The option of a setting."""
+    """The command-line option of a setting."""
     return f"--{name.replace('_', '-')}"

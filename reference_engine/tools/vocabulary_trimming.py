@@ -1,6 +1,6 @@
-"""Chooses the tokens whose rows a draft model's head keeps: those that a text uses most.
+"""Chooses the tokens whose rows a draft model's head keeps: the most frequent ones of a text.
 
-Beside them all special tokens are kept, so that a draft can end an answer. See `speculation/draft_vocabulary.py`.
+All special tokens are kept, too, so that a draft can end an answer. See `speculation/draft_vocabulary.py`.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from reference_engine.tools.transformers_model import check_directory
 
 
 def trim(folder: Path, rows: int, *, text: Path | None, say: Callable[[str], None]) -> None:
-    """Writes `FILE` into the folder of a checkpoint, in the place of an older one; nothing else there changes.
+    """Writes `FILE` into the folder of a checkpoint, replacing an older one; nothing else there changes.
 
     Args:
         folder: checkpoint directory.
-        rows: of the head to keep.
-        text: UTF-8 file like the answers to draft; None for the standard input.
-        say: is called with a line of text.
+        rows: rows of the head to keep.
+        text: UTF-8 file similar to the answers to draft; None for the standard input.
+        say: called with a line of text.
 
     Raises:
         CheckpointError: the model cannot be read, or is a .gguf file.
@@ -46,7 +46,7 @@ def check_rows(checkpoint: Checkpoint, rows: int) -> None:
     """Checks that a head can keep so many rows.
 
     Raises:
-        ConfigError: they are fewer than the special tokens, or more than all.
+        ConfigError: fewer rows than special tokens, or more than all tokens.
     """
     least, most = max(1, len(_always_kept(checkpoint))), checkpoint.config.vocab_size
     if not least <= rows <= most:
@@ -56,7 +56,7 @@ def check_rows(checkpoint: Checkpoint, rows: int) -> None:
 
 
 def frequent_vocabulary(checkpoint: Checkpoint, rows: int, texts: Iterable[Sequence[int]]) -> DraftVocabulary:
-    """The tokens that some texts use most, and all special ones.
+    """The most frequent tokens of some texts, and all special ones.
 
     Args:
         checkpoint: of the draft model.
@@ -74,8 +74,8 @@ def frequent_vocabulary(checkpoint: Checkpoint, rows: int, texts: Iterable[Seque
 def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always: Collection[int] = ()) -> list[int]:
     """Ascending ids of `always` and of the most frequent other tokens, `rows` in total.
 
-    Of equally frequent tokens the lower id comes first: BPE numbers tokens in the order of its merges, so that those
-    which the text does not use are ranked by the text of the tokenizer's training.
+    Of equally frequent tokens the lower id comes first: BPE numbers tokens in the order of its merges, so tokens that
+    the text does not use are ranked by the training text of the tokenizer.
     """
     others = [token for token in range(vocab_size) if token not in always]
     others.sort(key=lambda token: -counts.get(token, 0))  # stable
@@ -83,21 +83,21 @@ def most_frequent(counts: Mapping[int, int], rows: int, vocab_size: int, always:
 
 
 def coverage_text(vocabulary: DraftVocabulary, texts: Iterable[Sequence[int]]) -> str:
-    """How much of some texts the kept tokens are: no larger share of drafts can be right."""
-    kept = frozenset(vocabulary.kept_token_ids)
-    found = [token in kept for text in texts for token in text]
-    share = sum(found) / max(1, len(found))
-    return f"{len(kept):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
+    """Share of some texts that the kept tokens cover, as text: no larger share of drafts can be right."""
+    kept_ids = frozenset(vocabulary.kept_token_ids)
+    is_kept = [token in kept_ids for text in texts for token in text]
+    share = sum(is_kept) / max(1, len(is_kept))
+    return f"{len(kept_ids):,} of {vocabulary.vocab_size:,} tokens, which are {share:.2%}"
 
 
 def write_draft_vocabulary(folder: Path, vocabulary: DraftVocabulary) -> None:
-    """Writes `FILE` whole or not at all."""
+    """Writes `FILE` atomically."""
     with whole_file(folder / FILE) as scratch:
         scratch.write_bytes(msgspec.json.encode(vocabulary))
 
 
 def _always_kept(checkpoint: Checkpoint) -> frozenset[int]:
-    """Special tokens, and those that end a sequence; none behind the head's last row."""
+    """Special tokens, and those that end a sequence; none after the head's last row."""
     added = checkpoint.tokenizer.backend.get_added_tokens_decoder()
     special = {token_id for token_id, token in added.items() if token.special} | checkpoint.eos_token_ids
     return frozenset(token for token in special if token < checkpoint.config.vocab_size)

@@ -1,8 +1,8 @@
-"""Detection of a watermark: more green tokens in a text than chance explains. Needs its key, and no weights.
+"""Detection of a watermark: more green tokens in a text than chance explains. Needs the key, but no weights.
 
 Kirchenbauer et al.: A Watermark for Large Language Models. ICML 2023, arXiv 2301.10226. The null hypothesis is a text
-whose author does not know the lists: each token is green with probability gamma. That holds for distinct pairs of
-neighbours only. A repeated pair is counted once, therefore, as the paper proposes for repetitive texts.
+whose author does not know the lists: each token is green with probability gamma. That holds only for distinct pairs of
+neighbours, so a repeated pair is counted once, as the paper proposes for repetitive texts.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from reference_engine.sampling.watermark import are_green
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """What speaks for a watermark.
+    """Evidence for a watermark.
 
     Attributes:
         scored_tokens: distinct pairs of a token and the one before it, T.
@@ -60,11 +60,11 @@ def detect(token_ids: Sequence[int], watermark: Watermark) -> Detection:
 
 
 def detect_in_file(path: Path | None, model: Path, watermark: Watermark) -> Detection:
-    """Detects a watermark in a text file in UTF-8, or in the standard input where there is no path.
+    """Detects a watermark in a UTF-8 text file, or in the standard input if there is no path.
 
     Args:
         path: of the text, without the prompt.
-        model: whose tokenizer it is read with.
+        model: the text is read with its tokenizer.
         watermark: see `detect`.
 
     Raises:

@@ -1,9 +1,9 @@
 """Access control of the dashboard; the only module that admits requests.
 
-Guarantees: it listens on loopback only unless told otherwise; requests over the network must present a token; requests
-with a foreign ``Host`` (DNS rebinding) and requests made by other sites' pages (``Origin``, ``Sec-Fetch-Site``) are
-rejected, except for links that the user clicks; pages cannot be framed or cached; a token in an address is removed
-from it.
+Guarantees: it listens on loopback only, unless the user allows more; requests over the network must present a token;
+requests with a foreign ``Host`` (DNS rebinding) and requests made by other sites' pages (``Origin``,
+``Sec-Fetch-Site``) are rejected, except for links that the user clicks; pages cannot be framed or cached; a token in an
+address is removed from it.
 """
 
 import hmac
@@ -27,7 +27,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_PAGE_POLICY = "frame-ancestors 'none'"  # the page's own policy stands in the page
+_PAGE_POLICY = "frame-ancestors 'none'"  # the rest of its policy is in the page
 _DATA_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -114,8 +114,8 @@ def _is_meant(request: web.Request) -> bool:
     headers = request.headers
     if headers.get("Sec-Fetch-Site", "none") in {"none", "same-origin"}:
         return True
-    told = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"), headers.get("Sec-Fetch-User"))
-    return told == ("navigate", "document", "?1") and "Sec-Purpose" not in headers
+    navigation = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"), headers.get("Sec-Fetch-User"))
+    return navigation == ("navigate", "document", "?1") and "Sec-Purpose" not in headers
 
 
 def _without_token(request: web.Request) -> web.Response | None:
@@ -136,12 +136,12 @@ def _is_tls(request: web.Request) -> bool:
 
 
 def _shows(request: web.Request, token: str) -> bool:
-    shown = (
+    tokens = (
         request.query.get("token"),
         request.cookies.get(COOKIE),
         request.headers.get("Authorization", "").removeprefix("Bearer "),
     )
-    return any(hmac.compare_digest(one.encode(), token.encode()) for one in shown if one)
+    return any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in tokens if candidate)
 
 
 def _dress(response: web.StreamResponse) -> None:

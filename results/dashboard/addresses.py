@@ -21,5 +21,5 @@ def compare_at(a: str, b: str) -> str:
 
 def with_query(path: str, values: Mapping[str, str]) -> str:
     """Address with a query string; empty values are omitted."""
-    given = {key: value for key, value in values.items() if value}
-    return f"{path}?{urlencode(given)}" if given else path
+    filled = {key: value for key, value in values.items() if value}
+    return f"{path}?{urlencode(filled)}" if filled else path

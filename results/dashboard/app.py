@@ -234,8 +234,8 @@ async def _live(request: web.Request) -> tuple[Live, Path]:
 
 def _oldest_first(index: Index, runs: list[str]) -> list[str]:
     """Run ids by age: the oldest is the baseline."""
-    known = [facts for run in runs if (facts := index.run(run)) is not None]
-    return [facts.id for facts in sorted(known, key=lambda facts: (facts.created_utc, facts.id))]
+    indexed = [facts for run in runs if (facts := index.run(run)) is not None]
+    return [facts.id for facts in sorted(indexed, key=lambda facts: (facts.created_utc, facts.id))]
 
 
 def _facts(index: Index, request: web.Request) -> RunFacts:

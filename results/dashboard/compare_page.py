@@ -130,8 +130,8 @@ def _choices(root: Path, a: str, b: str) -> list[str]:
 def _sides(a: str, b: str, choices: list[str]) -> tuple[str, str]:
     """Complete both sides: an unnamed engine is the one that the other side has too, else the first one left."""
     pairs = [(x, y) for x in _matching(a, choices) for y in _matching(b, choices) if x != y]
-    same = (pair for pair in pairs if pair[0].partition("@")[2] == pair[1].partition("@")[2])
-    return next(same, pairs[0] if pairs else (a, b))
+    matching = (pair for pair in pairs if pair[0].partition("@")[2] == pair[1].partition("@")[2])
+    return next(matching, pairs[0] if pairs else (a, b))
 
 
 def _matching(side: str, choices: list[str]) -> list[str]:

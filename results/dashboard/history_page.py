@@ -127,7 +127,7 @@ def _line(
     return Step(
         run=run,
         address=report_at(run),
-        compare=compare_at(*(f"{each}@{series.engine}" for each in compared)),
+        compare=compare_at(*(f"{run}@{series.engine}" for run in compared)),
         commits=where,
         engine=series.engine,
         level=series.level,
@@ -146,7 +146,7 @@ def _chart(series: Series) -> Chart:
 
 
 def _levels(series: Series) -> list[Level]:
-    """Between edges, and the median of the whole where the points are too few for edges."""
+    """Levels between edges; the median of all points if there are too few for edges."""
     if series.course is None:
         middle = sorted(point.value for point in series.points)[len(series.points) // 2]
         return [Level(0, len(series.points) - 1, middle, middle, None, is_step=False)]

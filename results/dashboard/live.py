@@ -46,7 +46,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """The trial under way.
+    """The trial in progress.
 
     Attributes:
         id: as in the manifest.
@@ -109,7 +109,7 @@ class LiveRuns:
 
 
 class _LiveRun:
-    """Incremental reader of one run: its log so far, and the trial under way."""
+    """Incremental reader of one run: its log so far, and the trial in progress."""
 
     def __init__(self) -> None:
         self._log = RunLog()
@@ -146,7 +146,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 class _LiveTrial:
-    """Incremental reader of the logs of the trial under way."""
+    """Incremental reader of the logs of the trial in progress."""
 
     def __init__(self, trial_id: str) -> None:
         self.id = trial_id
@@ -185,7 +185,7 @@ class _LiveTrial:
         earliest_ns, last_ns = self._recent[0].ended_ns, self._recent[-1].ended_ns
         self._first_ended_ns = min(self._first_ended_ns or earliest_ns, earliest_ns)
         first_ns = max(self._first_ended_ns, last_ns - (_SECONDS - 1) * NS_PER_S)
-        shown = [ended for ended in self._recent if ended.ended_ns >= first_ns]
-        counts = Counter((last_ns - ended.ended_ns) // NS_PER_S for ended in shown)
-        self._recent = self._recent[-max(_RECENT, len(shown)) :]
+        recent = [ended for ended in self._recent if ended.ended_ns >= first_ns]
+        counts = Counter((last_ns - ended.ended_ns) // NS_PER_S for ended in recent)
+        self._recent = self._recent[-max(_RECENT, len(recent)) :]
         return [counts[ago] for ago in range((last_ns - first_ns) // NS_PER_S, -1, -1)]

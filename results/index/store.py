@@ -85,23 +85,23 @@ class Index:
 
     def scan(self) -> Scan:
         """Find new, changed and deleted runs."""
-        seen = dict(_run_logs(self.root))
+        logs = dict(_run_logs(self.root))
         with self._lock:
             rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
-        known = [(run, stamp, status) for run, stamp, _, status in rows if run in seen]
-        unchanged = {run for run, stamp, status in known if self._is_unchanged(run, stamp, status, seen[run])}
-        changed = [run for run in seen if run not in unchanged]
+        present = [(run, stamp, status) for run, stamp, _, status in rows if run in logs]
+        unchanged = {run for run, stamp, status in present if self._is_unchanged(run, stamp, status, logs[run])}
+        changed = [run for run in logs if run not in unchanged]
         planned = {run: self._planned(run) for run in changed}
-        stamps = {run: seen[run] for run in planned}
-        gone = [(run,) for run, *_ in rows if run not in seen]
-        if planned or gone:
+        stamps = {run: logs[run] for run in planned}
+        removed = [(run,) for run, *_ in rows if run not in logs]
+        if planned or removed:
             with self._lock, self._db:
                 self._db.executemany(_INSERT, [_row(facts, stamps[run]) for run, facts in planned.items()])
-                self._db.executemany("DELETE FROM runs WHERE id = ?", gone)
+                self._db.executemany("DELETE FROM runs WHERE id = ?", removed)
                 self._choices = None
         waiting = {run: stamp for run, stamp, is_folded, _ in rows if run in unchanged and not is_folded}
         unfolded = {**waiting, **stamps}
-        return Scan(len(seen), changed, {run: unfolded[run] for run in sorted(unfolded, reverse=True)})
+        return Scan(len(logs), changed, {run: unfolded[run] for run in sorted(unfolded, reverse=True)})
 
     def keep(self, facts: RunFacts, stamp: str) -> None:
         """Store folded facts, unless the run was deleted or changed since the scan.

@@ -115,7 +115,7 @@ CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in (*_latency_met
 PERPLEXITY = Metric(
     "perplexity", "perplexity", Unit.COUNT, Better.LOWER, "exp of the mean of −ln p over the tokens of a text"
 )
-"""Of evaluations (``bakeoff models eval``); no metric of a trial."""
+"""Metric of evaluations (``bakeoff models eval``), not of trials."""
 COMPARED: dict[str, Metric] = {**CATALOGUE, PERPLEXITY.name: PERPLEXITY}
 """All metrics that a comparison can have: those of trials, and that of evaluations."""
 

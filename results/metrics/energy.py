@@ -17,7 +17,7 @@ from results.units import NS_PER_S
 
 MIN_WINDOW_S = 15.0
 MIN_IDLE_S = 4.0
-"""Below the 5 s that ``trial.idle_s`` is set to: the first sample comes a little after the trial's start."""
+"""Less than the 5 s of ``trial.idle_s``, because the first sample comes a little after the trial's start."""
 MAX_DISAGREEMENT = 0.05
 MAX_STANDSTILL_S = 2.0
 """An idle GPU draws tens of watts, and the counter steps about ten times a second."""

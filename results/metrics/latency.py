@@ -38,9 +38,9 @@ def normalized_latency_s(request: RequestRecord) -> float | None:
 
 def pooled_tpot_s(requests: Iterable[RequestRecord]) -> float | None:
     """Σ (a_k − a₁) / Σ (N − n₁): mean pace over requests; None if none has a second chunk."""
-    known = [request for request in requests if request.chunk_ns]
-    later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in known)
-    spans_ns = sum(request.chunk_ns[-1] - request.chunk_ns[0] for request in known)
+    with_chunks = [request for request in requests if request.chunk_ns]
+    later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in with_chunks)
+    spans_ns = sum(request.chunk_ns[-1] - request.chunk_ns[0] for request in with_chunks)
     return spans_ns / NS_PER_S / later if later else None
 
 

@@ -22,7 +22,7 @@ class PowerBasis(StrEnum):
     COUNTED = "counted"
     """Exact, from its counter of that time."""
     SAMPLED = "sampled"
-    """Of the bit mask, from a driver without that counter."""
+    """Estimated from samples of the bit mask, for a driver without that counter."""
 
 
 class HeldBack(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class GpuErrors(msgspec.Struct, frozen=True):
         uncorrected: memory errors that ECC detected and could not correct.
         corrected: memory errors that ECC corrected.
         repair_pending: whether faulty memory is replaced at the next reset.
-        shares_chip: whether this is one of several MIG slices, whose memory errors are not told apart.
+        shares_chip: whether this is one of several MIG slices, whose memory errors are not distinguished.
     """
 
     gpu: str

@@ -39,8 +39,8 @@ def rates(counter: Iterable[tuple[int, float]], shortest_ns: int = 1) -> list[tu
         if not readings or t_ns - readings[-1][0] >= shortest_ns:
             readings.append((t_ns, value))
     return [
-        (now, max(0.0, after - before) * NS_PER_S / (now - then))
-        for (then, before), (now, after) in pairwise(readings)
+        (now, max(0.0, after - before) * NS_PER_S / (now - earlier))
+        for (earlier, before), (now, after) in pairwise(readings)
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Profiled trials as the terminal and the page show them."""
+"""Profiled trials for the terminal and the page."""
 
 from collections.abc import Sequence
 

@@ -64,8 +64,8 @@ def clients_text(run: Run) -> str:
         f"largest {value_text(Unit.BYTES, max(r.rss_bytes for r in every))}"
     )
     uncertainty_ns = max(record.clock_uncertainty_ns for record in every)
-    known = f", clocks known to {error_text(uncertainty_ns / 1e9)}" if uncertainty_ns else ""
-    return text + known
+    clocks = f", clocks known to {error_text(uncertainty_ns / 1e9)}" if uncertainty_ns else ""
+    return text + clocks
 
 
 def _workers(run: Run) -> list[list[ClientRecord]]:

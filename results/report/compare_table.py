@@ -46,9 +46,9 @@ def trial_lines(compared: EngineComparison) -> list[str]:
     """One line for each way in which an engine failed trials, and for each load with unequal work."""
     a, b = compared.a, compared.b
     failures = [
-        f"{SIGNS[each.judgement]} {tally_text(each, a, b)}"
-        for each in compared.tallies
-        if each.judgement is not Judgement.SAME
+        f"{SIGNS[failure.judgement]} {tally_text(failure, a, b)}"
+        for failure in compared.tallies
+        if failure.judgement is not Judgement.SAME
     ]
     unequal = [
         f"{SIGNS[Judgement.UNCLEAR if work.judgement is Judgement.SAME else work.judgement]} "
@@ -62,7 +62,9 @@ def trial_lines(compared: EngineComparison) -> list[str]:
 def tally(compared: EngineComparison) -> str:
     """Count of each judgement, and their confidence level."""
     judgements = [comparison.judgement for comparison in compared.comparisons]
-    counts = ", ".join(f"{judgements.count(each)} {each.value}" for each in Judgement if each in judgements)
+    counts = ", ".join(
+        f"{judgements.count(judgement)} {judgement.value}" for judgement in Judgement if judgement in judgements
+    )
     level = f"{100 * (1 - compared.config.alpha):.3g} %"
     return f"{counts}; confidence {level} for the primary metric (●), and {level} for all others together (Holm)"
 

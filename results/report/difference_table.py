@@ -17,9 +17,9 @@ _SHOWN = 5e-7
 """Seconds from which a part is shown."""
 
 
-def print_differences(found: Sequence[Difference], console: Console) -> None:
+def print_differences(differences: Sequence[Difference], console: Console) -> None:
     """Print one table per load: each part in A and B, and its change."""
-    for difference in found:
+    for difference in differences:
         console.print(Text(plain(difference_sentence(difference)), "bold"))
         table = terminal_table("part")
         for heading in ("E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change"):

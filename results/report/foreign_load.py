@@ -14,5 +14,5 @@ def foreign_load_text(run: Run) -> str:
     if not shares:
         return f"{ABSENT} ({sampled[0].reason})" if sampled else ""
     centre, most = (value_text(Unit.SHARE, share) for share in (median(shares), max(shares)))
-    known = "" if len(shares) == len(sampled) else f", known of {len(shares)} of {len(sampled)} trials"
-    return f"median {centre}, at most {most} of the cores{known}"
+    coverage = "" if len(shares) == len(sampled) else f", known of {len(shares)} of {len(sampled)} trials"
+    return f"median {centre}, at most {most} of the cores{coverage}"

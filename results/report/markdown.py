@@ -48,5 +48,5 @@ def _value(cell: Cell, name: str) -> str:
 
 
 def _token_match(cell: Cell) -> str:
-    shown = match_of(cell)
-    return f"{shown.text} {shown.answers}".rstrip()
+    match = match_of(cell)
+    return f"{match.text} {match.answers}".rstrip()

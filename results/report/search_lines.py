@@ -1,4 +1,4 @@
-"""A capacity search in words: one line for each engine, and one for each trial while it goes on."""
+"""A capacity search as text: one line for each engine, and one for each trial during the search."""
 
 from rich.console import Console
 from rich.text import Text
@@ -31,7 +31,7 @@ def search_sentence(record: SearchRecord) -> str:
 
 
 def search_lines(record: SearchRecord) -> list[str]:
-    """One line for each engine: the level with its interval, what fails above it, and the trials that took."""
+    """One line for each engine: the level with its interval, what fails above it, and the number of trials."""
     return [_line(record.config, search) for search in record.engines]
 
 
@@ -43,7 +43,7 @@ def attempt_text(over: Over, engine: str, attempt: Attempt) -> str:
 
 
 def attempt_why(attempt: Attempt) -> str:
-    """Why it violated the objectives, or is no evidence; empty where it met them."""
+    """Why it violated the objectives, or is no evidence; empty if it met them."""
     return sentences(attempt.findings) or "; ".join(map(violation_sentence, attempt.violations))
 
 
@@ -81,7 +81,7 @@ def _answer(over: Over, search: EngineSearch) -> str:
 
 
 def _beyond(over: Over, search: EngineSearch) -> str:
-    """What the next higher tried level violated."""
+    """The violations at the next higher level that was tried."""
     failed = [attempt for attempt in search.judged if attempt.met is False and attempt.level > (search.level or 0)]
     if not failed:
         return ""

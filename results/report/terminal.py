@@ -186,11 +186,11 @@ def _failures(cell: Cell) -> Text:
 
 def _token_match(cell: Cell, notes: Footnotes) -> Text:
     """Token match, number of answers, and a footnote mark."""
-    shown = match_of(cell)
-    if shown.why:
-        return Text(f"{shown.text} {notes.mark('match', shown.why)}", "dim")
-    mark = f"\n{notes.mark('match', shown.note)}" if shown.note else ""
-    return Text.assemble((shown.text, "red" if shown.differs else ""), (f"\n{shown.answers}{mark}", "dim"))
+    match = match_of(cell)
+    if match.why:
+        return Text(f"{match.text} {notes.mark('match', match.why)}", "dim")
+    mark = f"\n{notes.mark('match', match.note)}" if match.note else ""
+    return Text.assemble((match.text, "red" if match.differs else ""), (f"\n{match.answers}{mark}", "dim"))
 
 
 def _invalid(run: Run) -> list[str]:

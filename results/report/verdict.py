@@ -43,8 +43,8 @@ def verdict(run: Run) -> VerdictLine:
     """Word the verdict for the top of a report."""
     engines_failed = run.status is RunStatus.FAILED and bool(run.manifest.engine_failures)
     if run.status is not RunStatus.COMPLETE and not engines_failed:
-        done = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
-        return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {done}.", decided=False)
+        progress = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
+        return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {progress}.", decided=False)
     if run.search is not None:
         return VerdictLine(search_sentence(run.search), decided=False)
     level = primary_level(levels_of(run))

@@ -22,41 +22,41 @@ WIDTH = 110
 
 def print_views(run: Run, console: Console) -> None:
     """Print all tools side by side, one table per engine and load, then why they differ."""
-    seen = view_trials(run)
+    trials = view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
-            console.print(_side_by_side(cell, level.title, seen))
+            console.print(_side_by_side(cell, level.title, trials))
             console.print()
     console.print(Text("Centre over the valid trials. Why they differ:", "bold"))
     for tool in VIEWS.values():
         console.print(Text.assemble("\n", (f"{tool.title} {tool.version}", "bold")))
         for definition in tool.definitions:
             console.print(Text(f"  {definition.name}: {definition.why}"))
-    _print_cannot(list(VIEWS), seen, console)
+    _print_cannot(list(VIEWS), trials, console)
 
 
 def print_tool(run: Run, name: str, console: Console) -> None:
     """Print one tool's figures for every finished trial, under its own names, then its definitions."""
-    tool, seen = VIEWS[name], view_trials(run)
+    tool, trials = VIEWS[name], view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
-            members = [viewed for viewed in seen if cell.holds(viewed.trial)]
+            members = [viewed for viewed in trials if cell.holds(viewed.trial)]
             if members:
                 console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
                 console.print()
     console.print(_definitions(tool))
     for title, convention in msgspec.structs.asdict(tool.conventions).items():
         console.print(Text(f"{title}: {convention}"))
-    _print_cannot([name], seen, console)
+    _print_cannot([name], trials, console)
 
 
-def _side_by_side(cell: Cell, level: str, seen: Sequence[ViewedTrial]) -> Table:
+def _side_by_side(cell: Cell, level: str, trials: Sequence[ViewedTrial]) -> Table:
     table = _table(f"{plain(cell.engine)}, {plain(level)}")
     table.add_column("as")
     for column in COLUMNS:
         table.add_column(column.title, justify="right")
     table.add_row(Text("bakeoff", "bold"), *(Text(text, "bold") for text in _texts(ours(cell))))
-    for name, centres in theirs(cell, seen).items():
+    for name, centres in theirs(cell, trials).items():
         table.add_row(VIEWS[name].title, *_texts(centres))
     return table
 
@@ -96,9 +96,9 @@ def _definitions(tool: Tool) -> Table:
     return table
 
 
-def _print_cannot(names: Sequence[str], seen: Sequence[ViewedTrial], console: Console) -> None:
+def _print_cannot(names: Sequence[str], trials: Sequence[ViewedTrial], console: Console) -> None:
     """Print what the log does not contain, with the tools that need it."""
-    missed = not_in_the_log(names, seen)
+    missed = not_in_the_log(names, trials)
     if missed:
         console.print(Text("\nNot in the log:", "bold"))
     for line, titles in missed.items():

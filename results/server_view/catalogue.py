@@ -102,6 +102,6 @@ def _parts() -> list[EngineFigure]:
 
 
 ENGINE_FIGURES: dict[str, EngineFigure] = {
-    seen.name: seen for seen in (*_gauges(), *_COUNTED, *_means(), *_quantiles(), *_CLIENT, *_parts())
+    figure.name: figure for figure in (*_gauges(), *_COUNTED, *_means(), *_quantiles(), *_CLIENT, *_parts())
 }
 """All figures by name, in display order."""

@@ -38,7 +38,7 @@ def fall(telemetry: Sequence[TelemetryRecord]) -> Fall | None:
     good = readings(telemetry).good
     names = dict.fromkeys(name for record in good for name in record.values if name.endswith(("_total", "_count")))
     falls = [deepest for name in names if (deepest := _deepest(name, _numbers(good, name)))]
-    return max(falls, key=lambda each: each.before - each.after, default=None)
+    return max(falls, key=lambda fall: fall.before - fall.after, default=None)
 
 
 def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord]) -> Finding | None:

@@ -51,13 +51,13 @@ def split(means: Mapping[str, Value]) -> dict[str, Value]:
     if all(part.value is None for part in (queue, prefill, decode, e2e)):
         nothing = absent(e2e.reason or "")
         return dict.fromkeys((part.name for part in PARTS), nothing)
-    known = {"split_queue_s": queue, "split_prefill_s": prefill, "split_decode_s": decode}
+    parts = {"split_queue_s": queue, "split_prefill_s": prefill, "split_decode_s": decode}
     if e2e.value is None:
         rest = _remainder(client, phases)
-        return {**known, "split_other_s": e2e, "split_outside_s": e2e, "split_rest_s": rest}
+        return {**parts, "split_other_s": e2e, "split_outside_s": e2e, "split_rest_s": rest}
     other = Value(max(0.0, e2e.value - phases))
     outside = _remainder(client, e2e.value)
-    return {**known, "split_other_s": other, "split_outside_s": outside, "split_rest_s": absent("all is attributed")}
+    return {**parts, "split_other_s": other, "split_outside_s": outside, "split_rest_s": absent("all is attributed")}
 
 
 def _or_difference(reported: Value, start: Value, end: Value) -> Value:

@@ -47,10 +47,10 @@ def server_view(
         one value per name of the catalogue.
     """
     samples = readings(telemetry)
-    done = [request for request in under_load(requests) if request.outcome is Outcome.OK and request.chunk_ns]
+    answered = [request for request in under_load(requests) if request.outcome is Outcome.OK and request.chunk_ns]
     values = {**_gauges(samples, window), **_counters(samples)}
-    means = {f"server_{name}_mean_s": histograms.mean(samples, f"{name}_s", len(done)) for name in HISTOGRAMS}
-    client = _client(done)
+    means = {f"server_{name}_mean_s": histograms.mean(samples, f"{name}_s", len(answered)) for name in HISTOGRAMS}
+    client = _client(answered)
     return {**values, **means, **_quantiles(samples), **client, **split({**means, **client})}
 
 
@@ -60,9 +60,9 @@ def server_cell(trials: Sequence[Mapping[str, Value]]) -> ServerCell:
         return ServerCell(why="no valid trial")
     intervals: dict[str, Interval] = {}
     reasons: dict[str, str] = {}
-    for name, seen in ENGINE_FIGURES.items():
+    for name, figure in ENGINE_FIGURES.items():
         values = [trial[name] for trial in trials]
-        interval = interval_of(seen.unit, [value.value for value in values if value.value is not None])
+        interval = interval_of(figure.unit, [value.value for value in values if value.value is not None])
         if interval is not None:
             intervals[name] = interval
         else:
@@ -117,8 +117,8 @@ def _speculation(samples: Readings) -> dict[str, Value]:
 def _accepted_at(samples: Readings, position: int) -> Value:
     """Accepted drafts at a position; 0 where the page shows only positions that have had one, and not this one."""
     first, own = (samples.increase(f"accepted_at_{number}_total") for number in (0, position))
-    shown = samples.after is not None and f"accepted_at_{position}_total" in samples.after.values
-    return own if shown or first.value is None else Value(0.0)
+    is_reported = samples.after is not None and f"accepted_at_{position}_total" in samples.after.values
+    return own if is_reported or first.value is None else Value(0.0)
 
 
 def _share(part: Value, whole: Value, empty: str) -> Value:
@@ -137,11 +137,11 @@ def _quantiles(samples: Readings) -> dict[str, Value]:
     return values
 
 
-def _client(done: Sequence[RequestRecord]) -> dict[str, Value]:
+def _client(answered: Sequence[RequestRecord]) -> dict[str, Value]:
     """The client's means over the same requests, measured from send."""
-    ttfts = [ttft for request in done if (ttft := ttft_from_send_s(request)) is not None]
-    e2es = [(request.chunk_ns[-1] - request.sent_ns) / NS_PER_S for request in done if request.sent_ns is not None]
-    pace_s = pooled_tpot_s(done)
+    ttfts = [ttft for request in answered if (ttft := ttft_from_send_s(request)) is not None]
+    e2es = [(request.chunk_ns[-1] - request.sent_ns) / NS_PER_S for request in answered if request.sent_ns is not None]
+    pace_s = pooled_tpot_s(answered)
     return {
         "client_ttft_mean_s": Value(statistics.fmean(ttfts)) if ttfts else absent("no request ended ok"),
         "client_itl_mean_s": Value(pace_s) if pace_s is not None else absent("no answer had a second chunk"),

@@ -121,16 +121,16 @@ def compare_sessions(
 
 def guardrails(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Correct the judgements for multiplicity over all comparisons (Holm); the intervals keep their own level."""
-    known = {str(i): item.evidence for i, item in enumerate(comparisons) if item.evidence is not None}
-    adjusted = holm({key: evidence.p_value for key, evidence in known.items()})
+    by_position = {str(i): item.evidence for i, item in enumerate(comparisons) if item.evidence is not None}
+    adjusted = holm({key: evidence.p_value for key, evidence in by_position.items()})
     corrected: list[Comparison] = []
     for i, comparison in enumerate(comparisons):
-        evidence = known.get(str(i))
+        evidence = by_position.get(str(i))
         is_decided = comparison.judgement in {Judgement.BETTER, Judgement.WORSE}
         if evidence is None or not is_decided or adjusted[str(i)] <= evidence.alpha:
             corrected.append(comparison)
             continue
-        parameters = Parameters(metrics=len(known), p_value=adjusted[str(i)])
+        parameters = Parameters(metrics=len(by_position), p_value=adjusted[str(i)])
         corrected.append(
             msgspec.structs.replace(
                 comparison, judgement=Judgement.UNCLEAR, reason=Reason.MULTIPLICITY, parameters=parameters

@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """What decided a judgement; :mod:`results.text.comparison` words it. Keys of ``parameters`` in parentheses."""
+    """Reason for a judgement; :mod:`results.text.comparison` words it. Keys of ``parameters`` in parentheses."""
 
     INTERVAL = "interval"
     """The interval against the band and against no change."""

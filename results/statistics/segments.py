@@ -121,7 +121,7 @@ def _cheapest(scaled: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.boo
     origins = np.zeros((rows, count + 1), dtype=np.int64)
     lines = np.zeros((rows, count + 1), dtype=np.bool_)
     totals[:, 0] = 0.0
-    sums, each = _Sums(scaled), np.arange(rows)
+    sums, row_numbers = _Sums(scaled), np.arange(rows)
     penalty = (_PENALTY - np.log(1 - _GRID**2))[:, None]
     for end in range(MIN_POINTS, count + 1):
         level, line = sums.squares(end)
@@ -129,8 +129,8 @@ def _cheapest(scaled: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.boo
         line[:, max(0, end - _MIN_LINE_POINTS + 1) :] = np.inf
         options = totals[:, : end - MIN_POINTS + 1] + np.minimum(level, line) + penalty
         origin = np.argmin(options, axis=1)
-        totals[:, end], origins[:, end] = options[each, origin], origin
-        lines[:, end] = line[each, origin] < level[each, origin]
+        totals[:, end], origins[:, end] = options[row_numbers, origin], origin
+        lines[:, end] = line[row_numbers, origin] < level[row_numbers, origin]
     return totals, origins, lines
 
 

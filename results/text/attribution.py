@@ -1,4 +1,4 @@
-"""The attribution of a profiled trial in words."""
+"""The attribution of a profiled trial as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from results.units import NS_PER_S
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3
 _CASES, _MIN_SAVING = 3, 0.01
-"""Savings that are named: at most so many, each at least this share of the mean."""
+"""Most savings that are named, and the least share of the mean that each must have."""
 _UNREPORTED = (
     "vLLM does not report its steps (interference, stalls and gaps are inside prefill and decode phase), nor when it "
     "tokenised and how long a request waited for the step in progress (both are inside front end ⇄ engine)"
@@ -26,20 +26,20 @@ _UNREPORTED = (
 
 
 def bottleneck_sentence(attribution: Attribution) -> str:
-    """Names the bottleneck, and the limit that a phase of computing meets, without a full stop.
+    """Names the bottleneck, and the limit that a computing phase reaches, without a full stop.
 
     ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms). Decode is memory-bound: 71 % of …``.
     """
-    found = bottleneck(attribution)
-    if found is None:
+    largest = bottleneck(attribution)
+    if largest is None:
         return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
     whole = attribution.mean_s(Latency.E2E)
-    spent, total = value_text(Unit.SECONDS, found.seconds), value_text(Unit.SECONDS, whole)
-    share = percent_text(found.share)
-    sentence = f"Bottleneck: {PARTS[found.part].title}, {share} of the mean E2E ({spent} of {total})"
-    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in found.others.items()])
+    spent, total = value_text(Unit.SECONDS, largest.seconds), value_text(Unit.SECONDS, whole)
+    share = percent_text(largest.share)
+    sentence = f"Bottleneck: {PARTS[largest.part].title}, {share} of the mean E2E ({spent} of {total})"
+    others = listed([f"{PARTS[part].title} {percent_text(share)}" for part, share in largest.others.items()])
     sentence = f"{sentence}; then {others}" if others else sentence
-    return ". ".join(filter(None, [sentence, limit_sentence(attribution, found.part)]))
+    return ". ".join(filter(None, [sentence, limit_sentence(attribution, largest.part)]))
 
 
 def what_if_text(attribution: Attribution) -> str:
@@ -85,7 +85,7 @@ def part_title(attribution: Attribution, part: Part) -> str:
 
 
 def span_lines(attribution: Attribution) -> list[str]:
-    """What the figures of an engine that exports spans mean, and what it does not report; empty for others."""
+    """Explains the figures of an engine that exports spans, and lists what it does not report; empty for others."""
     if not attribution.spans:
         return []
     drift = f"{math.ceil(attribution.wall_drift_ns / _NS_PER_US):,} µs"
@@ -96,7 +96,7 @@ def span_lines(attribution: Attribution) -> list[str]:
 
 
 def cost_line(attribution: Attribution) -> str:
-    """What a step of decodes costs without prompts beside it; empty without a record of steps."""
+    """Cost of a decode step without prompts; empty without a record of steps."""
     if not attribution.steps:
         return ""
     cost = attribution.cost
@@ -113,7 +113,7 @@ def cost_line(attribution: Attribution) -> str:
 
 
 def energy_line(energy: PhaseEnergy | str | None) -> str:
-    """What each phase draws: ``energy: prefill 640 W, 0.05 J a prompt token; decode 410 W, …``; empty without a GPU."""
+    """Power of each phase: ``energy: prefill 640 W, 0.05 J a prompt token; decode 410 W, …``; empty without a GPU."""
     if energy is None or isinstance(energy, str):
         return f"energy by phase: unknown, because {energy}" if energy else ""
     tokens = {EnergyPhase.PREFILL: (energy.prompt_tokens, "a prompt token"),
@@ -121,13 +121,13 @@ def energy_line(energy: PhaseEnergy | str | None) -> str:
     texts: list[str] = []
     for phase, watts in energy.watts.items():
         count, unit = tokens.get(phase, (0, ""))
-        each = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
-        texts.append(f"{phase.value} {watts:,.0f} W{each}")
+        per_unit = f", {value_text(Unit.JOULES, energy.joules[phase] / count)} {unit}" if count else ""
+        texts.append(f"{phase.value} {watts:,.0f} W{per_unit}")
     return f"energy by phase: {'; '.join(texts)} (± {percent_text(energy.residual_share)} of an interval's energy)"
 
 
 def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
-    """What the profile of the engine's kernels holds; empty where none was asked for."""
+    """Content of the profile of the engine's kernels; empty if none was requested."""
     if missing:
         return f"kernels: not recorded, because {missing}"
     if not records:
@@ -146,7 +146,7 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
 
 
 def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
-    """What the record cost, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
+    """Cost of the record, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
     if plain is None:
         return "overhead: unknown, because the plain trial is missing"
     parts: list[str] = []
@@ -160,7 +160,7 @@ def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Valu
 
 
 def difference_sentence(difference: Difference) -> str:
-    """Names what a change came from: ``c=4: mean E2E 934 ms → 812 ms (−122 ms, −13 %): interference −110 ms``."""
+    """States where a change comes from: ``c=4: mean E2E 934 ms → 812 ms (−122 ms, −13 %): interference −110 ms``."""
     before_s, after_s = difference.total_s(Latency.E2E)
     change_s = after_s - before_s
     whole = f"{value_text(Unit.SECONDS, before_s)} → {value_text(Unit.SECONDS, after_s)}"
@@ -186,12 +186,12 @@ def _signed_percent(share: float) -> str:
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
     """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
     means = attribution.means
-    shown = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
+    parts = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
     pairs = [
         [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
-        for part in shown
+        for part in parts
     ]
-    return [(part, part_title(attribution, part), texts) for part, texts in zip(shown, pairs, strict=True)]
+    return [(part, part_title(attribution, part), texts) for part, texts in zip(parts, pairs, strict=True)]
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:

@@ -228,5 +228,5 @@ def place_text(environment: Mapping[str, Any], host: str) -> str:
     cores = environment.get("cores")
     gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
     parts = [environment.get("cpu"), f"{cores} cores" if cores else None, *gpus]
-    known = ", ".join(str(part) for part in parts if part)
-    return f"{known} ({host})" if known else host
+    texts = ", ".join(str(part) for part in parts if part)
+    return f"{texts} ({host})" if texts else host

@@ -1,4 +1,4 @@
-"""How near prefill and decode of a profiled trial come to the machine's limits, in words."""
+"""How near prefill and decode of a profiled trial come to the machine's limits, as text."""
 
 from results.attribution import PARTS, Attribution
 from results.attribution.bottleneck import PhaseLimit, phase_limit
@@ -9,7 +9,7 @@ from results.text.format import percent_text, rate_text, value_text
 
 
 def limit_sentence(attribution: Attribution, part: Part) -> str:
-    """What bounds a part: ``Decode is memory-bound: 71 % of the measured bandwidth``; empty where that is unknown."""
+    """The limit of a part: ``Decode is memory-bound: 71 % of the measured bandwidth``; empty if it is unknown."""
     limit = phase_limit(attribution, part)
     if limit is None:
         return ""
@@ -44,7 +44,7 @@ def _reached(limit: PhaseLimit) -> str:
 
 
 def limit_lines(roofline: Roofline | str | None) -> list[str]:
-    """Work of each phase with MBU and MFU, then the limits; the reason where something is unknown; none for None."""
+    """Work of each phase with MBU and MFU, then the limits; the reason if something is unknown; no lines for None."""
     if roofline is None:
         return []
     if isinstance(roofline, str):

@@ -31,7 +31,7 @@ class Kernel(msgspec.Struct, frozen=True):
         lane: ``stream 7`` of a GPU, or ``thread 1234`` of a CPU.
         start_ns: on the monotonic clock.
         end_ns: on the monotonic clock.
-        is_gpu: whether a GPU did it.
+        is_gpu: whether it ran on a GPU.
     """
 
     name: str
@@ -89,7 +89,7 @@ class _ChromeTrace(msgspec.Struct):
 
 
 def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
-    """The kernels recorded after a profiled trial, by engine process; empty where none were.
+    """The kernels recorded after a profiled trial, by engine process; empty if there are none.
 
     Raises:
         RunUnreadable: a file is damaged.
@@ -133,7 +133,7 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
     except (OSError, EOFError, msgspec.MsgspecError) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); restore it from a copy") from error
     base_ns = trace.baseTimeNanoseconds - offset_ns
-    found = [
+    kernels = [
         Kernel(
             event.name,
             f"stream {event.args.stream}" if event.cat in _GPU else f"thread {event.tid}",
@@ -144,4 +144,4 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
         for event in trace.traceEvents
         if event.ph == "X" and event.cat in _GPU | _CPU
     ]
-    return sorted(found, key=lambda kernel: (kernel.start_ns, -kernel.end_ns))
+    return sorted(kernels, key=lambda kernel: (kernel.start_ns, -kernel.end_ns))

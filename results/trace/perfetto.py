@@ -93,7 +93,7 @@ class Trace:
         """A slice; nothing if it is empty.
 
         Args:
-            track: on which it lies.
+            track: its track.
             name: shown on it.
             start_ns: begin.
             end_ns: end.

@@ -13,11 +13,11 @@ from results.trace.kernels import KernelRecord
 from results.trace.perfetto import Trace, Track
 
 _UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_share": "", "_w": "W", "_mhz": "MHz", "_c": "°C"}
-"""By the end of a telemetry value's name; values without one of these are not drawn."""
+"""Units by the end of a telemetry value's name; other values are not drawn."""
 _COUNTERS = {"cpu_s": "cores", "_tx_bytes": "B/s", "_rx_bytes": "B/s", "_s": "share of time"}
-"""The same of counters, which are drawn as their increase per second."""
+"""The same for counters, which are drawn as their increase per second."""
 _HALF_A_TICK_NS = 50_000_000
-"""Of the sampler. Its closing reading may come at any time after its last tick."""
+"""Half a tick of the sampler. Its closing reading may come at any time after its last tick."""
 _SAMPLED = ("host", "engine", "client", "gpu")
 
 
@@ -38,10 +38,10 @@ def trial_trace(
     trace = Trace()
     client, server = trace.process("client"), trace.process("server, by request")
     for request in requests:
-        known = attribution.traces.get(request.answer_id or "")
+        server_trace = attribution.traces.get(request.answer_id or "")
         _client(trace, trace.track(_name(request), client), request)
-        if known is not None:
-            _server(trace, trace.track(_name(request), server), request, known)
+        if server_trace is not None:
+            _server(trace, trace.track(_name(request), server), request, server_trace)
         if span := attribution.spans.get(request.answer_id or ""):
             _derived(trace, trace.track(_name(request), server), request, span)
     for number, steps in enumerate(attribution.steps):
@@ -111,9 +111,9 @@ def _flows(steps: Steps, requests: Sequence[RequestRecord], attribution: Attribu
     """The flows through each step: a request passes through its first and its last one."""
     flows: dict[int, list[int]] = {}
     for request in requests:
-        known = attribution.traces.get(request.answer_id or "")
-        if known is not None and known.steps is steps:
-            for step in {known.own.first_step, known.own.output_steps[-1]}:
+        server_trace = attribution.traces.get(request.answer_id or "")
+        if server_trace is not None and server_trace.steps is steps:
+            for step in {server_trace.own.first_step, server_trace.own.output_steps[-1]}:
                 flows.setdefault(step, []).append(_flow(request))
     return flows
 

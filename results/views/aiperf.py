@@ -1,7 +1,7 @@
 """AIPerf: clocks start before the request is sent and stop at chunks with content; its ITL is others' TPOT.
 
-Source read: aiperf/metrics/types/. Percentiles of one request per value, so none of them shows a single long gap,
-but for the inter-chunk latency, which only its JSON has.
+Source read: aiperf/metrics/types/. Its percentiles are over one value per request, so none shows a single long gap,
+except those of the inter-chunk latency, which only its JSON has.
 """
 
 import itertools

@@ -48,7 +48,7 @@ def encode(run: Run, trials: Sequence[Trial]) -> bytes:
 def _benchmark(run: Run, trial: Trial, log: Log, number: int, clock: WallClock) -> dict[str, Any]:
     groups = grouped(calls(log))
     start_s, end_s = (clock.seconds(t_s * 1e9) for t_s in window(groups["total"]))
-    counts = {status: len(some) for status, some in groups.items()}
+    counts = {status: len(group) for status, group in groups.items()}
     times = {
         "start_time": clock.seconds(log.start_ns), "request_start_time": start_s, "measure_start_time": start_s,
         "measure_end_time": end_s, "request_end_time": end_s, "end_time": clock.seconds(trial.record.ended_ns),

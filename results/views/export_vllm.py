@@ -1,6 +1,6 @@
 """A trial as the result file of ``vllm bench serve --save-result --save-detailed``: one JSON object, the same keys.
 
-What reads such files: its own sweep plots and timelines, and the comparison scripts of vLLM's performance CI.
+Readers of such files: its own sweep plots and timelines, and the comparison scripts of vLLM's performance CI.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def encode(run: Run, trial: Trial) -> bytes:
 def result(run: Run, trial: Trial) -> dict[str, Any]:
     """The JSON object: latencies in seconds, percentiles in milliseconds, failed requests as 0, as in the tool."""
     record, log = trial.record, Log.of(trial)
-    made = calls(log)
+    all_calls = calls(log)
     description = record.engine_description
     return {
         "date": WallClock(run).started(trial).strftime("%Y%m%d-%H%M%S"),
@@ -33,28 +33,28 @@ def result(run: Run, trial: Trial) -> dict[str, Any]:
         "label": record.engine,
         "model_id": (description.model if description else None) or record.engine,
         "tokenizer_id": None,
-        "num_prompts": len(made),
+        "num_prompts": len(all_calls),
         "exported_by": f"bakeoff {run.manifest.bakeoff_version}",
         "bakeoff_run": run.manifest.run_id,
         "bakeoff_trial": record.id,
         "request_rate": "inf" if record.load.concurrency is not None else record.load.rate_per_s,
         "burstiness": record.load.arrival_options.get("burstiness", 1.0),
         "max_concurrency": record.load.concurrency,
-        **_totals(log, made),
-        **_per_request(made),
-        **_peaks(made),
-        **_latencies(made),
+        **_totals(log, all_calls),
+        **_per_request(all_calls),
+        **_peaks(all_calls),
+        **_latencies(all_calls),
     }
 
 
-def _totals(log: Log, made: list[Call]) -> dict[str, Any]:
-    good = [call for call in made if call.success]
+def _totals(log: Log, all_calls: list[Call]) -> dict[str, Any]:
+    good = [call for call in all_calls if call.success]
     length_s = until_closed_s(log)
     prompt, output = sum(_prompt_tokens(call) for call in good), sum(call.output_tokens for call in good)
     return {
         "duration": length_s,
         "completed": len(good),
-        "failed": len(made) - len(good),
+        "failed": len(all_calls) - len(good),
         "total_input_tokens": prompt,
         "total_output_tokens": output,
         "request_throughput": rate(len(good), length_s) or 0.0,
@@ -64,27 +64,27 @@ def _totals(log: Log, made: list[Call]) -> dict[str, Any]:
     }
 
 
-def _per_request(made: list[Call]) -> dict[str, Any]:
+def _per_request(all_calls: list[Call]) -> dict[str, Any]:
     return {
-        "input_lens": [_prompt_tokens(call) for call in made],
-        "output_lens": [call.output_tokens for call in made],
-        "ttfts": [call.ttft_s for call in made],
-        "itls": [call.itl_s for call in made],
-        "latencies": [call.latency_s for call in made],
-        "start_times": [call.start_s for call in made],
-        "queue_times": [call.start_s - call.record.planned_ns / 1e9 for call in made],
-        "generated_texts": [call.record.text for call in made],
-        "errors": ["" if call.success else call.record.error or call.record.outcome.value for call in made],
+        "input_lens": [_prompt_tokens(call) for call in all_calls],
+        "output_lens": [call.output_tokens for call in all_calls],
+        "ttfts": [call.ttft_s for call in all_calls],
+        "itls": [call.itl_s for call in all_calls],
+        "latencies": [call.latency_s for call in all_calls],
+        "start_times": [call.start_s for call in all_calls],
+        "queue_times": [call.start_s - call.record.planned_ns / 1e9 for call in all_calls],
+        "generated_texts": [call.record.text for call in all_calls],
+        "errors": ["" if call.success else call.record.error or call.record.outcome.value for call in all_calls],
     }
 
 
-def _peaks(made: list[Call]) -> dict[str, Any]:
-    busiest, fullest = peaks(made)
+def _peaks(all_calls: list[Call]) -> dict[str, Any]:
+    busiest, fullest = peaks(all_calls)
     return {"max_output_tokens_per_s": busiest, "max_concurrent_requests": fullest, "rtfx": 0.0}
 
 
-def _latencies(made: list[Call]) -> dict[str, float]:
-    good = [call for call in made if call.success]
+def _latencies(all_calls: list[Call]) -> dict[str, float]:
+    good = [call for call in all_calls if call.success]
     samples = {
         "ttft": [call.ttft_s for call in good],
         "tpot": tpots_s(good),

@@ -1,4 +1,4 @@
-"""genai-bench: end to end goes to the usage chunk, TPOT is what is left of it after the first token.
+"""genai-bench: end to end lasts until the usage chunk; TPOT is the remainder after the first token.
 
 Source read: genai_bench/user/openai_user.py, metrics/request_metrics_collector.py, aggregated_metrics_collector.py.
 """

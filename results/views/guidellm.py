@@ -98,32 +98,34 @@ def calls(log: Log) -> list[Call]:
     return [_call(request) for request in log.requests]
 
 
-def window(made: Sequence[Call]) -> tuple[float, float]:
+def window(all_calls: Sequence[Call]) -> tuple[float, float]:
     """The tool's measured period: first request started to last one ended."""
-    return min(call.start_s for call in made), max(call.end_s for call in made)
+    return min(call.start_s for call in all_calls), max(call.end_s for call in all_calls)
 
 
 def view(log: Log) -> View:
     """Figures by the headings of its tables."""
-    made = calls(log)
-    if not made:
+    all_calls = calls(log)
+    if not all_calls:
         return View("guidellm", {})
-    good = [call for call in made if call.success]
-    ends = window(made)
-    tokens = [event for call in made for event in call.token_events]
+    good = [call for call in all_calls if call.success]
+    ends = window(all_calls)
+    tokens = [event for call in all_calls for event in call.token_events]
     figures = {
         "Requests Comp": single(MetricFamily.COUNT, "", len(good)),
-        "Requests Err": single(MetricFamily.COUNT, "", len(made) - len(good)),
+        "Requests Err": single(MetricFamily.COUNT, "", len(all_calls) - len(good)),
         "Dur Sec": single(MetricFamily.DURATION, "s", ends[1] - ends[0]),
         "Output Tokens Comp": single(MetricFamily.COUNT, "", sum(call.output_tokens or 0 for call in good)),
         **_columns("Request Latency Sec", MetricFamily.E2E, "s", plain(call.latency_s for call in good)),
         **_columns("TTFT ms", MetricFamily.TTFT, "ms", plain(call.ttft_ms for call in good)),
         **_columns("ITL ms", MetricFamily.ITL, "ms", itl_summary(good)),
         **_columns("TPOT ms", MetricFamily.TPOT, "ms", tpot_summary(good)),
-        "Requests Per Sec Mean": _mean(MetricFamily.REQUEST_RATE, "/s", rates([(c.end_s, 1.0) for c in made], ends)),
+        "Requests Per Sec Mean": _mean(
+            MetricFamily.REQUEST_RATE, "/s", rates([(c.end_s, 1.0) for c in all_calls], ends)
+        ),
         "Output Tokens Per Sec Mean": _mean(MetricFamily.OUTPUT_RATE, "tok/s", rates(tokens, ends)),
         "Requests Concurrency Mean": _mean(
-            MetricFamily.OTHER, "", in_flight([(call.start_s, call.end_s, 1.0) for call in made], ends)
+            MetricFamily.OTHER, "", in_flight([(call.start_s, call.end_s, 1.0) for call in all_calls], ends)
         ),
     }
     return View("guidellm", figures, unstamped(log.requests))

@@ -27,12 +27,12 @@ Amount = Callable[[Call], float]
 """Amount of a quantity in one request."""
 
 
-def grouped(made: list[Call]) -> Groups:
+def grouped(all_calls: list[Call]) -> Groups:
     """Requests by :data:`STATUSES`."""
-    cancelled = [call for call in made if call.record.outcome is Outcome.CANCELLED]
-    good = [call for call in made if call.success]
-    bad = [call for call in made if not call.success and call.record.outcome is not Outcome.CANCELLED]
-    return dict(zip(STATUSES, (good, cancelled, bad, made), strict=True))
+    cancelled = [call for call in all_calls if call.record.outcome is Outcome.CANCELLED]
+    good = [call for call in all_calls if call.success]
+    bad = [call for call in all_calls if not call.success and call.record.outcome is not Outcome.CANCELLED]
+    return dict(zip(STATUSES, (good, cancelled, bad, all_calls), strict=True))
 
 
 def metrics(groups: Groups, load: Load) -> dict[str, Any]:
@@ -72,21 +72,21 @@ class _Table:
         self._groups = groups
         self._ends = ends
 
-    def each(self, fold: Callable[[list[Call]], Summary]) -> Statuses:
+    def by_status(self, fold: Callable[[list[Call]], Summary]) -> Statuses:
         """Summary of each status by ``fold``."""
         return {status: fold(group) for status, group in self._groups.items()}
 
     def values(self, value: Amount) -> Statuses:
         """Summary of one value per request."""
-        return self.each(lambda group: plain(value(call) for call in group))
+        return self.by_status(lambda group: plain(value(call) for call in group))
 
     def flow(self, events: Callable[[Call], Iterable[Weighted]]) -> Statuses:
         """Summary of event rates."""
-        return self.each(lambda group: rates([event for call in group for event in events(call)], self._ends))
+        return self.by_status(lambda group: rates([event for call in group for event in events(call)], self._ends))
 
     def busy(self, weight: Amount) -> Statuses:
         """Summary of the amount in flight."""
-        return self.each(lambda group: in_flight([(c.start_s, c.end_s, weight(c)) for c in group], self._ends))
+        return self.by_status(lambda group: in_flight([(c.start_s, c.end_s, weight(c)) for c in group], self._ends))
 
 
 def _latencies(table: _Table, *, scheduled: bool) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def _latencies(table: _Table, *, scheduled: bool) -> dict[str, Any]:
         "request_scheduled_latency": table.values(lambda c: late_s(c) + c.latency_s) if scheduled else None,
         "time_to_first_token_ms": table.values(lambda call: call.ttft_ms),
         "time_to_first_output_token_ms": table.values(lambda call: call.ttft_ms),
-        "time_per_output_token_ms": table.each(tpot_summary),
-        "inter_token_latency_ms": table.each(itl_summary),
+        "time_per_output_token_ms": table.by_status(tpot_summary),
+        "inter_token_latency_ms": table.by_status(itl_summary),
         "time_to_last_round_trip_ms": unknown,
         "avg_round_trip_time_ms": unknown,
     }
@@ -110,8 +110,12 @@ def _counts(table: _Table) -> dict[str, Any]:
         "prompt_token_count": table.values(_prompt),
         "output_token_count": table.values(_output),
         "total_token_count": table.values(_total),
-        "output_tokens_per_iteration": table.each(lambda group: plain(n for c in group for _, n in c.token_events)),
-        "iter_tokens_per_iteration": table.each(lambda group: plain(n for c in group for _, n in c.token_events[1:])),
+        "output_tokens_per_iteration": table.by_status(
+            lambda group: plain(n for c in group for _, n in c.token_events)
+        ),
+        "iter_tokens_per_iteration": table.by_status(
+            lambda group: plain(n for c in group for _, n in c.token_events[1:])
+        ),
     }
 
 
@@ -148,9 +152,11 @@ def _sides(groups: Groups, **sides: list[Amount]) -> dict[str, Any]:
 
 def _side(table: _Table, amounts: list[Amount]) -> tuple[Statuses, Statuses, Statuses]:
     return (
-        table.each(lambda group: plain(amount(call) for amount in amounts for call in group)),
+        table.by_status(lambda group: plain(amount(call) for amount in amounts for call in group)),
         table.flow(lambda call: [(call.end_s, amount(call)) for amount in amounts]),
-        table.each(lambda group: in_flight([(c.start_s, c.end_s, amount(c)) for amount in amounts for c in group])),
+        table.by_status(
+            lambda group: in_flight([(c.start_s, c.end_s, amount(c)) for amount in amounts for c in group])
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """MLPerf LoadGen, Server scenario with token latencies: the only other tool that counts from the planned time.
 
 Source read: loadgen/results.cc and loadgen.cc of mlcommons/inference. It is linked into the system under test, which
-tells it of first and last tokens; here those of the stream are taken.
+reports first and last tokens to it; here they are those of the stream.
 """
 
 from collections.abc import Mapping, Sequence

@@ -55,18 +55,18 @@ def view(log: Log) -> View:
 
 
 def _success(request: RequestRecord) -> bool:
-    """An error event has no ``choices``, which the completions backend trips over; an answer must have one line."""
+    """An error event has no ``choices``, so the completions backend fails on it; an answer must have one line."""
     return whole(request) and request.outcome is not Outcome.STREAM_ERROR
 
 
 def _ttft_s(request: RequestRecord) -> float:
-    """The tool's TTFT stays 0 where no text came."""
+    """The tool's TTFT; 0 without text."""
     arrivals = text_chunk_ns(request)
     return seconds_between(sent_ns(request), arrivals[0]) if arrivals else 0.0
 
 
 def _tokens(request: RequestRecord) -> int:
-    """The length that was asked for: the tool does not ask for usage."""
+    """The requested length, since the tool does not request usage."""
     return request.requested_output_tokens or engine_tokens(request)
 
 

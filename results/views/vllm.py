@@ -59,9 +59,9 @@ def calls(log: Log) -> list[Call]:
     return [_call(request) for request in log.requests]
 
 
-def peaks(made: Sequence[Call]) -> tuple[float, int]:
+def peaks(all_calls: Sequence[Call]) -> tuple[float, int]:
     """Maximum per second, from the first start, of chunks that arrive and of requests in flight."""
-    good = [call for call in made if call.success]
+    good = [call for call in all_calls if call.success]
     if not good:
         return 0.0, 0
     zero = min(call.start_s for call in good)
@@ -79,15 +79,15 @@ def peaks(made: Sequence[Call]) -> tuple[float, int]:
 
 def view(log: Log) -> View:
     """Figures by the names that the tool prints."""
-    made = calls(log)
-    good = [call for call in made if call.success]
+    all_calls = calls(log)
+    good = [call for call in all_calls if call.success]
     length_s = until_closed_s(log)
     output = sum(call.output_tokens for call in good)
     prompt = sum(call.record.prompt_tokens or call.record.requested_input_tokens or 0 for call in good)
-    busiest, fullest = peaks(made)
+    busiest, fullest = peaks(all_calls)
     figures = {
         "Successful requests": single(MetricFamily.COUNT, "", len(good)),
-        "Failed requests": single(MetricFamily.COUNT, "", len(made) - len(good)),
+        "Failed requests": single(MetricFamily.COUNT, "", len(all_calls) - len(good)),
         "Benchmark duration (s)": single(MetricFamily.DURATION, "s", length_s),
         "Total input tokens": single(MetricFamily.COUNT, "", prompt),
         "Total generated tokens": single(MetricFamily.COUNT, "", output),
@@ -114,14 +114,14 @@ def _call(request: RequestRecord) -> Call:
     arrivals = sorted((*request.chunk_ns, *request.empty_chunk_ns))
     success = whole(request) and bool(arrivals)
     start_ns = sent_ns(request)
-    seen = arrivals if success else []
+    counted = arrivals if success else []
     return Call(
         record=request,
         success=success,
         start_s=start_ns / 1e9,
-        ttft_s=seconds_between(start_ns, seen[0]) if seen else 0.0,
-        itl_s=gaps_s(seen),
-        latency_s=seconds_between(start_ns, seen[-1]) if seen else 0.0,
+        ttft_s=seconds_between(start_ns, counted[0]) if counted else 0.0,
+        itl_s=gaps_s(counted),
+        latency_s=seconds_between(start_ns, counted[-1]) if counted else 0.0,
         output_tokens=engine_tokens(request) if success else 0,
     )
 

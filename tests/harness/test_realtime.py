@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.host.realtime import go_first, go_last, stepping_back
+from harness.host.realtime import lower_priority, raise_priority, without_preempting
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def standing() -> tuple[int, int]:
 
 def test_the_worker_goes_first_as_far_as_it_may():
     def act() -> tuple[bool, tuple[int, int]]:
-        return go_first(), standing()
+        return raise_priority(), standing()
 
     is_realtime, (policy, nice) = in_thread(act)
     assert is_realtime == (policy == os.SCHED_FIFO)
@@ -34,7 +34,7 @@ def test_the_worker_goes_first_as_far_as_it_may():
 
 def test_the_sampler_goes_last():
     def act() -> tuple[int, int]:
-        go_last()
+        lower_priority()
         return standing()
 
     assert in_thread(act) == (os.SCHED_BATCH, min(19, standing()[1] + 10))
@@ -43,9 +43,9 @@ def test_the_sampler_goes_last():
 def test_the_parent_steps_back_while_a_load_is_on_and_no_longer():
     def act() -> list[int]:
         policies = [os.sched_getscheduler(0)]
-        with stepping_back():
+        with without_preempting():
             policies.append(os.sched_getscheduler(0))
-            with stepping_back():
+            with without_preempting():
                 policies.append(os.sched_getscheduler(0))
             policies.append(os.sched_getscheduler(0))
         return [*policies, os.sched_getscheduler(0)]

@@ -49,8 +49,10 @@ def arrival(name: str, rate_per_s: float, options: Mapping[str, Any] = _NO_OPTIO
     if not 0 < rate_per_s < math.inf:
         raise BadOption(f"rate_per_s must be above 0, not {rate_per_s}")
     kind, owner = _PROCESSES[name], f"arrival process '{name}'"
-    known = [field for field in kind.__struct_fields__ if field != "rate_per_s"]
+    allowed = [field for field in kind.__struct_fields__ if field != "rate_per_s"]
     for option in options:
-        if option not in known:
-            raise BadOption(f"{owner} has no option '{option}'; {nearest(option, known) if known else 'it has none'}")
+        if option not in allowed:
+            raise BadOption(
+                f"{owner} has no option '{option}'; {nearest(option, allowed) if allowed else 'it has none'}"
+            )
     return typed_options(kind, {**options, "rate_per_s": rate_per_s}, owner, BadOption)

@@ -43,8 +43,8 @@ class Bound:
     def add_segments(self, segments: Sequence[Segment], block_tokens: int, input_tokens: int) -> None:
         """Add a prompt given as segments; the known prefix counts in whole blocks."""
         if not self.is_full:
-            known = sum(tokens for _, tokens in segments[: self._leading(segments)])
-            self._count(known // block_tokens * block_tokens, input_tokens)
+            known_tokens = sum(tokens for _, tokens in segments[: self._leading(segments)])
+            self._count(known_tokens // block_tokens * block_tokens, input_tokens)
 
     def _count(self, hit_tokens: int, input_tokens: int) -> None:
         self._hits += min(hit_tokens, input_tokens - 1)
@@ -53,13 +53,13 @@ class Bound:
 
     def _leading(self, names: Sequence[Hashable]) -> int:
         """Number of leading blocks that are known. A prefix shared with the previous prompt is not looked up again."""
-        same = _common(self._last, names)
-        chain = self._chain[:same]
-        link, known, hits = chain[-1] if chain else 0, True, same
-        for name in names[same:]:
+        num_common = _common(self._last, names)
+        chain = self._chain[:num_common]
+        link, is_known, hits = chain[-1] if chain else 0, True, num_common
+        for name in names[num_common:]:
             link = hash((link, name))
-            known = known and link in self._known
-            hits += known
+            is_known = is_known and link in self._known
+            hits += is_known
             chain.append(link)
         self._known.update(chain[hits:])
         self._last, self._chain = names, chain

@@ -53,17 +53,17 @@ def replicas(process: Arrival, seed: str, arrivals: int, budget: int) -> Replica
         arrivals: per draw, at most ``budget``.
         budget: total arrivals of all draws.
     """
-    each = min(max(arrivals, 2), budget)
+    per_draw = min(max(arrivals, 2), budget)
     gaps: list[Floats] = []
     draws: list[dict[str, float]] = []
     spent, spent_s = 0, 0.0
     while spent < budget and len(draws) < _MOST_DRAWS and (len(draws) < _FEWEST_DRAWS or spent_s < _MOST_SECONDS):
-        offsets = np.fromiter(islice(process.offsets_s(f"{seed}/{len(draws)}"), each), np.float64)
+        offsets = np.fromiter(islice(process.offsets_s(f"{seed}/{len(draws)}"), per_draw), np.float64)
         statistics = ArrivalStatistics()
         statistics.add_all(offsets[offsets <= _LONGEST_SPAN_S].tolist())
         gaps.append(np.diff(offsets))
         draws.append(_figures(statistics))
-        spent, spent_s = spent + each, spent_s + float(offsets[-1])
+        spent, spent_s = spent + per_draw, spent_s + float(offsets[-1])
     values_of = {name: [figures[name] for figures in draws if name in figures] for name in draws[0]}
     values_of = {name: values for name, values in values_of.items() if 2 * len(values) > len(draws)}
     return Replicas(

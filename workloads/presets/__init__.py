@@ -1,4 +1,4 @@
-"""Kinds of traffic as data, and what turns them into sessions."""
+"""Kinds of traffic as data, and the code that turns them into sessions."""
 
 from workloads.presets.preset import Anchor, Documents, NaturalArrival, Preset, Shared, built_in, preset_names
 from workloads.presets.traffic import PresetTraffic

@@ -34,9 +34,9 @@ class NaturalArrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
     def tenants(self) -> MultiTenant:
         """The process, as one whose arrivals belong to tenants."""
-        made = self.made()
-        assert isinstance(made, MultiTenant), "Preset checks this for tenant_spread"
-        return made
+        process = self.made()
+        assert isinstance(process, MultiTenant), "Preset checks this for tenant_spread"
+        return process
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -32,15 +32,15 @@ def _function(rng: Rng) -> Iterator[str]:
 
 
 def _statement(rng: Rng, first: str, second: str) -> str:
-    made = _name(rng)
+    name = _name(rng)
     return rng.choice(
         (
-            f"\n    {made} = {rng.choice(_VERBS)}({first}, {rng.below(100)})",
-            f'\n    if {second} > {rng.below(1000)}:\n        raise ValueError(f"no {made}: {{{second}}}")',
-            f"\n    for {made} in {first}.{rng.choice(_NOUNS)}s():\n        {second} += {made}.{rng.choice(_NOUNS)}",
-            f"\n    self.{made} = [{rng.choice(_NOUNS)}.{rng.choice(_NOUNS)} for {rng.choice(_NOUNS)} in {first}]",
-            f"\n    # {rng.choice(_VERBS)} the {made} before the {rng.choice(_NOUNS)} is full",
-            f'\n    with open({second}, "rb") as {made}:\n        {first} = json.load({made})',
+            f"\n    {name} = {rng.choice(_VERBS)}({first}, {rng.below(100)})",
+            f'\n    if {second} > {rng.below(1000)}:\n        raise ValueError(f"no {name}: {{{second}}}")',
+            f"\n    for {name} in {first}.{rng.choice(_NOUNS)}s():\n        {second} += {name}.{rng.choice(_NOUNS)}",
+            f"\n    self.{name} = [{rng.choice(_NOUNS)}.{rng.choice(_NOUNS)} for {rng.choice(_NOUNS)} in {first}]",
+            f"\n    # {rng.choice(_VERBS)} the {name} before the {rng.choice(_NOUNS)} is full",
+            f'\n    with open({second}, "rb") as {name}:\n        {first} = json.load({name})',
         )
     )
 

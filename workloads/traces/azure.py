@@ -35,7 +35,7 @@ class Azure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         reader = _Reader(self.path)
         for row, block in blocks(self.path):
             yield from reader.read(row, block)
-        if not reader.found:
+        if not reader.has_request:
             raise bad(self.path, None, "has no row with generated tokens below its header")
 
     def notes(self) -> list[str]:
@@ -50,7 +50,7 @@ class _Reader:
     """Parses one file block by block."""
 
     def __init__(self, path: str) -> None:
-        self.found = False
+        self.has_request = False
         self._path = path
         self._has_header = False
         self._last_s = 0.0
@@ -59,10 +59,10 @@ class _Reader:
     def read(self, row: int, block: bytes) -> Iterator[TraceRow]:
         """Requests in a block whose first row is ``row``."""
         check_text(self._path, row, block)
-        if not self.found:
+        if not self.has_request:
             lines = block.split(b"\n")
             head = 0
-            while head < len(lines) and not self.found:
+            while head < len(lines) and not self.has_request:
                 yield from self._strict(row + head, lines[head : head + 1])
                 head += 1
             row, block = row + head, b"\n".join(lines[head:])
@@ -119,8 +119,8 @@ class _Reader:
         if outputs == 0:
             return None
         inputs = tokens(fields[1], _COLUMNS[1], 1)
-        if not self.found:
-            self.found = True
+        if not self.has_request:
+            self.has_request = True
             self._stamps.begin(time_ns, fields[0].encode())
         at_s = self._stamps.strict_s(time_ns)
         if at_s < self._last_s:

@@ -111,8 +111,8 @@ def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
         expected = blocks_of(request.input_tokens, session.block_size)
         if blocks and len(blocks) not in (expected, request.input_tokens // session.block_size):
             size = f"{request.input_tokens} tokens make {expected} blocks of {session.block_size}"
-            what = f"has {len(blocks)} hash_ids, but {size}"
-            raise bad(file, f"request {number}", f"{what}; its block_size does not match its hash_ids")
+            problem = f"has {len(blocks)} hash_ids, but {size}"
+            raise bad(file, f"request {number}", f"{problem}; its block_size does not match its hash_ids")
         if blocks and len(blocks) < expected:
             blocks.append(last_blocks[number])
         yield TraceRow(

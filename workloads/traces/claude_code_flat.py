@@ -30,11 +30,11 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The requests, as :class:`workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         session: _Session | None = None
-        seen = set[str]()
+        names = set[str]()
         for row, (name, *fields) in table(self.path, lambda _: _COLUMNS):
             try:
                 if session is None or session.name != name:
-                    session = _Session(name, self.block_tokens, seen)
+                    session = _Session(name, self.block_tokens, names)
                 request = session.turn(*fields)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
@@ -52,10 +52,10 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Session:
     """The prompts of one session that later ones can share."""
 
-    def __init__(self, name: str, block_tokens: int, seen: set[str]) -> None:
-        if name in seen:
+    def __init__(self, name: str, block_tokens: int, names: set[str]) -> None:
+        if name in names:
             raise ValueError(f"trace_id {quoted(name)} is not in adjacent rows; sort by trace_id and req_index")
-        seen.add(name)
+        names.add(name)
         self.name = name
         self._block_tokens = block_tokens
         self._hashes = BlockHashes(name)

@@ -82,10 +82,10 @@ class _Unpacked(io.RawIOBase):
 
 
 def _max_unpacked_mib() -> int:
-    given = os.environ.get(MAX_UNPACKED_VARIABLE, str(_MAX_UNPACKED_MIB))
-    if not given.isdecimal():
-        raise BadTrace(f"{MAX_UNPACKED_VARIABLE} must be a whole number of MiB, not {given!r}")
-    return int(given)
+    text = os.environ.get(MAX_UNPACKED_VARIABLE, str(_MAX_UNPACKED_MIB))
+    if not text.isdecimal():
+        raise BadTrace(f"{MAX_UNPACKED_VARIABLE} must be a whole number of MiB, not {text!r}")
+    return int(text)
 
 
 @contextmanager

@@ -137,12 +137,12 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def starts(self, seed: Seed) -> Iterator[float]:
         """Session starts in seconds; empty without times."""
-        seen: set[str] = set()
+        started: set[str] = set()
         for row in self.rows(seed):
-            if row.at_s is None or row.session in seen:
+            if row.at_s is None or row.session in started:
                 continue
             if row.session is not None:
-                seen.add(row.session)
+                started.add(row.session)
             yield row.at_s
 
     def _grouped(self, seed: Seed) -> Iterator[list[TraceRow]]:

@@ -78,9 +78,9 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if cut:
                 active.append(_Active(client, cut))
         if not active:
-            what = f"has no requests from {self.start_s:g} s on for {end_s - self.start_s:g} s; it was recorded for"
-            raise bad(self.path, None, f"{what} {recorded_s:g} s; change start_s or duration_s")
-        return sorted(active, key=lambda one: -one.requests)
+            problem = f"has no requests from {self.start_s:g} s on for {end_s - self.start_s:g} s; it was recorded for"
+            raise bad(self.path, None, f"{problem} {recorded_s:g} s; change start_s or duration_s")
+        return sorted(active, key=lambda client: -client.requests)
 
     def _arrivals(self, i: int, active: "_Active", seed: Seed) -> Iterator[tuple[float, int]]:
         rng = seed.draws("servegen", active.client.name, "arrivals")
@@ -101,9 +101,9 @@ class _Pool:
     """Lengths of all clients that have any, weighted by their requests."""
 
     def __init__(self, everyone: list[_Active]) -> None:
-        both = [(LengthTables(active.client), active.requests) for active in everyone]
-        self._tables = [tables for tables, _ in both if tables]
-        self._cumulative = list(accumulate(requests for tables, requests in both if tables))
+        weighted = [(LengthTables(active.client), active.requests) for active in everyone]
+        self._tables = [tables for tables, _ in weighted if tables]
+        self._cumulative = list(accumulate(requests for tables, requests in weighted if tables))
         if not self._tables:
             raise bad(everyone[0].client.dataset, None, "has no lengths, nor has any other client's file")
 

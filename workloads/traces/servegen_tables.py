@@ -99,16 +99,16 @@ def clients(path: str) -> list[Client]:
     """
     folder = Path(path)
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise bad(path, None, f"{what}; give a folder of chunk-*-trace.csv and chunk-*-dataset.json")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise bad(path, None, f"{problem}; give a folder of chunk-*-trace.csv and chunk-*-dataset.json")
     by_name = dict[str, Client]()
     for trace in sorted(folder.iterdir()):
         if match := _TRACE.fullmatch(trace.name):
             name = match[1]
-            both = [folder / f"chunk-{name}-dataset.json{suffix}" for suffix in ("", ".gz")]
-            dataset = next((file for file in both if file.exists()), None)
+            candidates = [folder / f"chunk-{name}-dataset.json{suffix}" for suffix in ("", ".gz")]
+            dataset = next((file for file in candidates if file.exists()), None)
             if dataset is None:
-                raise bad(trace, None, f"has no length distributions beside it; fetch {both[0].name} too")
+                raise bad(trace, None, f"has no length distributions beside it; fetch {candidates[0].name} too")
             by_name.setdefault(name, Client(name, trace, dataset))
     if not by_name:
         raise bad(path, None, "has no client (chunk-*-trace.csv)")

@@ -72,8 +72,8 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     number += 1
                     yield number, item
             except (ijson.JSONError, UnicodeDecodeError) as cause:
-                what = str(cause).partition("\n")[0]
-                raise bad(self.path, f"conversation {number + 1}", f"is not valid JSON: {what}") from None
+                problem = str(cause).partition("\n")[0]
+                raise bad(self.path, f"conversation {number + 1}", f"is not valid JSON: {problem}") from None
 
 
 class _UnknownSpeaker(Exception):

@@ -20,7 +20,7 @@ from results.search_fold import EngineState, engine_states
 from results.store import RunFolder
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
-"""A failing engine can cause these findings too; without another finding they do not accuse it."""
+"""Findings that a failing engine can cause too; without another finding they are not held against it."""
 TRIALS_PER_TURN = 4
 """Trials on one start; a start of vLLM takes about as long as four trials."""
 
@@ -41,8 +41,8 @@ def attempt_of(
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
     if len(violations) > len(unknown):
         margin = None if unknown else least_margin(objectives, metrics)
-        known = [entry for entry in violations if entry not in unknown]
-        return Attempt(record.id, level, met=False, margin=margin, violations=known)
+        definite = [entry for entry in violations if entry not in unknown]
+        return Attempt(record.id, level, met=False, margin=margin, violations=definite)
     if unknown:
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
     return Attempt(record.id, level, met=True, margin=least_margin(objectives, metrics))

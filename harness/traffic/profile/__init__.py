@@ -1,4 +1,4 @@
-"""Workload profiles: what a workload would send, as a table in the terminal, one offline page, or JSON."""
+"""Workload profiles: the traffic of a workload, as a table in the terminal, one offline page, or JSON."""
 
 from harness.traffic.profile.page import render_page, write_page
 from harness.traffic.profile.selection import ShownProfile

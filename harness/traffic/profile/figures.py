@@ -121,7 +121,7 @@ def session_lines(profile: WorkloadProfile) -> Iterator[Line]:
 
 
 def prefix_lines(profile: WorkloadProfile) -> Iterator[Line]:
-    """What a prefix cache can save."""
+    """Savings that a prefix cache can bring."""
     yield _line(profile, "prefix hits, bound", "prefix_bound", "unlimited cache")
     yield _line(profile, "new tokens, p50", "new_tokens_p50", "per prompt")
     yield _line(profile, "new tokens, p95", "new_tokens_p95", "per prompt")

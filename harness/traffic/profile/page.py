@@ -42,7 +42,7 @@ class AnchorRow(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the template shows beside the profile itself."""
+    """Values for the template besides the profile itself."""
 
     name: str
     profile: ShownProfile

@@ -59,12 +59,12 @@ class AwqFormat:
                 f"{module}: AWQ packs {WORD // _BITS} outputs in a word, which does not divide {own.shape[0]}; "
                 "leave the module plain"
             )
-        found = Codes.of(own, module)
-        assert found.zeros is not None  # of this scheme
+        codes = Codes.of(own, module)
+        assert codes.zeros is not None  # of this scheme
         return {
-            "qweight": packed(interleaved(found.codes.t()), _BITS),
-            "qzeros": packed(interleaved(found.zeros.t()), _BITS),
-            "scales": found.scales.t().contiguous(),
+            "qweight": packed(interleaved(codes.codes.t()), _BITS),
+            "qzeros": packed(interleaved(codes.zeros.t()), _BITS),
+            "scales": codes.scales.t().contiguous(),
         }
 
     def config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a format of quantised checkpoints does, and what it says about a module."""
+"""Interfaces of formats of quantised checkpoints and of the schemes of their modules."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.rounding import Bits, absmax, zero_point
 
 IN_LAYERS = ".layers."
-"""In the names of modules that GPTQ's and AWQ's tools quantise."""
+"""Part of the names of modules that GPTQ's and AWQ's tools quantise."""
 
 
 class Scheme(Protocol):
@@ -40,7 +40,7 @@ class Scheme(Protocol):
         ...
 
     def nearest(self, weight: torch.Tensor) -> QuantisedMatrix:
-        """Rounds a weight [rows, columns] of any floating-point dtype to nearest; its columns suit."""
+        """Rounds a weight [rows, columns] of any floating-point dtype to nearest; `suits` must hold for its columns."""
         ...
 
 
@@ -49,7 +49,7 @@ class CheckpointFormat(Protocol):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of a module's tensors after its own; the first one is there if and only if the module is quantised."""
+        """Suffixes of a module's tensors; the first tensor exists if and only if the module is quantised."""
         ...
 
     def scheme(self, module: str) -> Scheme | None:
@@ -61,7 +61,7 @@ class CheckpointFormat(Protocol):
 
         Args:
             module: its name, without ``.weight``.
-            parts: its tensors by the names in `parts`; they may be views of a file, the matrix is not.
+            parts: its tensors by the names in `parts`; they may be views of a file, the result is not.
 
         Raises:
             CheckpointError: a part is missing, or parts do not fit together; the message begins with the module.
@@ -111,7 +111,7 @@ class IntegerScheme:
         return IntegerMatrix(codes, scales, offsets, self.bits, order)
 
     def group_of(self, columns: int) -> int:
-        """Inputs that share a scale in a matrix of so many."""
+        """Inputs that share a scale in a matrix of `columns` inputs."""
         return self.group_size or columns
 
     def suits(self, columns: int) -> bool:
@@ -123,7 +123,7 @@ class IntegerScheme:
         return (absmax if self.symmetric else zero_point)(weight, self.bits, self.group_of(weight.shape[1]))
 
     def own(self, module: str, matrix: QuantisedMatrix) -> IntegerMatrix:
-        """The matrix, which is one of this layout.
+        """The matrix, if it has this layout.
 
         Raises:
             ConfigError: it is not.
@@ -152,7 +152,7 @@ def random_octets(rows: int, width: int, seed: int) -> torch.Tensor:
 
 
 def stored_modules(names: Iterable[str], parts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The quantised modules among the tensors of a checkpoint: each one's tensors by the names in `parts`.
+    """The quantised modules among the tensors of a checkpoint: the tensors of each by the names in `parts`.
 
     Args:
         names: of all tensors.
@@ -180,7 +180,7 @@ _Scheme = TypeVar("_Scheme", bound=Scheme)
 
 
 def own_scheme(scheme: _Scheme | None, module: str) -> _Scheme:
-    """The scheme of a module that is to be encoded.
+    """The scheme of a module to encode.
 
     Raises:
         ConfigError: the module stays plain.

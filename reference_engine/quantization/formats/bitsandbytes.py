@@ -52,7 +52,7 @@ class BitsAndBytes:
         return None if is_plain or IN_LAYERS not in module else self.default
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix | torch.Tensor:
-        """See `CheckpointFormat`; plain where blocks span rows."""
+        """See `CheckpointFormat`; dequantised if blocks span rows."""
         if isinstance(self.default, Int8Scheme):
             return _int8_matrix(module, parts)
         own = {name: part if name == _WEIGHT else part.clone() for name, part in parts.items()}  # no views of a file

@@ -1,4 +1,4 @@
-"""What the integer formats store, before each of them packs it in its own way."""
+"""The numbers that all integer formats store, before each of them packs them in its own way."""
 
 import dataclasses
 from typing import Self
@@ -32,12 +32,12 @@ class Codes:
 
     @property
     def middle(self) -> int:
-        """The code of zero where groups have none of their own."""
+        """The code of zero of groups without a zero point."""
         return middle(self.bits)
 
     @classmethod
     def of(cls, matrix: IntegerMatrix, module: str) -> Self:
-        """The codes of a matrix; groups that are scattered have an index.
+        """The codes of a matrix; scattered groups have an index.
 
         Raises:
             ConfigError: zero is no code in some group; the message names the module.
@@ -77,7 +77,7 @@ def middle(bits: Bits) -> int:
 
 
 def check_group(module: str, columns: int, group: int, bits: Bits) -> None:
-    """Raises CheckpointError for groups of a size that `IntegerMatrix` does not keep."""
+    """Raises CheckpointError for group sizes that `IntegerMatrix` cannot store."""
     if group < 1 or columns % group or (bits == 4 and group % UNIT):
         raise CheckpointError(
             f"{module}: groups of {group} of its {columns} inputs are not supported at {bits} bits, only of a size "
@@ -86,7 +86,7 @@ def check_group(module: str, columns: int, group: int, bits: Bits) -> None:
 
 
 def _order(group_index: torch.Tensor, columns: int, groups: int, module: str) -> torch.Tensor | None:
-    """Columns sorted by their groups; None if they are."""
+    """Columns sorted by their groups; None if they are in order already."""
     index = group_index.long()
     size = columns // groups
     if index.shape != (columns,) or not torch.equal(index.sort().values, torch.arange(columns) // size):

@@ -9,8 +9,8 @@ All have weight_scale [out, groups], or [out, 1], or one number, and early files
 are not neighbours (actorder group, which the library has dropped). Codes and zero points are signed; packed ones are
 stored plus 2^(bits - 1).
 
-Activations are followed where they are dynamic, of 8 bits and with a scale for each token: FP8 beside FP8 weights, INT8
-beside symmetric INT8 weights with a scale for each output. Others stay in the dtype of the model.
+Activations are quantised if the checkpoint quantises them dynamically in 8 bits with a scale for each token: to FP8
+beside FP8 weights, to INT8 beside symmetric INT8 weights with a scale for each output. Others keep the model's dtype.
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ class CompressedTensors:
     """A `CheckpointFormat`.
 
     Attributes:
-        groups: the first one with a matching target decides.
-        ignore: modules that stay plain, as in targets.
+        groups: the first one with a matching target applies.
+        ignore: modules that stay plain, in the syntax of targets.
     """
 
     groups: tuple[Group, ...]
@@ -150,19 +150,19 @@ def _integer_matrix(
 
 
 def _integer_parts(module: str, matrix: IntegerMatrix, storage: Storage) -> dict[str, torch.Tensor]:
-    found, bits = Codes.of(matrix, module), matrix.bits
-    if found.group_index is not None:
+    codes, bits = Codes.of(matrix, module), matrix.bits
+    if codes.group_index is not None:
         raise ConfigError(f"{module}: compressed-tensors no longer reads act-order; write gptq")
     if storage == "pack-quantized":
         tensors = {
-            "weight_packed": packed(found.codes, bits),
+            "weight_packed": packed(codes.codes, bits),
             "weight_shape": torch.tensor(matrix.shape),
-            "weight_scale": found.scales.contiguous(),
+            "weight_scale": codes.scales.contiguous(),
         }
-        zeros = None if found.zeros is None else packed(found.zeros.t(), bits).t().contiguous()
+        zeros = None if codes.zeros is None else packed(codes.zeros.t(), bits).t().contiguous()
     else:
-        tensors = {"weight": _signed(found.codes, bits), "weight_scale": found.scales.contiguous()}
-        zeros = None if found.zeros is None else _signed(found.zeros, bits)
+        tensors = {"weight": _signed(codes.codes, bits), "weight_scale": codes.scales.contiguous()}
+        zeros = None if codes.zeros is None else _signed(codes.zeros, bits)
     return tensors if zeros is None else tensors | {"weight_zero_point": zeros}
 
 
@@ -173,9 +173,9 @@ def _zeros(stored: torch.Tensor, codes: torch.Tensor, bits: Bits) -> torch.Tenso
     return _columns(_unsigned(stored, bits), rows)
 
 
-def _columns(each: torch.Tensor, rows: int) -> torch.Tensor:
-    """One number for each group: [rows, groups], from that or [rows] or a single one."""
-    return each.reshape(1, 1).expand(rows, 1) if each.numel() == 1 else each.reshape(each.shape[0], -1)
+def _columns(numbers: torch.Tensor, rows: int) -> torch.Tensor:
+    """One number for each group, [rows, groups], from that shape, [rows] or a single number."""
+    return numbers.reshape(1, 1).expand(rows, 1) if numbers.numel() == 1 else numbers.reshape(numbers.shape[0], -1)
 
 
 def _unsigned(stored: torch.Tensor, bits: Bits) -> torch.Tensor:
@@ -227,30 +227,32 @@ def read_compressed_tensors(raw: Mapping[str, Any], where: str) -> CompressedTen
     sparsity: Mapping[str, Any] = raw.get("sparsity_config") or {}
     check_options({"sparsity": sparsity.get("format", "dense")}, where, sparsity=("dense",))
     check_options({"transform_config": raw.get("transform_config") or None}, where, transform_config=(None,))
-    given: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
-    groups = tuple(_read_group(group, group.get("format") or raw.get("format"), where) for group in given.values())
+    config_groups: Mapping[str, Mapping[str, Any]] = raw["config_groups"]
+    groups = tuple(
+        _read_group(group, group.get("format") or raw.get("format"), where) for group in config_groups.values()
+    )
     return CompressedTensors(groups, tuple(raw.get("ignore") or ()))
 
 
 def _read_group(raw: Mapping[str, Any], storage: str | None, where: str) -> Group:
     check_options({"format": storage}, where, format=_STORAGES)
-    kept: Storage = next(name for name in _STORAGES if name == storage)
+    storage_kind: Storage = next(name for name in _STORAGES if name == storage)
     activations: Mapping[str, Any] = raw.get("input_activations") or {}
     weights: Mapping[str, Any] = raw["weights"]
     size = weights.get("group_size")
     strategy = weights.get("strategy") or ("tensor" if size is None else "channel" if size < 0 else "group")
-    types = {"float-quantized": ("float",), "naive-quantized": ("int", "float")}.get(kept, ("int",))
+    types = {"float-quantized": ("float",), "naive-quantized": ("int", "float")}.get(storage_kind, ("int",))
     check_options({"type": weights.get("type", "int")}, where, type=types)
     if weights.get("type") == "float":
         scheme = _float_scheme(weights, strategy, activations, where)
     else:
         scheme = _integer_scheme(weights, strategy, where)
-        in_8_bits = scheme == IntegerScheme(8, None) and kept != "pack-quantized"
+        in_8_bits = scheme == IntegerScheme(8, None) and storage_kind != "pack-quantized"
         if in_8_bits and _is_dynamic(activations, _DYNAMIC_INT8):
             scheme = Int8Scheme()
         elif activations:
             _log.info("%s: activations stay in the dtype of the model; only weights are in fewer bits", where)
-    return Group(scheme, kept, tuple(raw["targets"]))
+    return Group(scheme, storage_kind, tuple(raw["targets"]))
 
 
 def _integer_scheme(weights: Mapping[str, Any], strategy: str, where: str) -> AnyScheme:
@@ -274,5 +276,5 @@ def _float_scheme(weights: Mapping[str, Any], strategy: str, activations: Mappin
 
 
 def _is_dynamic(activations: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether activations are quantised as `wanted` says."""
+    """Whether activations are quantised dynamically with the settings `wanted`."""
     return {"symmetric": True} | {name: activations[name] for name in wanted if name in activations} == wanted

@@ -1,6 +1,6 @@
 """FP8 checkpoints: weight float8_e4m3fn [out, in], and weight_scale, one number or [out] or [out, 1].
 
-`quant_method` fp8 is vLLM's own: one scale for a tensor, and activations whose scales are found as they come.
+`quant_method` fp8 is vLLM's own: one scale for a tensor, and activations whose scales are computed at run time.
 compressed-tensors stores the same tensors.
 """
 
@@ -32,8 +32,8 @@ def fp8_matrix(parts: Mapping[str, torch.Tensor], module: str) -> Fp8Matrix:
             f"{module}: scales of shape {tuple(scales.shape)} for a weight of shape {tuple(codes.shape)} are not "
             "supported, only one scale or one for each output"
         )
-    each = scales.float().reshape(-1, 1).expand(codes.shape[0], 1)
-    return Fp8Matrix(codes.clone(), each.clone(memory_format=torch.contiguous_format))
+    row_scales = scales.float().reshape(-1, 1).expand(codes.shape[0], 1)
+    return Fp8Matrix(codes.clone(), row_scales.clone(memory_format=torch.contiguous_format))
 
 
 def fp8_parts(matrix: Fp8Matrix, *, per_tensor: bool) -> dict[str, torch.Tensor]:

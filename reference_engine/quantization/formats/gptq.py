@@ -3,8 +3,8 @@
 Codes are packed along inputs, zero points along outputs: qweight int32 [in / n, out], qzeros int32 [groups, out / n],
 scales [groups, out], g_idx int32 [in], where n = 32 / bits.
 
-Version 1 (`checkpoint_format` gptq) stores zero points less one, modulo 2^bits. Programs disagree about what that makes
-of a zero point of 0, so it is read but not written.
+Version 1 (`checkpoint_format` gptq) stores zero points less one, modulo 2^bits. Programs disagree about the meaning of
+a stored zero point of 0, so it is read but not written.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class GptqFormat:
         default: of modules without an exception.
         version: of zero points.
         has_head: whether lm_head is quantised.
-        exceptions: the first pattern that the beginning of a module's name matches decides; None: stays plain.
+        exceptions: the first pattern that matches the beginning of a module's name applies; None: stays plain.
     """
 
     default: IntegerScheme
@@ -58,7 +58,7 @@ class GptqFormat:
         return next((scheme for pattern, scheme in self.exceptions if re.match(pattern, module)), self.default)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
-        """See `CheckpointFormat`; what the tensors say about groups and zero points has precedence."""
+        """See `CheckpointFormat`; groups and zero points of the tensors have precedence over the configuration."""
         scheme = self._listed(module) or self.default
         codes = unpacked(part_of(parts, module, "qweight").t(), scheme.bits)
         scales = part_of(parts, module, "scales").t()
@@ -66,10 +66,10 @@ class GptqFormat:
         if self.version == "gptq":
             zeros = (zeros + 1) & ((1 << scheme.bits) - 1)
         index = part_of(parts, module, "g_idx") if scheme.act_order else parts.get("g_idx")
-        found = Codes(codes, scales, zeros, scheme.bits, index)
-        if scheme.symmetric and bool((zeros == found.middle).all()):
-            found = dataclasses.replace(found, zeros=None)
-        return found.matrix(module)
+        stored = Codes(codes, scales, zeros, scheme.bits, index)
+        if scheme.symmetric and bool((zeros == stored.middle).all()):
+            stored = dataclasses.replace(stored, zeros=None)
+        return stored.matrix(module)
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
         """See `CheckpointFormat`."""
@@ -80,18 +80,20 @@ class GptqFormat:
                 f"{module}: GPTQ packs {WORD // scheme.bits} outputs and inputs in a word, which does not divide "
                 f"{own.shape}; leave the module plain"
             )
-        found = Codes.of(own, module)
-        zeros = torch.full(found.scales.shape, found.middle, dtype=torch.uint8) if found.zeros is None else found.zeros
+        stored = Codes.of(own, module)
+        zeros = stored.zeros
+        if zeros is None:
+            zeros = torch.full(stored.scales.shape, stored.middle, dtype=torch.uint8)
         if self.version == "gptq":
             if not zeros.all():
                 raise ConfigError(f"{module}: version 1 of GPTQ cannot store a zero point of 0; write gptq_v2")
             zeros = zeros - 1
         columns = torch.arange(own.shape[1])
-        index = columns // own.group if found.group_index is None else found.group_index
+        index = columns // own.group if stored.group_index is None else stored.group_index
         return {
-            "qweight": packed(found.codes, scheme.bits).t().contiguous(),
+            "qweight": packed(stored.codes, scheme.bits).t().contiguous(),
             "qzeros": packed(zeros.t(), scheme.bits),
-            "scales": found.scales.t().contiguous(),
+            "scales": stored.scales.t().contiguous(),
             "g_idx": index.to(torch.int32),
         }
 

@@ -1,4 +1,4 @@
-"""Whole numbers of 4 or 8 bits in words of 32, the first one in the lowest bits, as all these formats pack them."""
+"""Whole numbers of 4 or 8 bits packed in words of 32, the first number in the lowest bits, as in all these formats."""
 
 import torch
 from torch.nn.functional import pad
@@ -11,25 +11,25 @@ _AWQ_SHAPE = (2, 4)
 
 
 def packed(codes: torch.Tensor, bits: Bits) -> torch.Tensor:
-    """Codes, uint8 [..., count], as int32 [..., words]; the end of the last word is zero."""
+    """Codes, uint8 [..., count], as int32 [..., words]; unused bits of the last word are zero."""
     codes = pad(codes, (0, -codes.shape[-1] % (WORD // bits)))
     octets = codes if bits == 8 else codes[..., ::2] | (codes[..., 1::2] << 4)
     return _dense(octets).view(torch.int32)
 
 
 def unpacked(words: torch.Tensor, bits: Bits) -> torch.Tensor:
-    """Inverse of `packed`: uint8 [..., words * 32 / bits], the end of the last word included."""
+    """Inverse of `packed`: uint8 [..., words * 32 / bits], unused bits of the last word included."""
     octets = _dense(words).view(torch.uint8)
     return octets if bits == 8 else torch.stack((octets & 15, octets >> 4), dim=-1).flatten(-2)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy whose rows follow each other, even where there is only one column: `contiguous` keeps such strides."""
+    """A copy with contiguous rows; `contiguous` would keep odd strides of a single column."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def interleaved(codes: torch.Tensor) -> torch.Tensor:
-    """Each 8 neighbours [..., count] in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7, for which its kernels shift less."""
+    """Groups of 8 neighbours [..., count] in AWQ's order 0, 2, 4, 6, 1, 3, 5, 7, which saves its kernels shifts."""
     return codes.unflatten(-1, (-1, *_AWQ_SHAPE[::-1])).transpose(-1, -2).flatten(-3)
 
 

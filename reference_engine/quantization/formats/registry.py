@@ -1,4 +1,4 @@
-"""Formats of quantised checkpoints by the `quant_method` of their `quantization_config`, and what can be written."""
+"""Formats of quantised checkpoints by the `quant_method` of their `quantization_config`; formats to write."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme,
 from reference_engine.quantization.llm_int8 import LlmInt8Matrix
 
 IntegerFormatName = Literal["gptq", "awq", "pack-quantized"]
-"""Formats that schemes of whole numbers can be written in."""
+"""Formats for schemes of whole numbers."""
 
 _HEAD = "lm_head"
 
@@ -26,8 +26,8 @@ READERS: Mapping[str, Callable[[Mapping[str, Any], str], CheckpointFormat]] = {
     "fp8": read_fp8,
     "gptq": read_gptq,
 }
-"""Each takes a `quantization_config` and the path of its file, for messages, and raises CheckpointError for what is not
-computed exactly."""
+"""Each takes a `quantization_config` and the path of its file, for messages, and raises CheckpointError for settings
+that the engine does not compute exactly."""
 
 
 def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
@@ -46,8 +46,8 @@ def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
     try:
         method = config.get("quant_method")
         if method not in READERS:
-            known = ", ".join(map(repr, READERS))
-            raise CheckpointError(f"{where}: quant_method {method!r} is not supported, these are: {known}")
+            names = ", ".join(map(repr, READERS))
+            raise CheckpointError(f"{where}: quant_method {method!r} is not supported, these are: {names}")
         return READERS[method](config, where)
     except KeyError as error:
         raise CheckpointError(
@@ -60,7 +60,7 @@ def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
 
 
 def integer_format(name: IntegerFormatName, scheme: IntegerScheme, plain: Sequence[str] = ()) -> CheckpointFormat:
-    """A format to write a checkpoint of whole numbers in.
+    """A format for a checkpoint of whole numbers to write.
 
     Args:
         name: of the format.
@@ -68,7 +68,7 @@ def integer_format(name: IntegerFormatName, scheme: IntegerScheme, plain: Sequen
         plain: names of linear layers that stay plain, besides lm_head.
 
     Raises:
-        ConfigError: the format, or a program that should read it, has no such scheme.
+        ConfigError: the format, or a program that should read it, does not support the scheme.
     """
     if name == "awq":
         if scheme.bits != 4 or scheme.symmetric or scheme.act_order:
@@ -87,12 +87,12 @@ def layered_format(schemes: Sequence[IntegerScheme | None], plain: Sequence[str]
     """A format with a scheme of its own for each layer.
 
     Args:
-        schemes: of the linear layers of each decoder layer; None where they stay plain.
-        plain: names of linear layers that stay plain besides, but for lm_head.
+        schemes: of the linear layers of each decoder layer; None for layers that stay plain.
+        plain: names of other linear layers that stay plain, besides lm_head.
     """
 
     def layers(scheme: IntegerScheme | None) -> str:
-        numbers = "|".join(str(index) for index, each in enumerate(schemes) if each == scheme)
+        numbers = "|".join(str(index) for index, layer_scheme in enumerate(schemes) if layer_scheme == scheme)
         return rf"re:model\.layers\.({numbers})\."
 
     groups = tuple(Group(scheme, targets=(layers(scheme),)) for scheme in dict.fromkeys(filter(None, schemes)))
@@ -100,7 +100,7 @@ def layered_format(schemes: Sequence[IntegerScheme | None], plain: Sequence[str]
 
 
 def format_for(scheme: Fp8Scheme | Int8Scheme | Nf4Scheme, plain: Sequence[str] = ()) -> CheckpointFormat:
-    """The format to write a checkpoint of another scheme in; see `integer_format`."""
+    """The format for a checkpoint of another scheme to write; see `integer_format`."""
     match scheme:
         case Fp8Scheme():
             return CompressedTensors((Group(scheme, "float-quantized"),), (_HEAD, *plain))

@@ -1,4 +1,4 @@
-"""Schemes of what checkpoints keep besides whole numbers in groups: FP8, INT8 for INT8 products, and NF4."""
+"""Schemes of checkpoints besides whole numbers in groups: FP8, INT8 for INT8 products, and NF4."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from reference_engine.quantization.matrix import QuantisedMatrix
 from reference_engine.quantization.w8a8 import W8A8Matrix
 
 _SMALL_E4M3 = 0b1011_1111
-"""Clears the highest bit of an exponent: what is left is below 2, and a number."""
+"""Clears the highest bit of the exponent: the result is below 2 and finite."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Fp8Scheme:
         return fp8.quantised(weight, fp8.E4M3, per_tensor=self.per_tensor)
 
     def own(self, module: str, matrix: QuantisedMatrix) -> fp8.Fp8Matrix:
-        """The matrix, which is one of this layout.
+        """The matrix, if it has this layout.
 
         Raises:
             ConfigError: it is not.
@@ -60,7 +60,7 @@ class Int8Scheme:
     """A `Scheme` of 8-bit whole numbers with a scale for each output, multiplied by activations of 8 bits.
 
     Attributes:
-        matrix: how: `W8A8Matrix` or a kind of it.
+        matrix: class of the matrix: `W8A8Matrix` or a subclass.
     """
 
     matrix: type[W8A8Matrix] = W8A8Matrix
@@ -79,10 +79,10 @@ class Int8Scheme:
         return self.matrix.of(weight)
 
     def own(self, module: str, matrix: QuantisedMatrix) -> W8A8Matrix:
-        """The matrix, which has such codes, perhaps as an `IntegerMatrix`.
+        """The matrix, if it has such codes; it may be an `IntegerMatrix`.
 
         Raises:
-            ConfigError: it has others.
+            ConfigError: it has other codes.
         """
         if isinstance(matrix, W8A8Matrix):
             return matrix
@@ -132,7 +132,7 @@ class Nf4Scheme:
         return matrix
 
     def own(self, module: str, matrix: QuantisedMatrix) -> LookUpMatrix:
-        """The matrix, which is one of this layout.
+        """The matrix, if it has this layout.
 
         Raises:
             ConfigError: it is not.
@@ -149,5 +149,5 @@ _VALUES = tuple(torch.tensor(nf4.VALUES).tolist())
 
 
 def _equal_scales(rows: int, std: float, codes: torch.Tensor) -> torch.Tensor:
-    """Scales, float32 [rows, 1], with which codes that are equally likely have a standard deviation."""
+    """Scales, float32 [rows, 1], that give equally likely codes the standard deviation `std`."""
     return torch.full((rows, 1), std / math.sqrt(float(codes.float().square().mean())))

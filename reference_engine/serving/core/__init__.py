@@ -1,1 +1,1 @@
-"""The engine in a process of its own: the step loop on one side of a socket, the event loop on the other."""
+"""The engine in a process of its own; a socket connects its step loop with the server's event loop."""

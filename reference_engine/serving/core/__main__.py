@@ -1,4 +1,4 @@
-"""The engine process: `python -m reference_engine.serving.core FD`, which hears everything over the socket FD."""
+"""The engine process: `python -m reference_engine.serving.core FD`, which gets all commands over the socket FD."""
 
 import logging
 import signal
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Serves until the server hangs up. Signals are the server's business: a terminal sends them to both."""
+    """Serves until the server closes the socket. Ignores signals, which a terminal also sends to the server."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""The engine's end of the socket: never waits for the other side while there is something to compute."""
+"""The engine's end of the socket; never waits for the server while there is something to compute."""
 
 import contextlib
 import select
@@ -14,10 +14,10 @@ _DECODER: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 
 
 class Channel:
-    """Commands come in, notices go out.
+    """Receives commands and sends notices.
 
     Args:
-        sock: connected; owned from now on.
+        sock: connected; the channel owns it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -29,31 +29,31 @@ class Channel:
         self._unsent = bytearray()
 
     def send(self, message: Notice) -> None:
-        """Sends at once what the socket takes; the rest goes out with later calls.
+        """Sends as much as the socket takes; later calls send the rest.
 
         Raises:
-            ConnectionError: the other side has gone.
+            ConnectionError: the server has closed its end.
         """
         data = frame(message)
         if self._unsent:
             self._unsent += data
             self._flush()
-        else:  # as a rule the socket takes all of it
+        else:  # usually the socket takes all of it
             self._unsent += data[self._sent(data) :]
 
     def wake(self) -> None:
-        """Ends the wait of `receive`, or its next one; to be called from other threads."""
-        with contextlib.suppress(OSError):  # it has been called often enough, or the channel is closed
+        """Ends the current or next wait of `receive`; may be called from other threads."""
+        with contextlib.suppress(OSError):  # a wake-up is pending, or the channel is closed
             self._waker.send(b"\0")
 
     def receive(self, *, wait: bool) -> list[Command]:
-        """What has come in.
+        """Returns the commands that have arrived.
 
         Args:
-            wait: for the first message, if there is none, or for `wake`.
+            wait: if there are none, wait for one or for `wake`.
 
         Raises:
-            ConnectionError: the other side has gone.
+            ConnectionError: the server has closed its end.
         """
         messages: list[Command] = []
         while True:
@@ -62,16 +62,16 @@ class Channel:
                 messages += [_DECODER.decode(body) for body in self._frames.feed(data)]
             if messages or not wait:
                 return messages
-            # One side or the other: a report may still be on its way out when the engine falls idle.
+            # A report may still be unsent when the engine becomes idle, so wait for either direction.
             readable, _, _ = select.select([self._socket, self._wakeup], [self._socket] if self._unsent else [], [])
             if self._wakeup in readable:
                 self._wakeup.recv(_READ_BYTES)
                 return messages
 
     def close(self) -> None:
-        """Sends what is left and hangs up, once the other side has.
+        """Sends the rest and closes the socket, after the server has closed its end.
 
-        Until then it may still be writing, and what it had not read yet would be lost to it with an error.
+        Until then the server may still be writing, and an early close would lose messages that it has not read yet.
         """
         self._wakeup.close()
         self._waker.close()
@@ -96,7 +96,7 @@ class Channel:
             del self._unsent[:sent]
 
     def _sent(self, data: bytes | bytearray) -> int:
-        """Sends what the socket takes now, and says how much that is."""
+        """Sends as much as the socket takes now; returns the number of bytes."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

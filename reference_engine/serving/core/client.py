@@ -1,4 +1,4 @@
-"""The server's side: sends requests to the engine processes and delivers tokens to their streams.
+"""The server's side: sends requests to the engine processes and delivers their tokens to streams.
 
 With several replicas a request, with its siblings, goes to the one with the fewest sequences and stays there.
 """
@@ -42,7 +42,7 @@ from reference_engine.serving.core.wire import (
 
 _DECODER: msgspec.msgpack.Decoder[Notice] = msgspec.msgpack.Decoder(Notice)
 
-_STREAMS_AT_ONCE = 64  # encoded before the first of them is written; more would keep that one waiting
+_STREAMS_AT_ONCE = 64  # encoded before the first is written; more would delay that one
 
 OnReport = Callable[[int, StepReport], None]
 """Called with the number of a replica and its report, before the tokens of that report are delivered."""
@@ -52,14 +52,14 @@ class Replica(asyncio.Protocol):
     """One engine process.
 
     Args:
-        core: started.
+        core: the started process.
         take: called with this replica and every message.
-        lose: called when the process has hung up.
+        lose: called when the process has closed its socket.
 
     Attributes:
         facts: set when it is ready.
         num_open: sequences that have not ended.
-        num_sent: requests ever sent, its warm-up's included, without siblings and those that it refused.
+        num_sent: requests sent so far, including those of its warm-up, without siblings and refused ones.
         last: its latest report; None before the first.
     """
 
@@ -91,7 +91,7 @@ class Replica(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has loaded its model."""
+        """Whether the engine has loaded its model."""
         return self.facts.done() and not self.facts.cancelled() and self.facts.exception() is None
 
     def send(self, command: Command) -> None:
@@ -100,12 +100,12 @@ class Replica(asyncio.Protocol):
             self._transport.write(frame(command))
 
     def hang_up(self) -> None:
-        """Ends the process after the step it is in."""
+        """Closes the socket, which ends the process after its current step."""
         if self._transport is not None:
             self._transport.abort()
 
     def check_queue(self, most: int, count: int) -> None:
-        """Raises QueueFullError if `count` more requests would be refused, as far as the last report tells."""
+        """Raises QueueFullError if, by the last report, `count` more requests would be refused."""
         last = self.last
         if last is None:
             seats = self.facts.result().limits.max_num_seqs
@@ -127,7 +127,7 @@ class EngineClient:
         on_report: see `OnReport`.
 
     Attributes:
-        failure: why no request can be taken any more; None while all is well.
+        failure: why no request is accepted any more; None while the engines work.
         reported_ns: when the latest report arrived, on the monotonic clock.
     """
 
@@ -147,7 +147,7 @@ class EngineClient:
         """Starts the engines and waits until they have loaded the model.
 
         Returns:
-            The description of the engine with the smallest KV cache, whose limits hold for all of them.
+            The facts of the engine with the smallest KV cache, whose limits apply to all.
 
         Raises:
             UserMistakeError: the model or the settings are at fault.
@@ -172,7 +172,7 @@ class EngineClient:
 
         Raises:
             EngineUnavailableError: an engine crashed, or the server stops.
-            RequestError: one of them can never be computed here, or too many wait; none is queued then.
+            RequestError: one of them can never be computed, or too many wait; then none is queued.
         """
         if self.failure is not None:
             raise self.failure
@@ -187,7 +187,7 @@ class EngineClient:
             self._replicas[number].check_queue(self._facts.config.max_queue, len(share))
         members = [member for leader in requests for member in (leader, *leader.siblings)]
         stream = TokenStream(self.cancel, [member.request_id for member in members])
-        now_s = time.perf_counter()  # the engines' clock, too: it is the machine's monotonic one
+        now_s = time.perf_counter()  # the engines use the same monotonic clock of the machine
         for number, share in shares.items():
             for leader in share:
                 leader.arrival_s = now_s
@@ -219,7 +219,7 @@ class EngineClient:
         """Starts a profile in every engine; returns the directories of the traces.
 
         Raises:
-            RequestError: there is no place for them, or a profile runs already.
+            RequestError: no directory is set for them, or a profile is running.
             EngineUnavailableError: an engine crashed, or the server stops.
         """
         return await self._call(StartProfile)
@@ -228,7 +228,7 @@ class EngineClient:
         """Ends the profiles; returns the files of the traces.
 
         Raises:
-            RequestError: no profile runs, or the place cannot be written to.
+            RequestError: no profile is running, or the directory cannot be written to.
             EngineUnavailableError: an engine crashed, or the server stops.
         """
         return await self._call(StopProfile)
@@ -237,7 +237,7 @@ class EngineClient:
         """Starts a log of steps in every engine; returns the files.
 
         Raises:
-            RequestError: there is no place for them, or logs are being written.
+            RequestError: no directory is set for them, or logs are being written.
             EngineUnavailableError: an engine crashed, or the server stops.
         """
         return await self._call(StartStepLog)
@@ -252,17 +252,17 @@ class EngineClient:
         return await self._call(StopStepLog)
 
     async def drained(self) -> None:
-        """Waits until no request is under way."""
+        """Waits until no request is open."""
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """Fails what is in flight and waits for the engines, which end after the step they are in."""
+        """Fails requests in flight and waits for the engines, which end after their current step."""
         ready = [replica for replica in self._replicas if replica.is_ready]
         self._fail(EngineUnavailableError("the server is stopping"))
         for replica in self._replicas:
             replica.hang_up()
             if replica not in ready:
-                replica.core.kill()  # it notices only when it has loaded, which may take minutes
+                replica.core.kill()  # it notices the closed socket only after loading, which may take minutes
         await asyncio.gather(*(replica.core.ended() for replica in self._replicas))
 
     @property
@@ -305,7 +305,7 @@ class EngineClient:
             case StepReport():
                 self._deliver(replica, notice)
             case Refused():
-                replica.num_sent -= 1  # it never arrives, and would count as waiting for ever
+                replica.num_sent -= 1  # it never arrives in the queue, so it would count as waiting for ever
                 refused = self._open.get(notice.request_id)
                 if refused is not None:
                     error = RequestError(notice.message, status=notice.status, param=notice.param, code=notice.code)
@@ -345,7 +345,7 @@ class EngineClient:
                 stream.write()
 
     def _lose(self, replica: Replica) -> None:
-        """It has hung up: at our word, after it said what went wrong, or because it was killed."""
+        """The process has closed its socket: on request, after reporting an error, or because it was killed."""
         if self.failure is None:
             task = asyncio.ensure_future(self._report_end(replica))
             self._obituaries.add(task)

@@ -1,4 +1,4 @@
-"""New requests whose grammar is compiled while the step loop goes on."""
+"""Compiles the grammars of new requests while the step loop runs."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from reference_engine.engine.request import Request
 
 
 class Compilation:
-    """Holds requests until a thread has compiled their grammars, one after the other.
+    """Holds requests until a thread has compiled their grammars, one at a time.
 
     Args:
-        grammars: compile them; None where no request has one.
+        grammars: compile them; None if no request has one.
         wake: called from the thread when a request is ready.
     """
 
@@ -24,7 +24,7 @@ class Compilation:
         self._compiled: deque[str] = deque()
 
     def hold(self, request: Request) -> bool:
-        """Takes a request, with its siblings, if its grammar must be compiled first."""
+        """Holds a request, with its siblings, if its grammar must be compiled first; returns whether it does."""
         grammar = request.sampling.grammar
         if grammar is None or self._grammars is None or self._grammars.is_compiled(grammar):
             return False
@@ -33,11 +33,11 @@ class Compilation:
         return True
 
     def cancel(self, request_id: str) -> bool:
-        """Drops a request, if it is held here; returns whether it was."""
+        """Drops a request if it is held here; returns whether it was."""
         return self._held.pop(request_id, None) is not None
 
     def take(self) -> list[Request]:
-        """The requests that have become ready, each once."""
+        """Returns the requests that have become ready since the last call."""
         ready: list[Request] = []
         while self._compiled:
             request = self._held.pop(self._compiled.popleft(), None)
@@ -54,6 +54,6 @@ class Compilation:
         try:
             if request_id in self._held:
                 grammars.compile(grammar)
-        finally:  # what is wrong with a grammar is said where its request is added
+        finally:  # errors of a grammar are reported when its request is added
             self._compiled.append(request_id)
             self._wake()

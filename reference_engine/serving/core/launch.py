@@ -11,24 +11,24 @@ from typing import Protocol
 
 from reference_engine.engine.config import EngineConfig
 
-_GRACE_S = 10.0  # seconds that the step under way may take when the server has hung up
+_GRACE_S = 10.0  # seconds that the current step may take after the server has closed the socket
 
 
 class Core(Protocol):
     """An engine that runs beside the event loop.
 
     Attributes:
-        socket: our end; hanging up ends it.
+        socket: our end; closing it ends the engine.
     """
 
     socket: socket.socket
 
     def kill(self) -> None:
-        """Ends it at once, whatever it does."""
+        """Kills the engine at once."""
         ...
 
     async def ended(self) -> str:
-        """Waits until it is gone, and says how it went."""
+        """Waits until the engine has ended; returns how it ended."""
         ...
 
 
@@ -40,7 +40,7 @@ class CoreProcess:
     """A child process; see `Core`.
 
     Args:
-        config: says how many replicas there are; GPUs are dealt out among them.
+        config: has the number of replicas, among which the GPUs are divided.
         number: of the replica, from 0.
     """
 
@@ -71,7 +71,7 @@ class CoreProcess:
 
 
 def _devices(config: EngineConfig, number: int) -> dict[str, str]:
-    """What makes a replica see its own GPUs only; an empty variable hides them all, and goes on doing so."""
+    """Environment with only a replica's own GPUs visible; an empty variable hides all and stays empty."""
     if config.data_parallel_size == 1 or config.device == "cpu":
         return {}
     visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.tensor_parallel_size

@@ -44,16 +44,16 @@ from reference_engine.serving.core.wire import (
 
 _log = logging.getLogger(__name__)
 
-_CANCELLED = 499  # nginx's status for a client that has gone; nobody reads it
+_CANCELLED = 499  # nginx's status for a disconnected client; nobody reads it
 
 Calls = dict[type[Command], Callable[[], str]]
-"""What answers a command with `Done`."""
+"""Handlers of commands that are answered with `Done`."""
 
 Loader = Callable[[EngineConfig], tuple[BeamSearchEngine, Facts]]
 
 
 def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
-    """The real loader: reads the checkpoint and builds the engine.
+    """Reads the checkpoint and builds the engine.
 
     Raises:
         CheckpointError, ConfigError: the model or the settings are at fault.
@@ -77,7 +77,7 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
 
 
 def serve_engine(sock: socket.socket, loader: Loader = load) -> None:
-    """Serves one engine over a socket until the other side hangs up. Failures are sent there, in one line.
+    """Serves one engine over a socket until the server closes it. Sends failures to the server, in one line.
 
     Args:
         sock: connected; the first message is `Start`.
@@ -109,9 +109,9 @@ def _serve(channel: Channel, loader: Loader) -> None:
         StartProfile: profiler.start, StopProfile: profiler.stop,
         StartStepLog: step_log.start, StopStepLog: step_log.stop,
     }  # fmt: skip
-    freed = None if facts.config.device == "cuda" else FreedMemory()  # tensors of a GPU's batches are not in the heap
+    freed = None if facts.config.device == "cuda" else FreedMemory()  # tensors on a GPU are not in the heap
     gc.collect()
-    gc.freeze()  # keeps what is loaded out of every later garbage collection
+    gc.freeze()  # excludes loaded objects from all later garbage collections
     compilation = Compilation(engine.grammars, channel.wake)
     try:
         channel.send(Ready(facts, engine.num_arrived))
@@ -121,7 +121,7 @@ def _serve(channel: Channel, loader: Loader) -> None:
                     _follow(command, engine, channel, compilation, calls=calls, step_log=step_log)
                 for request in compilation.take():
                     _add(request, engine, channel, step_log)
-                # A step without work computes nothing, but reports that the last cancelled request is gone.
+                # A step without work computes nothing, but reports that the last cancelled request has ended.
                 with profiler.step():
                     report = engine.step()
                 channel.send(report)

@@ -14,7 +14,7 @@ class Profiler:
     """Records from `start` to `stop`.
 
     Args:
-        directory: for traces; empty where profiling is off.
+        directory: for traces; empty if profiling is off.
     """
 
     def __init__(self, directory: str) -> None:
@@ -22,7 +22,7 @@ class Profiler:
         self._running: profile | None = None
 
     def start(self) -> str:
-        """Begins, and says where the trace will lie.
+        """Starts a profile; returns the path of its trace.
 
         Raises:
             UserMistakeError: there is no directory, or a profile runs already.
@@ -41,7 +41,7 @@ class Profiler:
         return nullcontext() if self._running is None else record_function("engine step")
 
     def stop(self) -> str:
-        """Ends, writes the trace and says where it lies. The step loop waits meanwhile.
+        """Ends the profile and writes the trace; returns its path. The step loop waits meanwhile.
 
         Raises:
             UserMistakeError: no profile runs, or the directory cannot be written to.

@@ -16,7 +16,7 @@ class StepLog:
     """Records from `start` to `stop`.
 
     Args:
-        directory: for logs; empty where they are off.
+        directory: for logs; empty if they are off.
         engine: whose steps are recorded.
     """
 
@@ -27,7 +27,7 @@ class StepLog:
         self._num_steps = 0
 
     def start(self) -> str:
-        """Begins, and says where the log lies.
+        """Starts a log; returns its path.
 
         Raises:
             UserMistakeError: there is no directory, a log is being written already, or the clock is not shared.
@@ -38,7 +38,7 @@ class StepLog:
         return path
 
     def stop(self) -> str:
-        """Ends, and says where the log lies.
+        """Ends the log; returns its path.
 
         Raises:
             UserMistakeError: no log is being written, or it is incomplete.
@@ -53,7 +53,7 @@ class StepLog:
                 self.stop()
 
     def added(self, request: Request, now_s: float) -> None:
-        """A request, with its siblings, has entered the queue."""
+        """Records that a request, with its siblings, has entered the queue."""
         if self._recording.is_on:
             for member in (request, *request.siblings):
                 self._name(member, now_s)
@@ -66,7 +66,7 @@ class StepLog:
         self._recording.append(record)
 
     def _step(self, step: Step, report: StepReport) -> None:
-        """Runs between two steps: 0.5 µs a sequence."""
+        """Records a step; runs between two steps and takes 0.5 µs a sequence."""
         numbers = self._numbers
         for request in (*(chunk.request for chunk in step.chunks), *(request for request, _ in step.preempted)):
             if request.request_id not in numbers:

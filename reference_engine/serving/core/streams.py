@@ -7,22 +7,22 @@ from typing import Protocol
 from reference_engine.engine.outputs import TokenOutput
 from reference_engine.errors import EngineUnavailableError, RequestError
 
-_MAX_OUTPUTS = 256  # per call: a reader that was away must not get all that it missed as one write
+_MAX_OUTPUTS = 256  # per call: a reader that lags behind must not get everything in one write
 
 
 class Sink(Protocol):
-    """Where the tokens of a step can go without waking a task, which costs more than most of what a token needs.
+    """Takes the tokens of a step without waking a task, which costs more than most of the work for a token.
 
-    Encoding and writing are apart because many streams are encoded before the first is written: system calls in between
-    push the code out of the processor's caches, and encoding takes longer.
+    Encoding and writing are separate, so that many streams are encoded before the first is written: system calls in
+    between would evict the code from the processor's caches and slow encoding down.
     """
 
     def encode(self, outputs: Sequence[TokenOutput]) -> bool:
-        """Takes the tokens; returns False where it leaves them to `TokenStream.next_outputs`."""
+        """Takes the tokens; returns False to leave them to `TokenStream.next_outputs`."""
         ...
 
     def write(self) -> None:
-        """Writes what was encoded."""
+        """Writes the encoded tokens."""
         ...
 
 
@@ -34,7 +34,7 @@ class TokenStream:
         request_ids: of all requests of the stream.
 
     Attributes:
-        num_finished_early: requests that were ended by `finish`.
+        num_finished_early: requests that `finish` ended.
     """
 
     __slots__ = ("_cancel", "_failure", "_open", "_ready", "_sink", "_waiter", "num_finished_early")
@@ -49,17 +49,17 @@ class TokenStream:
         self._failure: Exception | None = None
 
     async def next_outputs(self, sink: Sink | None = None) -> list[TokenOutput]:
-        """All tokens since the last call, at most 256, waiting for the first; empty when every request has ended.
+        """All tokens since the last call, at most 256; waits for the first. Empty when every request has ended.
 
         The tokens of one step come together.
 
         Args:
-            sink: gets the tokens of steps that end while this waits, the last step's excepted.
+            sink: gets the tokens of steps that end while this waits, except the last step's.
 
         Raises:
-            EngineUnavailableError: the engine crashed or stops; what was made before is lost.
+            EngineUnavailableError: the engine crashed or stops; earlier tokens are lost.
             RequestError: the engine refuses the requests.
-            Exception: what the sink raised.
+            Exception: any that the sink raised.
         """
         self._sink = sink
         while not self._ready and self._open and self._failure is None:
@@ -85,7 +85,7 @@ class TokenStream:
             self._cancel([request_id])
 
     def close(self) -> int:
-        """Ends all requests that still run and says how many; must be called, also after errors and cancellation."""
+        """Ends all requests that still run and returns their number; must always be called, even after errors."""
         aborted = len(self._open)
         if aborted:
             self._cancel(list(self._open))
@@ -93,14 +93,14 @@ class TokenStream:
         return aborted
 
     def put(self, output: TokenOutput) -> bool:
-        """Adds a token; returns whether `deliver` must be called when all tokens of the step are here."""
+        """Adds a token; returns whether `deliver` must be called after the last token of the step."""
         if output.finish_reason is not None:
             self._open.discard(output.request_id)
         self._ready.append(output)
         return len(self._ready) == 1
 
     def deliver(self) -> bool:
-        """Hands the tokens to who waits for them; returns whether `write` must be called."""
+        """Passes the tokens to the sink or the waiting task; returns whether `write` must be called."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return False  # its task is busy, or has been woken or cancelled

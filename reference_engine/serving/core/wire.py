@@ -1,6 +1,6 @@
 """Messages between the server and an engine process, and their framing.
 
-MessagePack by msgspec, each message prefixed by its length in four bytes. Both ends are of the same version, since one
+MessagePack by msgspec, each message prefixed by its length in four bytes. Both ends have the same version, since one
 starts the other.
 """
 
@@ -19,7 +19,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Start(msgspec.Struct, tag="start"):
-    """The first command: load this model."""
+    """The first command: the configuration of the engine to load."""
 
     config: EngineConfig
 
@@ -102,14 +102,14 @@ Command = Start | Add | Cancel | Reset | StartProfile | StopProfile | StartStepL
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """A loaded engine's description.
+    """Description of a loaded engine.
 
     Attributes:
-        config: with nothing left open.
+        config: fully resolved.
         limits: of requests.
         eos_token_ids: every id that ends a sequence.
-        torch_version: of the torch it runs on.
-        kernels: `native` where the compiled ones are in use, else `torch`.
+        torch_version: of its torch.
+        kernels: `native` if the compiled ones are in use, else `torch`.
         pid: of its process.
     """
 
@@ -126,7 +126,7 @@ class Ready(msgspec.Struct, tag="ready"):
 
     Attributes:
         facts: about it.
-        arrived: requests that its warm-up has added.
+        arrived: requests that its warm-up added.
     """
 
     facts: Facts
@@ -156,12 +156,12 @@ class Refused(msgspec.Struct, tag="refused"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """The end of a command that has one.
+    """The end of a command that is answered.
 
     Attributes:
         call: its number.
-        result: what came of it; None where it failed.
-        error: why.
+        result: of the command; None if it failed.
+        error: why it failed.
     """
 
     call: int
@@ -185,7 +185,7 @@ class Frames:
     _rest: bytearray = dataclasses.field(default_factory=bytearray)
 
     def feed(self, data: bytes | bytearray) -> Iterator[bytes]:
-        """The bodies completed by `data`."""
+        """Message bodies that `data` completes."""
         self._rest += data
         begin, end = 0, len(self._rest)
         while end - begin >= _LENGTH_BYTES:

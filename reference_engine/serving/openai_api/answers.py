@@ -1,4 +1,4 @@
-"""Response bodies as vLLM and OpenAI write them, encoded by msgspec, one call per message."""
+"""Response bodies in the format of vLLM and OpenAI, encoded by msgspec, one call per message."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,16 +11,16 @@ from reference_engine.serving.openai_api.choices import TokenEvent
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """What became of the prompt tokens: those found in the prefix cache were not computed."""
+    """Numbers of prompt tokens; those found in the prefix cache were not computed."""
 
     cached_tokens: int
 
 
 class Timings(msgspec.Struct):
-    """Where a request's time went inside the server, in seconds; of several choices each phase's longest.
+    """Time that a request spent inside the server, in seconds; with several choices each phase's maximum.
 
-    `queued_s` until it was first computed, `prefill_s` until its first token, `decode_s` until its last, and, beside
-    them, `detokenize_s`: what making text of tokens took, of all choices together.
+    `queued_s` until it was first computed, `prefill_s` until its first token, `decode_s` until its last; separately
+    `detokenize_s`: turning tokens into text, summed over all choices.
     """
 
     queued_s: float
@@ -30,7 +30,7 @@ class Timings(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Token counts; sums over all choices. Without prefix caching there are no details, before the end no timings."""
+    """Token counts, summed over all choices. No details without prefix caching, and no timings before the end."""
 
     prompt_tokens: int
     total_tokens: int
@@ -72,7 +72,7 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class RankedLogprob(msgspec.Struct):
-    """A token at a place of a prompt: log-probability, rank from 1, and its own text."""
+    """A token at a position of a prompt: log-probability, rank from 1, and its own text."""
 
     logprob: float
     rank: int
@@ -80,7 +80,7 @@ class RankedLogprob(msgspec.Struct):
 
 
 PromptLogprobs = list[dict[int, RankedLogprob] | None]
-"""By place in the prompt: null for the first token, then by token id the prompt's own token and the likeliest ones."""
+"""By position in the prompt: null for the first token, then by token id the prompt's own and the likeliest tokens."""
 
 
 class TextChoice(msgspec.Struct):
@@ -167,7 +167,7 @@ def sse(message: Answer | ErrorAnswer) -> bytes:
 
 
 def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | None:
-    """Log-probabilities of consecutive tokens; None where not requested. `offset`: characters before the first one."""
+    """Log-probabilities of consecutive tokens; None if not requested. `offset`: characters before the first one."""
     if not events or events[0].logprob is None:
         return None
     offsets: list[int] = []
@@ -181,7 +181,7 @@ def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | N
 
 
 def _best_by_text(event: TokenEvent) -> dict[str, float]:
-    """The alternatives and the chosen token, as in OpenAI's answers; of tokens with the same text, the likeliest."""
+    """The alternatives and the chosen token, as in OpenAI's answers; among tokens with equal text, the likeliest."""
     best: dict[str, float] = {}
     for text, value in [*(event.alternatives or ()), (event.token_text or "", event.logprob or 0.0)]:
         best.setdefault(text, value)
@@ -189,7 +189,7 @@ def _best_by_text(event: TokenEvent) -> dict[str, float]:
 
 
 def prompt_logprobs(scores: Sequence[PromptLogprob] | None, texts: Mapping[int, str]) -> PromptLogprobs | UnsetType:
-    """A prompt's log-probabilities as vLLM writes them; nothing where they were not asked for.
+    """A prompt's log-probabilities in vLLM's format; unset if they were not requested.
 
     Args:
         scores: of each token of the prompt but the first.
@@ -208,12 +208,12 @@ def prompt_logprobs(scores: Sequence[PromptLogprob] | None, texts: Mapping[int, 
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity; vLLM writes this."""
+    """JSON has no infinity; vLLM writes this number instead."""
     return max(logprob, _LOWEST)
 
 
 def chat_logprobs(events: list[TokenEvent]) -> ChatLogprobs | None:
-    """The same in the shape of the chat route."""
+    """Log-probabilities of consecutive tokens in the format of the chat route; None if not requested."""
     content = [
         TokenLogprob(
             event.token_text or "",

@@ -11,14 +11,14 @@ from prometheus_client.utils import floatToGoString
 
 
 class BulkHistogram(Collector):
-    """Looks on /metrics exactly like `prometheus_client.Histogram`, which takes a lock or two for each value.
+    """On /metrics identical to `prometheus_client.Histogram`, which takes a lock or two for each value.
 
     Args:
         name: of the series.
         documentation: one sentence.
         labels: names and values, the same for all values.
         buckets: upper bounds, ascending; +Inf is added.
-        registry: that it is shown in.
+        registry: that exposes it.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class BulkHistogram(Collector):
         self._bounds = [float(bound) for bound in buckets]
         self._counts = [0] * (len(buckets) + 1)
         self._sum = 0.0
-        self._created_s = time.time()  # wall clock, as Prometheus wants it
+        self._created_s = time.time()  # wall clock, as Prometheus requires
         registry.register(self)
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Adds values, in their order: the sum is rounded as if they came one by one."""
+        """Adds values in their order: the sum is rounded as if they were added one by one."""
         bounds, counts, total = self._bounds, self._counts, self._sum
         for value in values:
             total += value
@@ -50,10 +50,10 @@ class BulkHistogram(Collector):
         """Part of `Collector`."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=list(self._labels))
         buckets: list[tuple[str, float]] = []
-        seen = 0
+        cumulative = 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
-            seen += count
-            buckets.append((floatToGoString(bound), seen))
+            cumulative += count
+            buckets.append((floatToGoString(bound), cumulative))
         family.add_metric(list(self._labels.values()), buckets, self._sum)
         family.add_sample(f"{self._name}_created", self._labels, self._created_s)
         yield family

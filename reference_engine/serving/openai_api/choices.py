@@ -1,4 +1,4 @@
-"""One output sequence: from the engine's tokens to the client's events."""
+"""Turns the engine's tokens of one output sequence into the client's events."""
 
 import time
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from reference_engine.serving.openai_api.fields import GenerationFields, alterna
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):
-    """One token as the client sees it; the text may be empty, the token id never is.
+    """One token of the answer; its text may be empty.
 
     Attributes:
-        index: which choice.
-        token_id: exactly one.
-        text: what it added, held-back characters of earlier tokens included.
-        token_text: the token on its own, for log-probability lists; None where not requested.
-        logprob: natural logarithm; None where not requested.
-        alternatives: the likeliest tokens on their own and their log-probabilities; None where not requested.
+        index: of its choice.
+        token_id: of the token.
+        text: that it added, with held-back characters of earlier tokens.
+        token_text: the token on its own, for log-probability lists; None if not requested.
+        logprob: natural logarithm; None if not requested.
+        alternatives: texts and log-probabilities of the likeliest tokens; None if not requested.
         finish_reason: set on the last event of the choice.
         stop_reason: the stop string or the stop token id that ended it, as vLLM reports it; None for EOS.
     """
@@ -42,7 +42,7 @@ class Choice:
 
     Args:
         index: its number in the answer.
-        request: as handed to the engine.
+        request: as submitted to the engine.
         fields: the HTTP request it belongs to.
         tokenizer: the checkpoint's.
     """
@@ -76,8 +76,8 @@ class Choice:
         self.prompt_logprobs: tuple[PromptLogprob, ...] | None = (
             None  # with the first token of the prompt's first choice
         )
-        self.detokenize_s = 0.0  # what it took here to make text of tokens
-        self._phases = Phases(0.0, 0.0, 0.0)  # as the engine reported them last
+        self.detokenize_s = 0.0  # seconds of turning tokens into text
+        self._phases = Phases(0.0, 0.0, 0.0)  # from the engine's last report
         self._decode_s = 0.0
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
@@ -99,21 +99,21 @@ class Choice:
 
     @property
     def phases(self) -> Phases:
-        """Up to the newest token."""
+        """Phases up to the newest token."""
         return Phases(self._phases.queue_s, self._phases.prefill_s, self._decode_s)
 
     @property
     def is_searched(self) -> bool:
-        """Whether it is one of the hypotheses of a beam search, which come best first."""
+        """Whether it is a hypothesis of a beam search, which arrive best first."""
         return self._params.beams is not None
 
     @property
     def mean_logprob(self) -> float:
-        """Of the tokens so far; 0 where the engine was not asked."""
+        """Mean log-probability of the tokens so far; 0 if none were requested."""
         return self._sum_logprobs / max(1, self.num_output)
 
     def push(self, output: TokenOutput) -> TokenEvent:
-        """The event for one token; after an event with a finish reason the choice takes no more."""
+        """The event for one token; none may follow an event with a finish reason."""
         began_s = time.perf_counter()
         token = output.token
         text = self._writer.push(token.token_id, output.finish_reason)
@@ -124,7 +124,7 @@ class Choice:
             else self._full_event(token, text)
         )
         self.detokenize_s += time.perf_counter() - began_s
-        if output.phases is None:  # the engine sums the gaps where it ends a request, not where a stop string does
+        if output.phases is None:  # the engine sums the gaps only if it ends the request itself
             self._decode_s += output.gap_s or 0.0
         else:
             self._phases = output.phases
@@ -156,14 +156,14 @@ class Choice:
 
 
 class OpenChoices:
-    """The choices of one answer while their tokens come in.
+    """The choices of one answer while their tokens arrive.
 
     Args:
         choices: in order of their numbers.
         stream: of their tokens.
 
     Attributes:
-        choices: the same.
+        choices: see above.
     """
 
     __slots__ = ("_by_id", "_stream", "choices")
@@ -174,7 +174,7 @@ class OpenChoices:
         self._stream = stream
 
     def push(self, output: TokenOutput) -> TokenEvent | None:
-        """The event of a token; None for one made in the step during which a stop string was found."""
+        """The event of a token; None if its choice ended with a stop string in the same step."""
         choice = self._by_id[output.request_id]
         if choice.is_finished:
             return None
@@ -184,31 +184,31 @@ class OpenChoices:
         return event
 
 
-def share_prompt_logprobs(choices: Sequence[Choice], made: int) -> None:
-    """Gives the log-probabilities of each prompt, which its first answer has, to its other answers.
+def share_prompt_logprobs(choices: Sequence[Choice], num_candidates: int) -> None:
+    """Copies the log-probabilities of each prompt from its first answer to the others.
 
     Args:
         choices: finished, in order of prompts.
-        made: how many there are of each prompt.
+        num_candidates: answers made for each prompt.
     """
     for number, choice in enumerate(choices):
-        choice.prompt_logprobs = choices[number - number % made].prompt_logprobs
+        choice.prompt_logprobs = choices[number - number % num_candidates].prompt_logprobs
 
 
-def best_of(choices: Sequence[Choice], made: int, count: int) -> list[Choice]:
-    """The answers with the highest mean log-probability, best first, numbered anew; a beam search has ranked its own.
+def best_of(choices: Sequence[Choice], num_candidates: int, count: int) -> list[Choice]:
+    """Returns each prompt's best answers by mean log-probability, best first and renumbered; keeps beam-search order.
 
     Args:
         choices: finished, in order of prompts.
-        made: how many there are of each prompt.
-        count: how many of them are kept; if all, they stay as they are.
+        num_candidates: answers made for each prompt.
+        count: how many to keep for each prompt; if all, nothing is sorted or renumbered.
     """
-    if made == count:
+    if num_candidates == count:
         return list(choices)
-    kept: list[Choice] = []
-    for first in range(0, len(choices), made):
-        group = choices[first : first + made]
-        kept += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:count]
-    for index, choice in enumerate(kept):
+    best: list[Choice] = []
+    for first in range(0, len(choices), num_candidates):
+        group = choices[first : first + num_candidates]
+        best += sorted(group, key=lambda choice: 0.0 if choice.is_searched else -choice.mean_logprob)[:count]
+    for index, choice in enumerate(best):
         choice.index = index
-    return kept
+    return best

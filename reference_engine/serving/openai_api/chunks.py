@@ -1,4 +1,4 @@
-"""The server-sent events of one streamed answer, as bytes, and the short way to its client."""
+"""Encodes the server-sent events of one streamed answer, and writes them directly to the client."""
 
 import asyncio
 import uuid
@@ -13,7 +13,7 @@ from reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent
 from reference_engine.serving.openai_api.fields import StreamOptions
 from reference_engine.serving.openai_api.formats import AnswerFormat, usage_of
 
-# Stand for a text and a token id; random, so that they are nowhere else in a chunk.
+# Placeholders of a text and a token id; random, so that they occur nowhere else in a chunk.
 _ANY_TEXT = uuid.uuid4().hex
 _ANY_TOKEN_ID = uuid.uuid4().int >> 65  # an integer of 63 bits, as JSON libraries take it
 
@@ -21,14 +21,14 @@ _ANY_TOKEN_ID = uuid.uuid4().int >> 65  # an integer of 63 bits, as JSON librari
 class ChunkEncoder:
     """Encodes the events of all choices.
 
-    Chunks in the middle of an answer differ in their text and token id alone. The bytes around these come from one
-    chunk encoded in full, so that both ways give the same bytes.
+    Chunks in the middle of an answer differ only in their text and token id. The bytes around these are taken from one
+    chunk that was encoded in full, so that both methods give the same bytes.
 
     Args:
         open_choices: turn tokens into events.
-        form: writes chunks.
+        form: creates chunks.
         prompts: token ids.
-        options: what the stream carries besides tokens.
+        options: of the stream.
     """
 
     __slots__ = ("_around", "_choices", "_form", "_has_usage", "_prompts", "_push")
@@ -45,10 +45,10 @@ class ChunkEncoder:
         self._form = form
         self._prompts = prompts
         self._has_usage = options.continuous_usage_stats
-        self._around: dict[int, tuple[bytes, bytes, bytes | None]] = {}  # by the number of the choice
+        self._around: dict[int, tuple[bytes, bytes, bytes | None]] = {}  # by index of the choice
 
     def encode(self, outputs: Sequence[TokenOutput]) -> bytes:
-        """The events of tokens, in their order; may be empty where a stop string has ended a choice."""
+        """The events of tokens, in their order; may be empty if a stop string has ended a choice."""
         parts: list[bytes] = []
         for output in outputs:
             event = self._push(output)
@@ -61,7 +61,7 @@ class ChunkEncoder:
             return self._event_in_full(event)
         around = self._around.get(event.index)
         if around is None:
-            if self._choices[event.index].num_output == 1:  # opens the choice, so it is like no other
+            if self._choices[event.index].num_output == 1:  # it opens the choice, so it differs from all others
                 return self._event_in_full(event)
             around = self._around[event.index] = self._bytes_around(event.index)
         head, middle, tail = around
@@ -70,7 +70,7 @@ class ChunkEncoder:
         return head + encode(event.text) + middle + encode(event.token_id) + tail
 
     def _event_in_full(self, event: TokenEvent) -> bytes:
-        """The event, with what must precede it."""
+        """The event, preceded by the opening of its choice."""
         choice = self._choices[event.index]
         chunk = self._form.chunk(event, choice)
         if self._has_usage:
@@ -79,7 +79,7 @@ class ChunkEncoder:
         return b"".join(sse(part) for part in (*opening, chunk))
 
     def _bytes_around(self, index: int) -> tuple[bytes, bytes, bytes | None]:
-        """The bytes before the text, those after it up to the token id, and those after that, if it is there."""
+        """The bytes before the text, those between text and token id, and those after the token id if there is one."""
         event = self._event_in_full(TokenEvent(index, _ANY_TOKEN_ID, _ANY_TEXT))
         head, _, rest = event.partition(encode(_ANY_TEXT))
         middle, is_there, tail = rest.partition(encode(_ANY_TOKEN_ID))
@@ -89,12 +89,12 @@ class ChunkEncoder:
 class DirectWriter:
     """Writes chunks as `web.StreamResponse.write` does, without its coroutines; see `Sink`.
 
-    It leaves tokens to their task, which can wait, as soon as the client reads too slowly for the socket to take all.
+    It leaves tokens to their task, which can wait, as soon as the client reads so slowly that the socket is full.
 
     Args:
-        http: of HTTP/1.1; its answer has begun, in chunked encoding.
+        http: an HTTP/1.1 request whose answer has begun, in chunked encoding.
         encoder: of its answer.
-        trace: of the request; None while nothing is recorded.
+        trace: of the request; None if no log is being written.
     """
 
     __slots__ = ("_data", "_encoder", "_http", "_num_tokens", "_trace", "_transport")

@@ -1,4 +1,4 @@
-"""Fields that are right by themselves and wrong together."""
+"""Fields that are valid alone but not together."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from reference_engine.serving.openai_api.structured_output import wishes_of
 
 
 def max_tokens_of(fields: GenerationFields) -> int | None:
-    """The asked-for output length; chat's newer name wins."""
+    """The requested output length; chat's newer name has precedence."""
     newer = fields.max_completion_tokens if isinstance(fields, ChatFields) else None
     return newer if newer is not None else fields.max_tokens
 
@@ -32,10 +32,10 @@ def check_combinations(fields: GenerationFields) -> None:
 
 
 def _check_best_of(fields: GenerationFields) -> None:
-    made, wanted = candidates_of(fields), answers_of(fields)
-    if made < wanted:
-        raise RequestError(f"best_of {made} is less than n {wanted}", param="best_of")
-    if made > wanted and fields.stream:
+    num_candidates, num_answers = candidates_of(fields), answers_of(fields)
+    if num_candidates < num_answers:
+        raise RequestError(f"best_of {num_candidates} is less than n {num_answers}", param="best_of")
+    if num_candidates > num_answers and fields.stream:
         raise RequestError(
             "a stream cannot wait until the best answers are known; leave out stream, or best_of", param="best_of"
         )
@@ -53,7 +53,7 @@ _ONLY_IN_A_SEARCH: dict[str, tuple[Any, ...]] = {"length_penalty": (1,), "early_
 
 
 def _check_beam_search(fields: GenerationFields) -> None:
-    """A search chooses among whole answers, by their probabilities alone, and knows them only when it is over."""
+    """A search ranks whole answers by their probabilities, and has them only when it is over."""
     neutral, why = (
         (_NEUTRAL_IN_A_SEARCH, "contradicts use_beam_search")
         if fields.use_beam_search

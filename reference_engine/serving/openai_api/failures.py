@@ -1,4 +1,4 @@
-"""Errors on the wire: OpenAI's error object, with the status that fits the kind of error."""
+"""Errors as OpenAI's error object, with the HTTP status that fits the kind of error."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ _TYPES = {
 
 
 def failure_answer(error: Exception) -> ErrorAnswer:
-    """The error object for any exception; what is not ours is reported without its details."""
+    """The error object of an exception; foreign exceptions are reported without details."""
     if isinstance(error, RequestError):
         kind = _TYPES.get(error.status, "invalid_request_error")
         return ErrorAnswer(ErrorBody(str(error), kind, error.param, error.code))
@@ -39,19 +39,19 @@ def _status(error: Exception) -> int:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns every exception of a handler into an answer of OpenAI's shape."""
+    """Turns every exception of a handler into an OpenAI error."""
     headers: dict[str, str] = {}
     try:
         return await handler(request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        headers |= {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # a 405 must have it
+        headers |= {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # required in a 405
         failure: Exception = RequestError(f"{error.reason}: {request.method} {request.path}", status=error.status)
     except (RequestError, EngineUnavailableError) as error:
         failure = error
     except ConnectionResetError:
-        raise  # the client has gone; aiohttp closes the rest
+        raise  # the client has disconnected; aiohttp closes the connection
     except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
         _log.exception("%s %s failed", request.method, request.path)
         failure = error

@@ -1,8 +1,8 @@
 """The request bodies of the OpenAI routes, with the extensions that vLLM made common. Unknown fields are refused.
 
-Three kinds of fields: those that work; those that OpenAI knows and that have no effect here (IGNORED, accepted with
-any value); and those that would change the answer but are not implemented (NEUTRAL, accepted only with the value that
-changes nothing).
+There are three kinds of fields: those that work; those that OpenAI knows and that have no effect here (IGNORED,
+accepted with any value); and those that would change the answer but are not implemented (NEUTRAL, accepted only with
+the value that changes nothing).
 """
 
 from typing import Annotated, Any, Literal
@@ -45,7 +45,7 @@ Bias = dict[NonNegative, Annotated[float, msgspec.Meta(ge=-100, le=100)]]
 Priority = Annotated[int, msgspec.Meta(ge=-16, le=16)]  # each level waits `--priority-patience-steps` longer
 Stops = Annotated[list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=16)]
 
-# What the types do not say of these, openai_api/parsing.py checks.
+# openai_api/parsing.py checks what these types do not express.
 _TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _ITEMS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, _TOKENS]}
 Prompts = Annotated[
@@ -59,7 +59,7 @@ Message = Annotated[
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a stream carries besides tokens."""
+    """Options of a stream."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -76,14 +76,14 @@ class NamedSchema(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """OpenAI's way to ask for structured output."""
+    """OpenAI's request for structured output."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """vLLM's way."""
+    """vLLM's request for structured output."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -103,7 +103,7 @@ class WatermarkFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both routes take. Counts are tokens."""
+    """Fields of both routes. Counts are tokens."""
 
     model: str | None = None
     max_tokens: Positive | None = None
@@ -179,18 +179,18 @@ class ChatFields(GenerationFields, forbid_unknown_fields=True, kw_only=True):
 
 
 def answers_of(fields: GenerationFields) -> int:
-    """How many answers each prompt gets."""
+    """Answers that each prompt gets."""
     return fields.n or 1
 
 
 def candidates_of(fields: GenerationFields) -> int:
-    """How many are made for each prompt, from which the best ones are taken; as many beams are searched."""
+    """Answers that are generated for each prompt, of which the best are returned; also the number of beams."""
     return fields.best_of or answers_of(fields)
 
 
 def alternatives_of(fields: GenerationFields) -> int | None:
-    """How many alternatives to report beside each chosen token; None where not even its own log-probability is."""
+    """Alternatives to report beside each chosen token; None if not even its own log-probability is reported."""
     if isinstance(fields, ChatFields):
         return (fields.top_logprobs or 0) if fields.logprobs else None
-    # For completions 0 means: the chosen token's, without alternatives.
+    # For completions, 0 means the chosen token's log-probability without alternatives.
     return fields.logprobs if isinstance(fields, CompletionFields) else None

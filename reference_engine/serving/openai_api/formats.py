@@ -1,4 +1,4 @@
-"""How tokens are written on each of the two routes: whole answers and stream chunks."""
+"""Formats of whole answers and stream chunks on each of the two routes."""
 
 import time
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from reference_engine.serving.openai_api.choices import Choice, TokenEvent
 
 
 class AnswerFormat(Protocol):
-    """One HTTP request's way of writing."""
+    """Creates the answers to one HTTP request."""
 
     def opening(self, choice: Choice) -> list[Answer]:
-        """Chunks that go out right before a choice's first token."""
+        """Chunks to send right before a choice's first token."""
         ...
 
     def chunk(self, event: TokenEvent, choice: Choice) -> Answer:
@@ -43,10 +43,10 @@ class AnswerFormat(Protocol):
 
 
 def usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usage:
-    """Counts up to now.
+    """Token counts up to now.
 
-    Each prompt is counted once however many choices it gets (as OpenAI and vLLM count), and of what the prefix cache
-    had of it, what its first choice found.
+    Each prompt is counted once, however many choices it gets, as by OpenAI and vLLM; its cached tokens are those of its
+    first choice.
 
     Args:
         choices: of all prompts, in order of prompts, equally many for each.
@@ -65,7 +65,7 @@ def usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usa
 
 
 def final_usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usage:
-    """Counts, and where the time went, when all is done; arguments as in `usage_of`."""
+    """Token counts and timings at the end; arguments as in `usage_of`."""
     usage = usage_of(choices, prompts)
     usage.timings = Timings(
         queued_s=max(choice.phases.queue_s for choice in choices),
@@ -82,7 +82,7 @@ class TextFormat:
     Args:
         answer_id: of the whole answer.
         model: name to report.
-        return_token_ids: whether choices carry token ids, and a choice's first chunk its prompt's.
+        return_token_ids: whether choices carry token ids, and a choice's first chunk those of its prompt.
     """
 
     def __init__(self, answer_id: str, model: str, *, return_token_ids: bool) -> None:
@@ -135,7 +135,7 @@ class TextFormat:
 
 
 class ChatFormat:
-    """POST /v1/chat/completions; arguments as in `TextFormat`. What is said of the prompt stands beside the choices."""
+    """POST /v1/chat/completions; arguments as in `TextFormat`. Data of the prompt stands beside the choices."""
 
     def __init__(self, answer_id: str, model: str, *, return_token_ids: bool) -> None:
         self._id = answer_id
@@ -144,7 +144,7 @@ class ChatFormat:
         self._return_token_ids = return_token_ids
 
     def opening(self, choice: Choice) -> list[Answer]:
-        """The role, which must not arrive before there is a token: clients take it for the first one."""
+        """The role. It must not be sent before there is a token, because clients take it for the first one."""
         delta = ChatChunkChoice(index=choice.index, delta=Message(role="assistant", content=""))
         answer = self._chunk(delta)
         answer.prompt_token_ids = choice.prompt_token_ids if self._return_token_ids else UNSET

@@ -1,4 +1,4 @@
-"""POST /v1/completions and /v1/chat/completions: the path of one HTTP request."""
+"""POST /v1/completions and /v1/chat/completions, from the request to the answer."""
 
 import uuid
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from reference_engine.serving.openai_api.parsing import chat_prompt, completion_
 from reference_engine.serving.openai_api.structured_output import grammar_of
 from reference_engine.serving.service import Service, Serving
 
-_SEED_MASK = (1 << 63) - 1  # JSON takes any integer
+_SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -83,7 +83,7 @@ class GenerationRoutes:
                 seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
                 group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
                 choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
-            # The prompt is computed once; the others are forked off then and share its blocks.
+            # The prompt is computed once; then the others are forked off and share its blocks.
             group[0].siblings = tuple(group[1:])
             leaders.append(group[0])
         trace = job.trace
@@ -95,7 +95,7 @@ class GenerationRoutes:
                 return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
             return await _answer_whole(job, choices, stream, answers_of(fields))
         finally:
-            # Also reached when aiohttp cancels the handler because the client has gone.
+            # Also reached when aiohttp cancels the handler because the client has disconnected.
             metrics = self._service.metrics
             metrics.count_finished(FinishReason.STOP, stream.num_finished_early)
             metrics.count_finished(FinishReason.ABORT, stream.close())
@@ -104,7 +104,7 @@ class GenerationRoutes:
 
 
 class _Job:
-    """What a request has become after parsing."""
+    """A parsed request."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Job:
 
 
 async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, count: int) -> web.Response:
-    """`count`: answers to each prompt, the best ones of those that are made."""
+    """`count`: number of answers for each prompt, the best of those generated."""
     open_choices = OpenChoices(choices, stream)
     collected: list[list[TokenEvent]] = [[] for _ in choices]
     while outputs := await stream.next_outputs():
@@ -147,18 +147,18 @@ async def _answer_whole(job: _Job, choices: list[Choice], stream: TokenStream, c
             if event is not None:
                 collected[event.index].append(event)
     events = dict(zip([choice.request_id for choice in choices], collected, strict=True))
-    usage = final_usage_of(choices, job.prompts)  # what was made for nothing counts too
-    made = len(choices) // len(job.prompts)
-    share_prompt_logprobs(choices, made)
-    kept = best_of(choices, made, count)
-    answer = job.form.whole([(choice, events[choice.request_id]) for choice in kept], usage)
+    usage = final_usage_of(choices, job.prompts)  # answers that are dropped count too
+    num_candidates = len(choices) // len(job.prompts)
+    share_prompt_logprobs(choices, num_candidates)
+    best = best_of(choices, num_candidates, count)
+    answer = job.form.whole([(choice, events[choice.request_id]) for choice in best], usage)
     return web.Response(body=encode(answer), content_type="application/json")
 
 
 async def _answer_in_stream(
     http: web.Request, options: StreamOptions, job: _Job, choices: list[Choice], stream: TokenStream
 ) -> web.StreamResponse:
-    """One write for all tokens of a step; the last ones go out together with the end of the stream."""
+    """Streams an answer: one write for all tokens of a step, the last ones together with the end of the stream."""
     encoder = ChunkEncoder(OpenChoices(choices, stream), job.form, job.prompts, options)
     response = web.StreamResponse(headers=_SSE_HEADERS)
     sink: DirectWriter | None = None
@@ -169,13 +169,13 @@ async def _answer_in_stream(
     await response.prepare(http)
     unsent, is_begun = b"", False
     try:
-        # The first write is aiohttp's: the headers are out after it.
+        # aiohttp must do the first write, because it sends the headers.
         while outputs := await stream.next_outputs(sink if is_begun else None):
             unsent = encoder.encode(outputs)
             if trace is not None:
                 trace.writes(len(outputs))
             if unsent and not stream.is_over:
-                await response.write(unsent)  # waits where the client reads too slowly
+                await response.write(unsent)  # waits if the client reads too slowly
                 unsent, is_begun = b"", True
         if options.include_usage:
             unsent += sse(job.form.usage(final_usage_of(choices, job.prompts)))

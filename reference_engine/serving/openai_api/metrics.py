@@ -1,4 +1,4 @@
-"""Prometheus metrics in a registry of their own, updated once per step on the event loop."""
+"""Prometheus metrics in their own registry, updated once per step on the event loop."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,7 +18,7 @@ _GAP_BUCKETS_S = (
 
 
 class Metrics:
-    """What GET /metrics shows: by vLLM's names where vLLM has the figure, else by ours. Times are seconds.
+    """Metrics of GET /metrics: under vLLM's names if vLLM has the figure, else under ours. Times are seconds.
 
     Args:
         model_name: label of every series, as in vLLM.
@@ -96,7 +96,7 @@ class Metrics:
         )
         self._decode_s = self._seconds("vllm:request_decode_time_seconds", "From first to last token", wait)
         self._num_blocks = 1
-        self._latest: dict[int, StepReport] = {}  # of each engine
+        self._latest: dict[int, StepReport] = {}  # by engine
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
@@ -105,7 +105,7 @@ class Metrics:
         return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
 
     def _optional(self, name: str, text: str, *labels: str) -> Counter:
-        """A counter that is shown from its first use on."""
+        """A counter that appears with its first use."""
         return Counter(name, text, ["model_name", *labels], registry=self.registry)
 
     def _seconds(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
@@ -113,12 +113,12 @@ class Metrics:
         return whole.labels(self._model_name)
 
     def set_num_blocks(self, num_blocks: int) -> None:
-        """Takes the KV blocks of all engines."""
+        """Sets the number of KV blocks of all engines."""
         self._num_blocks = num_blocks
         self._total_blocks.set(num_blocks)
 
     def observe(self, replica: int, report: StepReport) -> None:
-        """Takes in one step of one engine."""
+        """Adds one step of one engine."""
         self._latest[replica] = report
         used_blocks = sum(latest.used_blocks for latest in self._latest.values())
         self._running.set(sum(latest.running for latest in self._latest.values()))
@@ -158,7 +158,7 @@ class Metrics:
             self._accepted_at.labels(self._model_name, str(place)).inc(count)
 
     def _observe_phases(self, phases: Phases, finish_reason: FinishReason | None, *, is_first: bool) -> None:
-        """Requests that are ended from outside have no last token, and no place in what is taken of whole lives."""
+        """Records phases; requests that are ended from outside have no last token and are left out of totals."""
         if is_first:
             self._ttft_s.observe(phases.e2e_s)
         if finish_reason is not None:
@@ -168,7 +168,7 @@ class Metrics:
             self._finished.labels(self._model_name, finish_reason.value).inc()
 
     def count_finished(self, reason: FinishReason, number: int = 1) -> None:
-        """Requests that the engine did not end itself: stop strings, clients that went away, failures."""
+        """Counts requests that the engine did not end itself: stop strings, disconnected clients, failures."""
         self._finished.labels(self._model_name, reason.value).inc(number)
 
     def render(self) -> bytes:

@@ -1,7 +1,7 @@
 """GET /openapi.json: the server describes itself, in OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.0).
 
-Everything in it follows from what serves: paths and summaries from the router and the handlers' docstrings, bodies and
-answers from the structs that decode and encode them.
+Everything is derived from the running code: paths and summaries from the router and the handlers' docstrings, bodies
+and answers from the structs that decode and encode them.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct]]] = {
     "/v1/completions": (TextChoice, TextChoice),
     "/v1/chat/completions": (ChatChoice, ChatChunkChoice),
 }
-"""By path: what a whole answer's choices are, and those of an event of a stream."""
+"""By path: the type of a whole answer's choices, and of those in an event of a stream."""
 _TEXT = {"/metrics"}
 _EMPTY = {"/health"}
 
@@ -53,7 +53,7 @@ def document(router: web.UrlDispatcher, version: str) -> Schema:
 
 
 def _narrow(properties: Schema) -> None:
-    """Says of fields that are not implemented which values are harmless; null is, everywhere."""
+    """Restricts fields that are not implemented to their harmless values and null."""
     for name in NEUTRAL.keys() & properties.keys():
         properties[name] = {"enum": [*NEUTRAL[name], None], "default": None}
 
@@ -66,7 +66,7 @@ def _operation(path: str, doc: str) -> Schema:
 
 
 def _responses(path: str) -> Schema:
-    """What comes back; errors look alike everywhere."""
+    """The responses of a path; errors are the same everywhere."""
     failure = _json(_reference(ErrorAnswer))
     return {
         "200": {"description": "Done", **_content(path)},
@@ -84,7 +84,7 @@ def _content(path: str) -> Mapping[str, Schema]:
         return {"content": _json({"type": "object"})}
     whole, chunk = _CHOICES[path]
     events = f"One event per token, each {chunk.__name__} in an Answer, then [DONE]; where stream is true"
-    # Without a type: some readers hold the text to it, others each event as an object (OpenAPI 3.2 knows both).
+    # Without a type: some readers apply it to the text, others to each event (OpenAPI 3.2 supports both).
     stream = {"text/event-stream": {"schema": {"description": events}}}
     return {"content": _json(_answer(whole)) | stream}
 

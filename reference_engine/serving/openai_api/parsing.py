@@ -1,4 +1,4 @@
-"""From the bytes of a request body to checked fields, token ids and sampling parameters."""
+"""Turns the bytes of a request body into checked fields, token ids and sampling parameters."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 _MAX_PROMPTS = 256  # per request
 _INLINE_MESSAGES = 100  # rendered in about 0.3 ms
-_NOT_VARIABLES = {"messages", "self"}  # of a chat template: what the body has a field for, and a word of Jinja's
+_NOT_VARIABLES = {"messages", "self"}  # of a chat template: a field of the body, and a reserved word of Jinja
 
 
 def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
@@ -52,7 +52,7 @@ def parse_body(body: bytes, kind: type[FieldsT]) -> FieldsT:
         raise RequestError("the body is nested too deeply; make it flatter") from error
     for name, harmless in NEUTRAL.items():
         value = getattr(fields, name, None)
-        # To Python true is 1, to JSON it is not.
+        # In Python true equals 1, in JSON it does not.
         if value is not None and not any(
             value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in harmless
         ):
@@ -84,8 +84,8 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> 
         raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
     items = cast("list[object]", prompt)
     texts = [item for item in items if isinstance(item, str)]
-    given = [item for item in items if isinstance(item, list)]
-    if len(texts) + len(given) < len(items) or not all(type(token) is int for token in itertools.chain(*given)):
+    lists = [item for item in items if isinstance(item, list)]
+    if len(texts) + len(lists) < len(items) or not all(type(token) is int for token in itertools.chain(*lists)):
         raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
     encoded = iter(await tokenizer.encode_off_loop(texts, add_special_tokens=fields.add_special_tokens))
     return [next(encoded) if isinstance(item, str) else cast("list[int]", item) for item in items]
@@ -97,17 +97,19 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     Raises:
         RequestError: a message without a role, with content that is not text, or refused by the template.
     """
-    if taken := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
-        raise RequestError(f"chat_template_kwargs cannot set {min(taken)}; leave it out", param="chat_template_kwargs")
+    if reserved := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
+        raise RequestError(
+            f"chat_template_kwargs cannot set {min(reserved)}; leave it out", param="chat_template_kwargs"
+        )
     variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
 
     def render() -> str:
         messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
         return tokenizer.render_chat(messages, **variables)
 
-    # The interpreter switches threads every 5 ms, so that a long chat does not hold up the event loop.
+    # Other threads get the interpreter every 5 ms, so that a long chat does not block the event loop.
     text = render() if len(fields.messages) <= _INLINE_MESSAGES else await asyncio.to_thread(render)
-    # The template writes the special tokens itself.
+    # The template contains the special tokens.
     (ids,) = await tokenizer.encode_off_loop([text], add_special_tokens=False)
     return ids
 
@@ -143,20 +145,20 @@ def sampling_params(
     beam_conflict: str | None = None,
     defaults: SamplingDefaults = NEUTRAL_SAMPLING,
 ) -> SamplingParams:
-    """What the engine needs to know about one choice.
+    """Parameters of one choice for the engine.
 
     Args:
         fields: the checked body.
         prompt_len: tokens of its prompt, for the default output length.
-        seed: for this choice; the body's own seed is not looked at.
+        seed: for this choice; the body's own seed is ignored.
         eos_token_ids: the model's.
         limits: the engine's.
         grammar: compiled from the body.
-        defaults: for what the body leaves out.
-        beam_conflict: the setting with which beams cannot be searched; None if they can.
+        defaults: for parameters that the body leaves out.
+        beam_conflict: the setting that rules out beam search; None if none does.
 
     Raises:
-        RequestError: a stop token or a biased one is outside the vocabulary, or beams cannot be searched here.
+        RequestError: a stop token or a biased token is outside the vocabulary, or beam search is impossible.
     """
     _check_token_ids(fields.stop_token_ids or (), limits, "stop_token_ids")
     _check_token_ids(fields.logit_bias or (), limits, "logit_bias")
@@ -185,7 +187,7 @@ def sampling_params(
 
 
 def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) -> int:
-    # OpenAI: completions default to 16 tokens, a chat may go on until there is no room.
+    # OpenAI: completions default to 16 tokens, a chat continues until there is no room.
     default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
     return max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
 
@@ -206,7 +208,7 @@ def _watermark(fields: GenerationFields) -> Watermark | None:
 
 
 def _logprobs(fields: GenerationFields) -> int | None:
-    """How many alternatives the engine reports; where the best of several answers is wanted, it must say its own."""
+    """Alternatives that the engine must report; to choose the best of several answers, it must report its own."""
     is_ranked_here = candidates_of(fields) > answers_of(fields) and not fields.use_beam_search
     needed = 0 if is_ranked_here else None
     alternatives = alternatives_of(fields)

@@ -1,4 +1,4 @@
-"""What a request wants its output to match, in OpenAI's words and in vLLM's, and the grammar for it."""
+"""Structured output in OpenAI's and vLLM's fields, and its grammar."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,41 +8,41 @@ from reference_engine.engine.grammar import JSON_OBJECT, Grammars
 from reference_engine.errors import RequestError
 from reference_engine.serving.openai_api.fields import GenerationFields, ResponseFormat
 
-Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, how it is compiled, what it holds
+Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, its compiler, its value
 
 
 def wishes_of(fields: GenerationFields) -> list[Wish]:
-    """Everything that a body says about it; more than one is a contradiction.
+    """Every constraint in a body; more than one is a contradiction.
 
     Raises:
         RequestError: a format without its schema.
     """
-    asked = fields.structured_outputs
+    options = fields.structured_outputs
     wishes: list[Wish] = [
         ("response_format", Grammars.of_json_schema, _schema_of(fields.response_format)),
         ("guided_json", Grammars.of_json_schema, fields.guided_json),
         ("guided_regex", Grammars.of_regex, fields.guided_regex),
     ]
-    if asked is not None:
+    if options is not None:
         wishes += [
-            ("structured_outputs.json", Grammars.of_json_schema, asked.json),
-            ("structured_outputs.regex", Grammars.of_regex, asked.regex),
-            ("structured_outputs.choice", Grammars.of_choice, asked.choice),
-            ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if asked.json_object else None),
+            ("structured_outputs.json", Grammars.of_json_schema, options.json),
+            ("structured_outputs.regex", Grammars.of_regex, options.regex),
+            ("structured_outputs.choice", Grammars.of_choice, options.choice),
+            ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if options.json_object else None),
         ]
     return [wish for wish in wishes if wish[2] is not None]
 
 
 async def grammar_of(fields: GenerationFields, grammars: Grammars) -> str | None:
-    """The grammar of a checked body, which can be compiled; None where the output may be anything.
+    """The compiled grammar of a checked body; None if the output is not constrained.
 
     Raises:
-        RequestError: 400, naming the field and what is wrong with it.
+        RequestError: 400, naming the field and its error.
     """
-    for param, compile_it, what in wishes_of(fields):
+    for param, compile_it, wish in wishes_of(fields):
         try:
-            # Milliseconds mostly, but a schema can be large; the library lets other threads go on.
-            return await asyncio.to_thread(compile_it, grammars, what)
+            # Usually milliseconds, but a schema can be large; the library releases the interpreter lock.
+            return await asyncio.to_thread(compile_it, grammars, wish)
         except RequestError as error:
             raise RequestError(str(error), param=param) from error
     return None

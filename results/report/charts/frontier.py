@@ -20,7 +20,7 @@ Path = list[tuple[float, float]]
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """What an axis shows: ``noun`` follows the values in texts, ``title`` stands at the axis."""
+    """Quantity of an axis: ``noun`` follows the values in texts, ``title`` stands at the axis."""
 
     unit: Unit
     noun: str
@@ -57,33 +57,33 @@ def frontier(
     title: str, series: Sequence[Series], across: Quantity = INTERACTIVITY, up: Quantity = THROUGHPUT
 ) -> Markup:
     """Draw engines by two quantities; empty if no engine has a point."""
-    drawn = [each for each in series if each.points]
+    drawn = [curve for curve in series if curve.points]
     if not drawn:
         return Markup("")
-    x = fitted_axis(_values(point.x for each in drawn for point in each.points), _LEFT, _RIGHT)
-    y = fitted_axis(_values(point.y for each in drawn for point in each.points), _BOTTOM, _TOP)
+    x = fitted_axis(_values(point.x for curve in drawn for point in curve.points), _LEFT, _RIGHT)
+    y = fitted_axis(_values(point.y for curve in drawn for point in curve.points), _BOTTOM, _TOP)
     parts = [
         x_axis(x, across.unit, _TOP, _BOTTOM, across.title),
         y_axis(y, [(value, tick_text(up.unit, value, y)) for value in y.ticks()], _LEFT, _RIGHT, up.title),
     ]
-    paths = {each.engine: [(x.at(p.x.centre), y.at(p.y.centre)) for p in each.points] for each in drawn}
+    paths = {curve.engine: [(x.at(p.x.centre), y.at(p.y.centre)) for p in curve.points] for curve in drawn}
     labels = Labels(Box(_LEFT, _TOP - 22, WIDTH, _BOTTOM), paths.values())
-    names = {each.engine: _name(each, paths[each.engine], labels) for each in drawn}
-    texts = {each.engine: [_point_text(point, across, up) for point in each.points] for each in drawn}
-    parts += [_draw(each, paths[each.engine], texts[each.engine], x, y) for each in drawn]
+    names = {curve.engine: _name(curve, paths[curve.engine], labels) for curve in drawn}
+    texts = {curve.engine: [_point_text(point, across, up) for point in curve.points] for curve in drawn}
+    parts += [_draw(curve, paths[curve.engine], texts[curve.engine], x, y) for curve in drawn]
     # Text last, so that no line crosses it. Names are placed before levels.
     parts += names.values()
-    parts += [_levels(each, paths[each.engine], labels) for each in drawn]
+    parts += [_levels(curve, paths[curve.engine], labels) for curve in drawn]
     return chart(title, _description(drawn, texts), WIDTH, HEIGHT, *parts, class_="frontier")
 
 
 def _values(intervals: Iterable[Interval]) -> list[float]:
     """Values that the axis covers: all centres, and bounds up to a factor of 2 beyond them; wider bars are clipped."""
-    known = list(intervals)
-    low = min(interval.centre for interval in known) / 2
-    high = max(interval.centre for interval in known) * 2
-    bounds = [bound for interval in known for bound in (interval.low, interval.high) if bound is not None]
-    return [interval.centre for interval in known] + [min(high, max(low, bound)) for bound in bounds]
+    all_intervals = list(intervals)
+    low = min(interval.centre for interval in all_intervals) / 2
+    high = max(interval.centre for interval in all_intervals) * 2
+    bounds = [bound for interval in all_intervals for bound in (interval.low, interval.high) if bound is not None]
+    return [interval.centre for interval in all_intervals] + [min(high, max(low, bound)) for bound in bounds]
 
 
 def _draw(series: Series, path: Path, texts: Sequence[str], x: Axis, y: Axis) -> Markup:
@@ -136,9 +136,9 @@ def _value_text(interval: Interval, quantity: Quantity) -> str:
 
 def _description(series: Sequence[Series], texts: Mapping[str, Sequence[str]]) -> str:
     lines = {
-        each.engine: "; ".join(
-            f"{point.level} {text}".lstrip() for point, text in zip(each.points, texts[each.engine], strict=True)
+        curve.engine: "; ".join(
+            f"{point.level} {text}".lstrip() for point, text in zip(curve.points, texts[curve.engine], strict=True)
         )
-        for each in series
+        for curve in series
     }
     return " ".join(f"{engine}: {line}." for engine, line in lines.items())

@@ -44,8 +44,8 @@ class Heat(msgspec.Struct, frozen=True):
 
 def shared_axis(heats: Sequence[Heat]) -> Axis:
     """Common y axis of charts to compare; the extreme 0.1 % at both ends are clipped."""
-    known = np.concatenate([np.asarray(heat.values_s, dtype=np.float64) for heat in heats])
-    low, high = np.quantile(known[known > 0], (0.001, 0.999)).tolist()
+    values = np.concatenate([np.asarray(heat.values_s, dtype=np.float64) for heat in heats])
+    low, high = np.quantile(values[values > 0], (0.001, 0.999)).tolist()
     return Axis(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True)
 
 

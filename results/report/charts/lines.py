@@ -60,23 +60,23 @@ def lines_chart(frame: Frame, drawn: Sequence[Line], limits: Sequence[tuple[floa
         drawn: the lines.
         limits: values of y with their names.
     """
-    values = [y for each in drawn for _, y in each.points] + [value for value, _ in limits]
+    values = [y for series in drawn for _, y in series.points] + [value for value, _ in limits]
     if not values:
         return Markup("")
     y = Axis(min(values) / _MARGIN, max(values) * _MARGIN, _BOTTOM, _TOP, log=True)
     ticks = [(value, tick_text(frame.unit, value, y)) for value in _ticks(y, frame.unit)]
     x = frame.x.axis(_LEFT, _RIGHT)
-    paths = [[(x.at(px), y.at(py)) for px, py in each.points] for each in drawn]
+    paths = [[(x.at(px), y.at(py)) for px, py in series.points] for series in drawn]
     labels = Labels(Box(_LEFT, _TOP - 8, WIDTH, _BOTTOM), paths)
     parts = [
         x_axis_at(x, frame.x.ticks, _TOP, _BOTTOM, frame.x.title),
         y_axis(y, ticks, _LEFT, _RIGHT, frame.y_title),
         heading(_TOP, _RIGHT, frame.head),
         *(_limit(value, name, y, labels) for value, name in limits),
-        *(_line(each, path, frame) for each, path in zip(drawn, paths, strict=True)),
-        *(_name(each, path, labels) for each, path in zip(drawn, paths, strict=True) if path),
+        *(_line(series, path, frame) for series, path in zip(drawn, paths, strict=True)),
+        *(_name(series, path, labels) for series, path in zip(drawn, paths, strict=True) if path),
     ]
-    description = "; ".join(f"{each.name}: {_ends(each, frame)}" for each in drawn if each.points)
+    description = "; ".join(f"{series.name}: {_ends(series, frame)}" for series in drawn if series.points)
     return chart(frame.title, description, WIDTH, HEIGHT, *parts, class_="limited")
 
 

@@ -47,7 +47,7 @@ def roofline(title: str, ceiling: Ceiling, points: Sequence[Point], critical: st
     if not points:
         return Markup("")
     x, y = _axes(ceiling, points)
-    unit = next(each for each in _FLOPS_UNITS if ceiling.flops_per_s >= each[0])
+    unit = next(unit for unit in _FLOPS_UNITS if ceiling.flops_per_s >= unit[0])
     low, high = _roof(ceiling, 0), _roof(ceiling, 1)
     roof = _path(ceiling.bytes_per_s, ceiling.flops_per_s, x, y)
     ridge = x.at(ceiling.ridge)

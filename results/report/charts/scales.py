@@ -62,10 +62,10 @@ def zero_axis(values: Iterable[float], start: float, end: float) -> Axis:
 
 def fitted_axis(values: Iterable[float], start: float, end: float) -> Axis:
     """Linear axis from zero, or logarithmic if all values are positive and span more than :data:`LOG_FROM`."""
-    known = sorted(value for value in values if math.isfinite(value))
-    if not known or known[0] <= 0 or known[-1] / known[0] < LOG_FROM:
-        return zero_axis(known, start, end)
-    return Axis(known[0] / 1.15, known[-1] * 1.15, start, end, log=True)
+    finite = sorted(value for value in values if math.isfinite(value))
+    if not finite or finite[0] <= 0 or finite[-1] / finite[0] < LOG_FROM:
+        return zero_axis(finite, start, end)
+    return Axis(finite[0] / 1.15, finite[-1] * 1.15, start, end, log=True)
 
 
 def _linear_ticks(low: float, high: float, about: int) -> list[float]:

@@ -81,12 +81,12 @@ def _ticks(x: Axis, bottom: float, title: str) -> Markup:
 
 def _bar(stack: Stack, x: Axis, y: float) -> Markup:
     parts = [label(0, y + 12, stack.engine, "name")]
-    done = 0.0
+    start_s = 0.0
     for segment in stack.segments:
-        left, right = x.at(done), x.at(done + segment.seconds)
+        left, right = x.at(start_s), x.at(start_s + segment.seconds)
         parts += _segment(segment, stack.total, left, right, y)
-        done += segment.seconds
-    parts.append(label(x.at(done) + 7, y + 12, value_text(Unit.SECONDS, stack.total), "total"))
+        start_s += segment.seconds
+    parts.append(label(x.at(start_s) + 7, y + 12, value_text(Unit.SECONDS, stack.total), "total"))
     return tag("g", *parts, class_=engine_class(stack.position))
 
 

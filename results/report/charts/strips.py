@@ -51,8 +51,8 @@ def dot_strip(
 def ratio_axis(ratios: Iterable[Interval | None], band: float) -> Axis:
     """Logarithmic axis centred on 1 that covers all ratios and the equivalence band."""
     bounds = [bound for ratio in ratios if ratio for bound in (ratio.low, ratio.centre, ratio.high)]
-    known = [bound for bound in bounds if bound and bound > 0]
-    widest = max((abs(math.log(bound)) for bound in known), default=0.0)
+    positive = [bound for bound in bounds if bound and bound > 0]
+    widest = max((abs(math.log(bound)) for bound in positive), default=0.0)
     reach = math.exp(min(math.log(_WIDEST), max(widest * 1.05, 2 * math.log1p(band))))
     return Axis(1 / reach, reach, 4, _RATIO_WIDTH - 4, log=True)
 

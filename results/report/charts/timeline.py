@@ -79,19 +79,19 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     throttled = throttling_of(trial.telemetry, start, end)
     tops = list(accumulate((track.height for track in tracks), initial=floor + _MARGIN))
     bottom = tops[-1] - _MARGIN + (throttled.height if throttled else 0)
-    shown = list(zip(requests, lanes, strict=True))[::every]
+    sample = list(zip(requests, lanes, strict=True))[::every]
     parts = [
         _window(trial, x, bottom),
         *_time_axis(x, bottom),
         label(_LEFT - 8, _TOP + 9, "requests", "tick", "end"),
-        tag("g", *_bars(shown, x, step), class_=colour),
+        tag("g", *_bars(sample, x, step), class_=colour),
     ]
     parts += [draw_track(track, x, top, colour, limits.points) for track, top in zip(tracks, tops, strict=False)]
     parts += [draw_throttling(throttled, x, tops[-1])] if throttled else []
     height = bottom + 34
     description = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
     svg = chart(title, description, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
-    return Drawn(svg, [_hint(request, lane, x) for request, lane in shown], every)
+    return Drawn(svg, [_hint(request, lane, x) for request, lane in sample], every)
 
 
 def lanes_of(spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -164,10 +164,10 @@ def _time_axis(x: Axis, bottom: float) -> list[Markup]:
     return parts
 
 
-def _bars(shown: Sequence[tuple[RequestRecord, int]], x: Axis, step: float) -> list[Markup]:
+def _bars(sample: Sequence[tuple[RequestRecord, int]], x: Axis, step: float) -> list[Markup]:
     """All bars as one path per kind, which keeps long trials small."""
     paths: dict[str, list[str]] = {"wait": [], "decode": [], "warm": [], "failed": [], "first": []}
-    for request, lane in shown:
+    for request, lane in sample:
         y = _TOP + (lane + 0.5) * step
         planned, end = x.at(request.planned_ns), x.at(_end_ns(request))
         first = x.at(request.chunk_ns[0]) if request.chunk_ns else end

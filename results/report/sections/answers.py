@@ -82,13 +82,13 @@ def answers_view(run: Run) -> AnswersView:
 
 
 def _quality_against_memory(run: Run) -> Markup:
-    """Each engine at the last load at which it has both: what fewer bits save, and what they cost."""
+    """Each engine at the last load with both quantities: what fewer bits save, and what they cost."""
     series: list[Series] = []
     for position, engine in enumerate(engines_of(run)):
         cells = [cell for level in levels_of(run) for cell in level.cells if cell.engine == engine]
         points = [point for cell in cells if (point := _point(cell))]
         series.append(Series(engine, position, points[-1:]))
-    if sum(len(each.points) for each in series) < _MIN_POINTS:
+    if sum(len(line.points) for line in series) < _MIN_POINTS:
         return Markup("")
     return frontier("Token match against peak memory", series, MEMORY_GIB, MISMATCH)
 
@@ -107,14 +107,14 @@ def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
     rows: list[AnswerRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            shown, summary = match_of(cell), cell.quality
+            match, summary = match_of(cell), cell.quality
             samples = _samples(run.trials_of(cell))
             row = AnswerRow(
                 level=level.title,
                 engine=cell.engine,
                 colour=colours[cell.engine],
-                token_match=shown.text,
-                differs=shown.differs,
+                token_match=match.text,
+                differs=match.differs,
                 answers=f"{summary.answers:,}" if summary else ABSENT,
                 tokens=f"{summary.tokens:,}" if summary else ABSENT,
                 never=f"{summary.identical:,}" if summary else ABSENT,
@@ -123,7 +123,7 @@ def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
                 max_regret=nats(summary.max_regret) if summary else ABSENT,
                 near_ties=f"{summary.near_ties:,}" if summary else ABSENT,
                 logprobs=_logprobs(summary.mean_abs_logprob_diff, summary.max_abs_logprob_diff) if summary else ABSENT,
-                why=shown.why or shown.note,
+                why=match.why or match.note,
             )
             rows.append(row)
     return rows

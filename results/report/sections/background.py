@@ -174,7 +174,7 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
     if not described:
         return EngineCard(engine, colour, [], ["description (no trial of this engine ended with one)"], 0)
     first = described[0]
-    known: list[tuple[str, str | None]] = [
+    fields: list[tuple[str, str | None]] = [
         ("adapter", first.adapter),
         ("version", first.version),
         ("command", " ".join(first.argv) or None),
@@ -183,9 +183,9 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
         ("model SHA-256", first.model_sha256),
         *flattened(first.details),
     ]
-    facts = [(name, text) for name, text in known if text is not None]
-    variants = len({msgspec.json.encode((each.version, each.argv, each.model_sha256)) for each in described})
-    return EngineCard(engine, colour, facts, [name for name, text in known if text is None], variants)
+    facts = [(name, text) for name, text in fields if text is not None]
+    variants = len({msgspec.json.encode((v.version, v.argv, v.model_sha256)) for v in described})
+    return EngineCard(engine, colour, facts, [name for name, text in fields if text is None], variants)
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:
@@ -196,5 +196,5 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
 
 
 def _token_match(cell: Cell) -> str:
-    shown = match_of(cell)
-    return f"{shown.text} {shown.why or f'{shown.answers} answers'}"
+    match = match_of(cell)
+    return f"{match.text} {match.why or f'{match.answers} answers'}"

@@ -39,12 +39,12 @@ class Batch(msgspec.Struct, frozen=True):
 
 def batch_figures(run: Run) -> list[BatchFigure]:
     """One per workload with an observation, over all load levels, since the load varies the batch size."""
-    levels, found = levels_of(run), list[BatchFigure]()
+    levels, figures = levels_of(run), list[BatchFigure]()
     for workload in dict.fromkeys(level.workload for level in levels):
         cells = [cell for level in levels if level.workload == workload for cell in level.cells]
         charts = [chart for batch in _BATCHES if (chart := _chart(run, cells, workload, batch))]
-        found += [BatchFigure(workload, charts)] if charts else []
-    return found
+        figures += [BatchFigure(workload, charts)] if charts else []
+    return figures
 
 
 def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
@@ -81,11 +81,13 @@ _BATCHES = (
 
 def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Markup:
     engines = engines_of(run)
-    seen = [_observed(run, [cell for cell in cells if cell.engine == engine], batch) for engine in engines]
-    sizes = np.concatenate([x for x, _ in seen])
+    observed = [_observed(run, [cell for cell in cells if cell.engine == engine], batch) for engine in engines]
+    sizes = np.concatenate([x for x, _ in observed])
     if not len(sizes):
         return Markup("")
-    clouds = [Cloud(engine, i, [], middles(*seen[i], _edges(sizes), MIN_TOKENS)) for i, engine in enumerate(engines)]
+    clouds = [
+        Cloud(engine, i, [], middles(*observed[i], _edges(sizes), MIN_TOKENS)) for i, engine in enumerate(engines)
+    ]
     title = f"ITL against {batch.unit}, {workload}"
     return scatter(Axes(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
 
@@ -104,8 +106,8 @@ def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray
             sizes.append(np.repeat(batch.sizes_at(trial, times), tokens))
             values.append(np.repeat(itl, tokens))
     x, y = np.concatenate(sizes), np.concatenate(values)
-    known = ~np.isnan(x)
-    return x[known], y[known]
+    is_known = ~np.isnan(x)
+    return x[is_known], y[is_known]
 
 
 def _edges(sizes: np.ndarray) -> list[float]:

@@ -18,15 +18,15 @@ from results.statistics.interval import Interval, reciprocal
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]
 
 
-def _each(measure: Callable[[RequestRecord], float | None]) -> Observe:
+def _per_request(measure: Callable[[RequestRecord], float | None]) -> Observe:
     return lambda _, requests: [value for request in requests if (value := measure(request)) is not None]
 
 
 DISTRIBUTIONS: tuple[tuple[str, Observe], ...] = (
-    ("TTFT", _each(latency.ttft_s)),
+    ("TTFT", _per_request(latency.ttft_s)),
     ("ITL", lambda trial, _: latency.itl_s(under_load(trial.requests), trial.window)),
-    ("TPOT", _each(latency.tpot_s)),
-    ("E2E", _each(latency.e2e_s)),
+    ("TPOT", _per_request(latency.tpot_s)),
+    ("E2E", _per_request(latency.e2e_s)),
 )
 """Title and observations, which are those of the metric of that name."""
 

@@ -94,15 +94,15 @@ def _charts(levels: Sequence[Level], engines: Sequence[str]) -> list[Markup]:
 
 def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
     """The known parts; for an engine that reports nothing, one unattributed part."""
-    known = cell.server.intervals
-    if "client_e2e_mean_s" not in known:
+    intervals = cell.server.intervals
+    if "client_e2e_mean_s" not in intervals:
         return None
     segments = [
-        Segment(part.name.removeprefix("split_").removesuffix("_s"), part.title, known[part.name].centre)
+        Segment(part.name.removeprefix("split_").removesuffix("_s"), part.title, intervals[part.name].centre)
         for part in PARTS
-        if part.name in known and known[part.name].centre > 0
+        if part.name in intervals and intervals[part.name].centre > 0
     ]
-    whole = [Segment("rest", "unattributed", known["client_e2e_mean_s"].centre)]
+    whole = [Segment("rest", "unattributed", intervals["client_e2e_mean_s"].centre)]
     return Stack(cell.engine, engines.index(cell.engine), segments or whole)
 
 
@@ -120,7 +120,7 @@ def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str
 
 
 def figure_text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
-    """A figure of the engine over a cell's trials, or the mark of the footnote that tells why it is absent."""
+    """A figure of the engine over a cell's trials, or the mark of the footnote with the reason for its absence."""
     interval = cell.server.intervals.get(name)
     if interval is None:
         reason = cell.server.why or cell.server.reasons[name]

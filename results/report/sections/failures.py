@@ -55,7 +55,7 @@ def outcome_rows(run: Run) -> list[OutcomeRow]:
 def messages(run: Run) -> list[Message]:
     """The most frequent error messages, at most :data:`MAX_MESSAGES`."""
     engines = engines_of(run)
-    seen = Counter(
+    counts = Counter(
         (trial.record.engine, request.outcome.value, request.error or "(no message)")
         for trial in run.finished
         for request in trial.requests
@@ -63,7 +63,7 @@ def messages(run: Run) -> list[Message]:
     )
     return [
         Message(engine, engine_class(engines.index(engine)), outcome, _cut(text), count)
-        for (engine, outcome, text), count in seen.most_common(MAX_MESSAGES)
+        for (engine, outcome, text), count in counts.most_common(MAX_MESSAGES)
     ]
 
 
@@ -74,8 +74,8 @@ def _row(engine: str, colour: str, level: str, trials: Sequence[Trial]) -> Outco
 
 
 def _counts(requests: Sequence[RequestRecord]) -> list[int]:
-    seen = Counter(request.outcome for request in requests)
-    return [seen[outcome] for outcome in OUTCOMES]
+    counts = Counter(request.outcome for request in requests)
+    return [counts[outcome] for outcome in OUTCOMES]
 
 
 def _cut(text: str) -> str:

@@ -41,11 +41,11 @@ def length_of(request: RequestRecord) -> int | None:
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
     clouds = [_cloud(run, cell) for cell in level.cells]
-    known = [length for cloud in clouds for length, _ in cloud.dots]
+    lengths = [length for cloud in clouds for length, _ in cloud.dots]
     svg = Markup("")
-    if known:
+    if lengths:
         title = f"TTFT against the length of the prompt at {level.title}"
-        svg = scatter(Axes(title, spread(known, "prompt tokens"), "↑ TTFT", "requests"), clouds)
+        svg = scatter(Axes(title, spread(lengths, "prompt tokens"), "↑ TTFT", "requests"), clouds)
     planned = [cell.engine for cell in level.cells if _as_planned(run, cell)]
     note = f"Lengths as planned, since the engine did not say: {listed(planned)}." if planned else ""
     return LengthPanel(key, level.title, level is primary, svg, note)

@@ -80,8 +80,8 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> TimePanel
 
 def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
     """One metric of all engines, on one y axis."""
-    known = [heat for heat in heats if heat.values_s]
-    axis = shared_axis(known) if known else None
+    drawn = [heat for heat in heats if heat.values_s]
+    axis = shared_axis(drawn) if drawn else None
     return [
         TimeChart(heatmap(f"{heat.metric} of {heat.engine} over time at {level.title}", heat, axis), "")
         if axis is not None and heat.values_s

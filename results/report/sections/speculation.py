@@ -28,7 +28,7 @@ _CONFIDENCE = 0.95
 
 
 class SpeculationRow(msgspec.Struct, frozen=True):
-    """One engine at one level; ``positions`` are empty behind the last one with an accepted draft."""
+    """One engine at one level; ``positions`` are empty after the last one with an accepted draft."""
 
     level: str
     engine: str
@@ -38,7 +38,7 @@ class SpeculationRow(msgspec.Struct, frozen=True):
 
 
 class SpeculationView(msgspec.Struct, frozen=True):
-    """What engines with speculation reported; without rows, no engine had any.
+    """Reports of the engines with speculation; no rows if no engine had any.
 
     Attributes:
         columns: name and heading of the counts.
@@ -95,7 +95,7 @@ def _drafts(cell: Cell) -> bool:
 
 
 def _value(cell: Cell, name: str) -> float:
-    """A figure of the engine; 0 where it is absent."""
+    """A figure of the engine; 0 if it is absent."""
     interval = cell.server.intervals.get(name)
     return interval.centre if interval else 0.0
 
@@ -133,7 +133,7 @@ def _ratio(without: Mapping[int, float], with_: Mapping[int, float]) -> Interval
 
 
 def _speculates(run: Run, cell: Cell) -> bool:
-    """Whether an engine was told to speculate, or did."""
+    """Whether an engine was configured to speculate, or did."""
     experiment = run.manifest.experiment
     tables = experiment.get("engines") or []
     own = next((table for table in tables if cell.engine == (table.get("label") or table.get("adapter"))), {})

@@ -142,8 +142,8 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
 
 def _error(metric: Metric, level: Level, cell: Cell) -> ErrorText | None:
     """The client's own error; None if the metric has none or no engine at this level was calibrated."""
-    known = metric.name in WITH_ERROR and any(other.client_error for other in level.cells)
-    return error_of(cell, metric.name) if known else None
+    is_calibrated = metric.name in WITH_ERROR and any(other.client_error for other in level.cells)
+    return error_of(cell, metric.name) if is_calibrated else None
 
 
 def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
@@ -154,18 +154,18 @@ def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
     return f"{interval.n} of {cell.valid} valid trials have it" if interval.n < cell.valid else ""
 
 
-def _clear_of_others(metric: Metric, level: Level, cell: Cell, mine: Interval) -> bool:
+def _clear_of_others(metric: Metric, level: Level, cell: Cell, interval: Interval) -> bool:
     """Whether this interval is better than, and disjoint from, that of every other engine.
 
     Differences up to the client's own error do not count.
     """
     others = [other.intervals.get(metric.name) for other in level.cells if other.engine != cell.engine]
-    known = [other for other in others if other is not None]
-    if mine.low is None or mine.high is None or not known:
+    known_intervals = [other for other in others if other is not None]
+    if interval.low is None or interval.high is None or not known_intervals:
         return False
     error_s = max((other.error_s(metric.name) or 0.0 for other in level.cells), default=0.0)
-    if any(abs(other.centre - mine.centre) <= error_s for other in known):
+    if any(abs(other.centre - interval.centre) <= error_s for other in known_intervals):
         return False
     if metric.better is Better.HIGHER:
-        return all(other.high is not None and mine.low > other.high for other in known)
-    return all(other.low is not None and mine.high < other.low for other in known)
+        return all(other.high is not None and interval.low > other.high for other in known_intervals)
+    return all(other.low is not None and interval.high < other.low for other in known_intervals)

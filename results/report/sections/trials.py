@@ -74,7 +74,7 @@ def no_gpu(run: Run) -> str:
 def trial_rows(run: Run) -> list[TrialRow]:
     """Finished trials in order of execution, then unfinished ones."""
     engines = engines_of(run)
-    done = [
+    finished = [
         _row(trial, engines, run.torn.get(trial.record.id, []))
         for trial in sorted(run.finished, key=lambda trial: trial.record.order)
     ]
@@ -98,7 +98,7 @@ def trial_rows(run: Run) -> list[TrialRow]:
         )
         for plan in run.unfinished
     ]
-    return done + rest
+    return finished + rest
 
 
 def timelines(run: Run) -> list[Timeline]:
@@ -111,12 +111,12 @@ def timelines(run: Run) -> list[Timeline]:
     level = primary_level(levels_of(run))
     at_level = [trial for trial in run.finished if level and trial.record.load == level.load]
     valid = [trial for trial in at_level if trial.record.verdict is Verdict.VALID]
-    shown = next(iter(valid or at_level or run.finished), None)
+    example = next(iter(valid or at_level or run.finished), None)
     engines = engines_of(run)
     colours = [engine_class(_position(trial.record.engine, engines)) for trial in run.finished]
     falls = waterfalls(run, colours)
     return [
-        _timeline(f"trial{i}", trial, colours[i], limits, falls[i], primary=trial is shown)
+        _timeline(f"trial{i}", trial, colours[i], limits, falls[i], primary=trial is example)
         for i, trial in enumerate(run.finished)
     ]
 
@@ -158,8 +158,8 @@ def _own_median(trial: Trial, latency: str) -> str:
 
 
 def _token_match(trial: Trial) -> str:
-    shown = match_text(trial.quality.summary if trial.quality else None, "")
-    return f"{shown.text} {shown.answers}".rstrip()
+    match = match_text(trial.quality.summary if trial.quality else None, "")
+    return f"{match.text} {match.answers}".rstrip()
 
 
 def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterfalls, *, primary: bool) -> Timeline:

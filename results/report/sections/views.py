@@ -72,36 +72,36 @@ class Views(msgspec.Struct, frozen=True):
 
 def views_section(run: Run) -> Views:
     """Build the section of a run."""
-    levels, seen = levels_of(run), view_trials(run)
+    levels, trials = levels_of(run), view_trials(run)
     return Views(
         columns=[column.title for column in COLUMNS],
-        panels=[_panel(run, level, f"level{i}", seen, primary_level(levels)) for i, level in enumerate(levels)],
+        panels=[_panel(run, level, f"level{i}", trials, primary_level(levels)) for i, level in enumerate(levels)],
         definitions=[definition for tool in VIEWS.values() for definition in _definitions(tool)],
-        missing=[f"{listed(titles)}: {line}" for line, titles in not_in_the_log(list(VIEWS), seen).items()],
+        missing=[f"{listed(titles)}: {line}" for line, titles in not_in_the_log(list(VIEWS), trials).items()],
     )
 
 
-def _panel(run: Run, level: Level, key: str, seen: Sequence[ViewedTrial], primary: Level | None) -> ViewPanel:
-    engines = [_engine(run, cell, seen) for cell in level.cells if cell.valid]
+def _panel(run: Run, level: Level, key: str, trials: Sequence[ViewedTrial], primary: Level | None) -> ViewPanel:
+    engines = [_engine(run, cell, trials) for cell in level.cells if cell.valid]
     return ViewPanel(key, level.title, level is primary, engines)
 
 
-def _engine(run: Run, cell: Cell, seen: Sequence[ViewedTrial]) -> EngineViews:
+def _engine(run: Run, cell: Cell, trials: Sequence[ViewedTrial]) -> EngineViews:
     own = ours(cell)
     rows: list[ToolRow] = []
-    for name, centres in theirs(cell, seen).items():
+    for name, centres in theirs(cell, trials).items():
         anchors = [_anchor(name, column.family.name) for column in COLUMNS]
         pairs = zip(centres, own, anchors, strict=True)
         numbers = [
-            Number(text, _difference(centre, mine), anchor if anchor in _ANCHORS else "")
-            for text, (centre, mine, anchor) in zip(_texts(centres), pairs, strict=True)
+            Number(text, _difference(centre, own_value), anchor if anchor in _ANCHORS else "")
+            for text, (centre, own_value, anchor) in zip(_texts(centres), pairs, strict=True)
         ]
         rows.append(ToolRow(VIEWS[name].title, numbers))
-    mine = [
+    own_numbers = [
         Number(text, "", f"metric-{family_of(column.metric)}")
         for text, column in zip(_texts(own), COLUMNS, strict=True)
     ]
-    return EngineViews(cell.engine, engine_class(engines_of(run).index(cell.engine)), mine, rows)
+    return EngineViews(cell.engine, engine_class(engines_of(run).index(cell.engine)), own_numbers, rows)
 
 
 def _texts(centres: Sequence[float | None]) -> list[str]:
@@ -109,11 +109,11 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
     return [value_text(CATALOGUE[column.metric].unit, value) for column, value in pairs]
 
 
-def _difference(centre: float | None, mine: float | None) -> str:
+def _difference(centre: float | None, own_value: float | None) -> str:
     """``+12 %``, ``=`` if equal, or empty if either is missing."""
-    if centre is None or not mine:
+    if centre is None or not own_value:
         return ""
-    difference = centre / mine - 1
+    difference = centre / own_value - 1
     if abs(difference) < _SAME:
         return "="
     digits = f"{100 * abs(difference):.2g}" if abs(difference) < 0.1 else f"{100 * abs(difference):,.0f}"
@@ -125,7 +125,7 @@ def _definitions(tool: Tool) -> list[ToolDefinition]:
     definitions: list[ToolDefinition] = []
     for definition in tool.definitions:
         anchor = _anchor(tool.name, definition.family.name)
-        used = any(each.anchor == anchor for each in definitions)
+        used = any(definition.anchor == anchor for definition in definitions)
         title = "" if definitions else f"{tool.title} {tool.version}"
         definitions.append(
             ToolDefinition("" if used else anchor, title, definition.name, definition.formula, definition.why)

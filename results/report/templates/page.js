@@ -1,12 +1,12 @@
 "use strict";
-// Comfort only: the page is complete without this. Text reaches the page through textContent, never as markup.
+// Optional: the page is complete without this script. Text enters the page through textContent, never as markup.
 (() => {
   const root = document.documentElement;
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const make = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   root.classList.add("js");
 
-  // One load level at a time, the same in every section, first the one that the verdict speaks of.
+  // Shows one load level at a time, the same in every section; first the level of the verdict.
   const panels = all(".panel");
   const levels = new Map(panels.map((panel) => [panel.dataset.level, panel.dataset.title]));
   const show = (level) => {
@@ -31,7 +31,7 @@
     show((panels.find((panel) => "primary" in panel.dataset) ?? panels[0]).dataset.level);
   }
 
-  // One trial at a time.
+  // Shows one trial at a time.
   const select = document.getElementById("trial");
   const trials = all("details.trial");
   const open = () => trials.forEach((trial) => {
@@ -49,7 +49,7 @@
     open();
   }
 
-  // Read-outs under the pointer.
+  // Shows values under the pointer.
   const at = (svg, event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   const seconds = (s) => s >= 1 ? `${s.toPrecision(3)} s` : s >= 1e-3 ? `${(s * 1e3).toPrecision(3)} ms` : `${(s * 1e6).toPrecision(3)} µs`;
   const cursor = (svg, x, top, bottom) => {
