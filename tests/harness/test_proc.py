@@ -42,18 +42,15 @@ def test_a_new_child_is_found_with_the_next_search(tree: ProcessTree):
 def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
     """Servers that put themselves into the background do this."""
     with started(
-        "import os, subprocess, sys\n"
+        "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-S', '-E', '-c', 'import sys; sys.stdin.read()'])\n"
         "print(child.pid, flush=True)\n"
-        "sys.stdin.readline()\n"
-        "os._exit(0)"
+        "time.sleep(600)"  # the child reads the pipe that both have
     ) as parent:
-        assert parent.stdin is not None
         assert parent.stdout is not None
         orphan = int(parent.stdout.readline())
         assert {parent.pid, orphan} <= set(tree.read(0))
-        parent.stdin.write(b"\n")
-        parent.stdin.flush()
+        parent.kill()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
         processes = tree.read(S)
         assert orphan in processes
