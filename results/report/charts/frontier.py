@@ -8,7 +8,7 @@ from markupsafe import Markup
 from results.metrics import Unit
 from results.report.charts.axes import tick_text, x_axis, y_axis
 from results.report.charts.labels import Box, Labels, around
-from results.report.charts.scales import Axis, fitted_axis
+from results.report.charts.scales import Axis, fitted_axis, zero_axis
 from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
 from results.statistics.interval import Interval
 from results.text.format import bounds_text, scale_for
@@ -20,19 +20,31 @@ Path = list[tuple[float, float]]
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """Quantity of an axis: ``noun`` follows the values in texts, ``title`` stands at the axis."""
+    """Quantity of an axis.
+
+    Attributes:
+        unit: of the values.
+        noun: follows the values in texts.
+        title: of the axis.
+        from_zero: whether the axis is linear and begins at zero, whatever the values are.
+    """
 
     unit: Unit
     noun: str
     title: str
+    from_zero: bool = False
+
+    def axis(self, values: Iterable[float], start: float, end: float) -> Axis:
+        """The axis on pixels."""
+        return (zero_axis if self.from_zero else fitted_axis)(values, start, end)
 
 
 INTERACTIVITY = Quantity(
     Unit.COUNT, " tokens/s for each user", "interactivity: tokens/s for each user (1 / TPOT p50) →"
 )
 THROUGHPUT = Quantity(Unit.COUNT, " tokens/s in all", "↑ throughput: output tokens/s, all users")
-PLANNED_RATE = Quantity(Unit.COUNT, " requests/s planned", "planned requests/s →")
-GOODPUT = Quantity(Unit.COUNT, " requests/s within the SLO", "↑ goodput: requests/s within the SLO")
+ARRIVALS = Quantity(Unit.COUNT, " requests/s planned", "requests/s planned in the window →", from_zero=True)
+GOODPUT = Quantity(Unit.COUNT, " requests/s within the SLO", "↑ goodput: requests/s within the SLO", from_zero=True)
 MEMORY_GIB = Quantity(Unit.COUNT, " GiB at most", "← peak memory, GiB")
 MISMATCH = Quantity(Unit.SHARE, " of the tokens differ", "↓ tokens that differ from the reference’s")
 
@@ -60,8 +72,8 @@ def frontier(
     drawn = [curve for curve in series if curve.points]
     if not drawn:
         return Markup("")
-    x = fitted_axis(_values(point.x for curve in drawn for point in curve.points), _LEFT, _RIGHT)
-    y = fitted_axis(_values(point.y for curve in drawn for point in curve.points), _BOTTOM, _TOP)
+    x = across.axis(_values(point.x for curve in drawn for point in curve.points), _LEFT, _RIGHT)
+    y = up.axis(_values(point.y for curve in drawn for point in curve.points), _BOTTOM, _TOP)
     parts = [
         x_axis(x, across.unit, _TOP, _BOTTOM, across.title),
         y_axis(y, [(value, tick_text(up.unit, value, y)) for value in y.ticks()], _LEFT, _RIGHT, up.title),

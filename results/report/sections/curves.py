@@ -8,11 +8,12 @@ from markupsafe import Markup
 from results.frontier import has_point
 from results.levels import Level, engines_of, levels_of
 from results.metrics import latency, under_load
+from results.metrics.throughput import planned_inside
 from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
-from results.report.charts.frontier import GOODPUT, PLANNED_RATE, Point, Series, frontier
+from results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
 from results.report.verdict import primary_level
-from results.run import Run, Trial
+from results.run import Cell, Run, Trial
 from results.statistics.interval import Interval, reciprocal
 
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]
@@ -62,24 +63,31 @@ def goodputs(run: Run) -> list[Frontier]:
     """One chart per workload with two planned rates or more, if the experiment has an SLO."""
     by_workload = {workload: _rates(run, workload) for workload in dict.fromkeys(cell.workload for cell in run.cells)}
     return [
-        Frontier(workload, frontier(f"Goodput against rate, {workload}", series, PLANNED_RATE, GOODPUT))
+        Frontier(workload, frontier(f"Goodput against rate, {workload}", series, ARRIVALS, GOODPUT))
         for workload, series in by_workload.items()
         if any(len(engine.points) > 1 for engine in series)
     ]
 
 
 def _rates(run: Run, workload: str) -> list[Series]:
-    planned = [(level.load.rate_per_s or 0.0, level) for level in levels_of(run) if level.workload == workload]
-    rising = sorted(((rate, level) for rate, level in planned if rate), key=lambda pair: pair[0])
+    levels = [level for level in levels_of(run) if level.workload == workload and level.load.rate_per_s]
+    cells = [cell for level in levels for cell in level.cells if "goodput_per_s" in cell.intervals]
+    points = [
+        (cell.engine, Point("", Interval(_arrivals_per_s(run, cell), None, None, 1), cell.intervals["goodput_per_s"]))
+        for cell in cells
+    ]
+    points.sort(key=lambda entry: entry[1].x.centre)
     return [
-        Series(engine, i, [
-            Point("", Interval(rate, None, None, 1), cell.intervals["goodput_per_s"])
-            for rate, level in rising
-            for cell in level.cells
-            if cell.engine == engine and "goodput_per_s" in cell.intervals
-        ])
+        Series(engine, i, [point for owner, point in points if owner == engine])
         for i, engine in enumerate(engines_of(run))
-    ]  # fmt: skip
+    ]
+
+
+def _arrivals_per_s(run: Run, cell: Cell) -> float:
+    """Requests planned inside the window: a short Poisson process can miss its rate by a quarter."""
+    trials = run.valid_trials_of(cell)
+    planned = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in trials)
+    return planned / sum(trial.window.length_s for trial in trials)
 
 
 def _series(run: Run, levels: Sequence[Level], workload: str) -> list[Series]:
