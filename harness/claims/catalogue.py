@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from harness.claims.claim import Claim, checked
+from harness.claims.trials import published_digest
 from harness.errors import BadClaim
 from harness.experiment.config import Experiment, experiment_from
 from workloads.options import typed_options
@@ -45,13 +46,16 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the claim and the experiments that it refers to.
+        """SHA-256 of the claim, the experiments that it refers to, and the figures of published runs.
 
         Raises:
             BadClaim: an experiment is missing or not TOML.
         """
-        runs = sorted({side.run for case in self.claim.cases if case.experiment for side in case.experiment.sides})
-        content = msgspec.to_builtins(self.claim), [self.experiment(run) for run in runs]
+        cases = self.claim.cases
+        runs = sorted({side.run for case in cases if case.experiment for side in case.experiment.sides})
+        published = sorted({side.run for case in cases if case.published for side in case.published.sides})
+        figures = [published_digest(run) for run in published]
+        content = msgspec.to_builtins(self.claim), [self.experiment(run) for run in runs], *figures
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 

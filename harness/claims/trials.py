@@ -1,6 +1,7 @@
 """Quantities of trials, of runs and of published runs."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -46,6 +47,12 @@ def published(contrasted: Contrasted) -> Measurement:
 def is_published(run: str) -> bool:
     """Whether the trials or the offline figures of a run are in this installation."""
     return _trials(run).is_file() or _offline(run).is_file()
+
+
+def published_digest(run: str) -> str | None:
+    """SHA-256 of a published run's figures; None if they are not in this installation."""
+    file = next((file for file in (_trials(run), _offline(run)) if file.is_file()), None)
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _trials(run: str) -> Path:

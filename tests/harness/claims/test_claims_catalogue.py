@@ -114,6 +114,18 @@ def test_offline_figures_give_tokens_per_second_by_repeat(tmp_path: Path, monkey
     assert not trials.is_published("offline/fp8")
 
 
+def test_a_claim_changes_with_the_published_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trials, "PUBLISHED", tmp_path)
+    (entry,) = load_catalogue(names=["speculation-7b-1b"])
+    digests = {entry.digest}
+    figures = tmp_path / "speculation-engines-chat" / "trials.csv"
+    figures.parent.mkdir()
+    for text in ("repeat\n1\n", "repeat\n2\n"):
+        figures.write_text(text)
+        digests.add(entry.digest)
+    assert len(digests) == 3
+
+
 GOOD = """
 sentence = "A is faster than B."
 quantity = "output tokens/s of A over B"
