@@ -1,4 +1,4 @@
-"""The reference engine as a server process, for scripts that measure what its clients see."""
+"""Engines as server processes, for scripts that measure what their clients see."""
 
 import contextlib
 from collections.abc import AsyncGenerator
@@ -8,6 +8,8 @@ from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick
 from engines.adapters.reference import ReferenceEngine, ReferenceOptions
 
 MODEL_NAME = "served"
+VLLM_ENVIRONMENT = {"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+"""vLLM must not import this process's packages, and FlashInfer compiles at run time, which needs nvcc."""
 
 
 @contextlib.asynccontextmanager

@@ -72,6 +72,11 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="st
     used_blocks: int
     computed_ns: int | None = None
 
+    @property
+    def ended_ns(self) -> int:
+        """When the tokens were computed, on the device or on the host."""
+        return self.collected_ns if self.computed_ns is None else self.computed_ns
+
 
 class WriteRecord(NamedTuple):
     """One write of a stream.

@@ -22,6 +22,7 @@ from typing import Any
 import results
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
+from benchmarks.serving import VLLM_ENVIRONMENT
 from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 
 RANDOM, CHAT = "h200-served-random", "h200-served-chat"
@@ -63,12 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 DEPLOYMENTS = {
     "reference": Deployment(),
-    # vLLM has its own versions of packages, so it must not import those of this process.
-    "vllm": Deployment(
-        args=["--load-format", "dummy"],
-        env={"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"},
-        ready_timeout_s=400,
-    ),
+    "vllm": Deployment(args=["--load-format", "dummy"], env=VLLM_ENVIRONMENT, ready_timeout_s=400),
 }
 CHAT_CONCURRENCY = 32
 MAX_LATENCY_RATIO = 1.05

@@ -13,14 +13,14 @@ from typing import Any
 
 from benchmarks.bars import Bars, model_argument
 from benchmarks.quantisation.quality import bakeoff_models, kept_folder
+from benchmarks.serving import VLLM_ENVIRONMENT
 from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 
 PLAIN = "plain"
 METHODS = ("gptq", "awq", "w8a8", "fp8")
 ON_A_CPU = METHODS[:2]
 """Methods that vLLM has CPU kernels for."""
-# vLLM has its own versions of packages, so it must not import those of this process.
-DEPLOYMENT = Deployment(env={"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"}, ready_timeout_s=400)
+DEPLOYMENT = Deployment(env=VLLM_ENVIRONMENT, ready_timeout_s=400)
 MATCH_GOAL = 0.97
 """Least share of positions whose likeliest tokens are equal."""
 

@@ -56,15 +56,13 @@ PRESSURES: dict[str, dict[str, Any]] = {
 WINDOW = {"attention_window": 128, "enable_prefix_caching": False}
 OWN_BASELINE = ("window", "cut prompts")
 """Cases that change sums even without drafts, because shorter parts of a prompt are summed in another order."""
-
-
 Answers = dict[int, list[tuple[int, float]]]
 """Tokens of each request, with the margin of the likeliest over the next; infinite unless log-probs are asked for."""
 
 
 def answer(
     llm: LLM, prompts: Mapping[int, list[int]], num_tokens: int, passes: int = 1
-) -> tuple[Answers, Counter[str]]:  # fmt: skip
+) -> tuple[Answers, Counter[str]]:
     """Answers of the last pass to prompts by number; and counts of the engine's events in all passes."""
     counts = Counter[str]()
     answers: Answers = {}
@@ -122,14 +120,20 @@ def nearly_tied(
     if sampled:
         with LLM(**settings) as llm:
             for number in sampled:
-                sampled_ids = [token for token, _ in answers[number][: places[number] + 1]]
-                for shift in SHIFTS:
-                    with shifted(number, places[number], shift):
-                        shifted_answers, _ = answer(llm, {number: prompts[number]}, len(sampled_ids))
-                    if [token for token, _ in shifted_answers[number]] == sampled_ids:
-                        excused.append(number)
-                        break
+                token_ids = [token_id for token_id, _ in answers[number][: places[number] + 1]]
+                if samples(llm, number, prompts[number], token_ids):
+                    excused.append(number)
     return excused
+
+
+def samples(llm: LLM, number: int, prompt: list[int], token_ids: list[int]) -> bool:
+    """Whether an engine samples these tokens if the uniform number of the last one is shifted."""
+    for shift in SHIFTS:
+        with shifted(number, len(token_ids) - 1, shift):
+            answers, _ = answer(llm, {number: prompt}, len(token_ids))
+        if [token_id for token_id, _ in answers[number]] == token_ids:
+            return True
+    return False
 
 
 def _margin(tokens: Sequence[tuple[int, float]], place: int) -> float:

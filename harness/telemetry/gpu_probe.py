@@ -41,10 +41,10 @@ from results.records import TelemetryRecord
 
 _GPM_EVERY, _SLOWLY = 2, 10
 """Ticks between readings: 200 ms and a second."""
-_MOST_ENERGY_TICKS = 4
-"""The counter's error at the edges of a window grows with the time between readings."""
-_TICK_SHARE_S = 0.000_5
-"""Mean time of a group's readings per tick of 100 ms: half a percent of a core."""
+_ENERGY_MAX_EVERY = 4
+"""Ticks. The counter's error at the edges of a window grows with the time between readings."""
+_COST_PER_TICK_S = 0.000_5
+"""Mean duration of a group's readings per tick of 100 ms: half a percent of a core."""
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
 _OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
@@ -56,20 +56,20 @@ class Group(NamedTuple):
     Attributes:
         names: values that are absent if the reading fails.
         read: adds the values.
-        every: ticks between readings.
+        every: least number of ticks between readings.
         first: the first tick, from 0.
-        most: ticks between readings that take long.
+        max_every: largest number of ticks between readings, however long one takes.
     """
 
     names: tuple[str, ...]
     read: Callable[[Readings], None]
     every: int = 1
     first: int = 0
-    most: int = _SLOWLY
+    max_every: int = _SLOWLY
 
     def ticks(self, cost_s: float) -> int:
-        """Ticks between readings that take so long."""
-        return max(self.every, min(self.most, math.ceil(cost_s / _TICK_SHARE_S)))
+        """Ticks between readings, each of which takes ``cost_s``."""
+        return max(self.every, min(self.max_every, math.ceil(cost_s / _COST_PER_TICK_S)))
 
 
 class GpuProbe:
@@ -88,7 +88,7 @@ class GpuProbe:
     def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter) -> None:
         self._gpu = gpu
         self._clock = clock
-        self._cost_s: dict[str, float] = {}  # of each group's fastest reading: others hold up the slower ones
+        self._cost_s: dict[str, float] = {}  # by group, of its fastest reading: a busy machine delays some
         self._next_tick: dict[str, int] = {}
         self._nvml = gpu.nvml
         self._handle = gpu.handle
@@ -148,7 +148,7 @@ class GpuProbe:
             groups |= {
                 "power": Group(("power_w",), self._power),
                 "power_average": self._fields(POWER_AVERAGE, _SLOWLY),
-                "energy": Group(("energy_j",), self._energy, most=_MOST_ENERGY_TICKS),
+                "energy": Group(("energy_j",), self._energy, max_every=_ENERGY_MAX_EVERY),
                 "links": self._fields(LINKS),
             }
         try:

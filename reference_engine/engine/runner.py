@@ -110,11 +110,11 @@ class TimedEvent(Protocol):
 
 
 class DeviceClock:
-    """Tells when events of a device happened, on the host's clock.
+    """Times of a device's events on the host's clock.
 
-    A wait ends when its event happens, which reads both clocks at once. An event that the host asks for later is placed
-    by the device's own time since the latest such reading: the host may have spent tens of milliseconds on the launch
-    of the next step.
+    When the host waits for an event, the end of the wait is the event's time on both clocks. An event that had happened
+    before the host asked is placed by the device's own time since the latest such wait. The host can be tens of
+    milliseconds late, because it launches the next step meanwhile.
 
     Args:
         clock: of the host, in seconds.
@@ -125,7 +125,7 @@ class DeviceClock:
         self._reading: tuple[TimedEvent, float] | None = None
 
     def wait(self, event: TimedEvent) -> float:
-        """Waits for an event; returns when it happened, or the present where no wait has read the clocks yet."""
+        """Waits for an event; returns its time, or the present if the host has not waited for an earlier one."""
         has_happened = event.query()
         event.synchronize()
         now_s = self._clock()

@@ -1,9 +1,9 @@
 """GPU energy by phase: what prefill, decode and waiting draw, from the energy counter and the engine's steps.
 
-NVML's counter advances about ten times a second, some drivers are read less often, and a step takes milliseconds, so
-each interval between two readings holds several phases: E = P_prefill · t_prefill + P_decode · t_decode + P_idle ·
-t_idle. These powers are fitted over all intervals of the window by non-negative least squares (Lawson and Hanson 1974).
-The proportions of the phases must change from interval to interval; where they hardly do, there is no number.
+NVML's counter advances about ten times a second, and a step takes milliseconds. So each interval between two readings
+holds several phases: E = P_prefill · t_prefill + P_decode · t_decode + P_idle · t_idle. These powers are fitted over
+all intervals of the window by non-negative least squares (Lawson and Hanson 1974). The proportions of the phases must
+change from interval to interval; where they hardly do, there is no number.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from results.records import TelemetryRecord, Window
 from results.units import NS_PER_S
 
 MIN_INTERVALS = 30
-"""Readings of the counter within the window."""
+"""Intervals between readings of the counter within the window. A slow driver is read every 400 ms: 12 s."""
 MIN_PHASE_S = 0.5
 """A phase that lasts less within the window has no power of its own."""
 MAX_CONDITION = 50.0

@@ -103,7 +103,7 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     for position, record in enumerate(records):
         for chunk in record.chunks:
             requests[queued[chunk.request].request_id].add(position, chunk)
-    end_ns = _array(record.collected_ns if record.computed_ns is None else record.computed_ns for record in records)
+    end_ns = _array(record.ended_ns for record in records)
     start_ns = _array(record.planned_ns for record in records)
     start_ns[1:] = np.maximum(start_ns[1:], end_ns[:-1])
     gap_ns = np.zeros(len(records), dtype=np.int64)

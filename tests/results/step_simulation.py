@@ -200,4 +200,4 @@ def _gaps(finished: list[_Running], events: list[EngineEvent], truth: dict[Part,
         own = [i for i, step in enumerate(steps) if any(chunk.request == request.index for chunk in step.chunks)]
         truth[Part.QUEUE] += steps[own[0]].planned_ns - request.queued.submitted_ns
         for i in range(own[0] + 1, own[-1] + 1):
-            truth[Part.BUBBLES] += steps[i].planned_ns - (steps[i - 1].computed_ns or steps[i - 1].collected_ns)
+            truth[Part.BUBBLES] += steps[i].planned_ns - steps[i - 1].ended_ns

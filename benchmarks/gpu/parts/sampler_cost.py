@@ -80,7 +80,7 @@ def costs_of_groups(gpu: Gpu) -> dict[str, Cost]:
 
 
 def _cost_of_group(group: Group, paused_s: float) -> Cost:
-    """At the rate at which the probe reads a group that takes so long."""
+    """Cost of a group at the rate at which the probe reads it."""
     each_tick = cost(lambda: group.read(Readings()), every_s=TICK_S, paused_s=paused_s)
     return each_tick._replace(cpu_percent=each_tick.cpu_percent / group.ticks(each_tick.median_ms / 1e3))
 

@@ -71,15 +71,13 @@ def goodputs(run: Run) -> list[Frontier]:
 
 def _rates(run: Run, workload: str) -> list[Series]:
     levels = [level for level in levels_of(run) if level.workload == workload and level.load.rate_per_s]
-    cells = [cell for level in levels for cell in level.cells if "goodput_per_s" in cell.intervals]
-    points = [
-        (cell.engine, Point("", Interval(_arrivals_per_s(run, cell), None, None, 1), cell.intervals["goodput_per_s"]))
-        for cell in cells
-    ]
-    points.sort(key=lambda entry: entry[1].x.centre)
+    points: dict[str, list[Point]] = {engine: [] for engine in engines_of(run)}
+    for cell in (cell for level in levels for cell in level.cells):
+        if goodput := cell.intervals.get("goodput_per_s"):
+            points[cell.engine].append(Point("", Interval(_arrivals_per_s(run, cell), None, None, 1), goodput))
     return [
-        Series(engine, i, [point for owner, point in points if owner == engine])
-        for i, engine in enumerate(engines_of(run))
+        Series(engine, i, sorted(line, key=lambda point: point.x.centre))
+        for i, (engine, line) in enumerate(points.items())
     ]
 
 
