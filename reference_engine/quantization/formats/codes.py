@@ -47,7 +47,7 @@ class Codes:
         if matrix.order is not None:
             codes = torch.empty_like(codes).index_copy_(1, matrix.order, codes)
             index = torch.empty_like(matrix.order)
-            index[matrix.order] = torch.arange(matrix.shape[1]) // matrix.group
+            index[matrix.order] = torch.arange(matrix.shape[1], device=index.device) // matrix.group
         return cls(codes, matrix.scales, _zeros(matrix, module), matrix.bits, index)
 
     def matrix(self, module: str) -> IntegerMatrix:
