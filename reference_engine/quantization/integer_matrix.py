@@ -100,9 +100,9 @@ class IntegerMatrix:
         if self._has_coded_products(device):
             in_order = 0 if self.order is None else rows * self.shape[1] * dtype.itemsize
             return in_order + coded_call_bytes(self.shape, rows, dtype)
-        if not self.has_kernel(device, dtype) or _is_plain_faster(dtype):
+        if not self.has_kernel(device, dtype):
             return slab_call_bytes(self.shape, rows, dtype)
-        return rows * self.shape[0] * dtype.itemsize
+        return compiled_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> Hashable:
@@ -194,6 +194,11 @@ class IntegerMatrix:
         if keeps_float32 or not _is_plain_faster(self.dtype):
             return rounded
         return FewRowsLinear(rounded, plain, _FEW_ROWS)
+
+
+def compiled_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
+    """`QuantisedMatrix.call_bytes` of a compiled product on a CPU."""
+    return slab_call_bytes(shape, rows, dtype) if _is_plain_faster(dtype) else rows * shape[0] * dtype.itemsize
 
 
 def _is_plain_faster(dtype: torch.dtype) -> bool:

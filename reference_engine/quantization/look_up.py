@@ -1,4 +1,8 @@
-"""Weights as 4-bit indices into a table, with a scale for each block: w[o, i] = scale[o, b] · table[code[o, i]]."""
+"""Weights as 4-bit indices into a table, with a scale for each block: w[o, i] = scale[o, b] · table[code[o, i]].
+
+On a CPU in bfloat16 the entries become whole numbers of 8 bits, which have compiled products; float32 stays exact, but
+dequantises in each product.
+"""
 
 import dataclasses
 from collections.abc import Hashable, Sequence
@@ -7,6 +11,7 @@ from typing import Self
 import torch
 from torch.nn.functional import pad
 
+from reference_engine.kernels import integers
 from reference_engine.quantization.block_scales import BlockScales
 from reference_engine.quantization.coded_linear import (
     CodedLinear,
@@ -15,8 +20,10 @@ from reference_engine.quantization.coded_linear import (
     coded_nbytes,
     has_coded_products,
 )
-from reference_engine.quantization.integer_matrix import UNIT, pack, unpack
+from reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, compiled_call_bytes, pack, unpack
 from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
+
+_LARGEST_CODE = 127
 
 
 def midpoints(values: torch.Tensor) -> torch.Tensor:
@@ -72,12 +79,16 @@ class LookUpMatrix:
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`; the kernels take scales in float32."""
+        if self._has_integers(device, dtype):
+            return integers.held_bytes(self.shape, self.block, 8, 1)
         if not self.has_kernel(device, dtype):
             return self.nbytes
         return self.table.nbytes + coded_nbytes(self.shape, 4, self.block, has_offsets=False)
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`."""
+        if self._has_integers(device, dtype):
+            return compiled_call_bytes(self.shape, rows, dtype)
         of_call = coded_call_bytes if self.has_kernel(device, dtype) else slab_call_bytes
         return of_call(self.shape, rows, dtype)
 
@@ -96,9 +107,19 @@ class LookUpMatrix:
         """See `QuantisedMatrix`."""
         return True
 
-    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
+    def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
         """See `QuantisedMatrix`."""
-        return has_coded_products(device, self.shape[0], self.block)
+        return has_coded_products(device, self.shape[0], self.block) or self._has_integers(device, dtype)
+
+    def _has_integers(self, device: torch.device, dtype: torch.dtype) -> bool:
+        return dtype == torch.bfloat16 and integers.has_kernel(device, dtype, self.block, self.shape[1])
+
+    def as_integers(self) -> IntegerMatrix:
+        """The matrix with its table rounded to 8 bits: exact for MXFP4, within 0.4 % of a block's largest for NF4."""
+        step = _step(self.table)
+        numbers = (self.table / step).round().to(torch.int8)
+        codes = numbers.index_select(0, unpack(self.codes).flatten().int()).view(self.shape)
+        return IntegerMatrix(codes, self.scales.values() * step, dtype=self.dtype)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """See `QuantisedMatrix`."""
@@ -133,5 +154,16 @@ class LookUpMatrix:
         """See `QuantisedMatrix`."""
         if not self.has_kernel(self.codes.device, self.dtype):
             return SlabLinear(self, bias)
+        if self._has_integers(self.codes.device, self.dtype):
+            return self.as_integers().linear(bias, keeps_float32=keeps_float32)
         codes = CodedWeight(unpack(self.codes), self.scales.values(), None, 4, self.table)
         return CodedLinear(codes, bias, torch.float32 if keeps_float32 else self.dtype)
+
+
+def _step(table: torch.Tensor) -> torch.Tensor:
+    """The smallest entry if all entries are multiples of it within 8 bits, otherwise 1/127 of the largest one."""
+    sizes = table.abs()
+    largest, least = sizes.max(), sizes[sizes > 0].min()
+    multiples = sizes / least
+    is_exact = bool((multiples == multiples.round()).all()) and largest / least <= _LARGEST_CODE
+    return least if is_exact else largest / _LARGEST_CODE

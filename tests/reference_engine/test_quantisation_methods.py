@@ -229,6 +229,16 @@ def test_nested_scales_are_the_nearest_of_the_map():
     assert (matrix.dequantised()[3, 64:128] == 0).all()
 
 
+@pytest.mark.parametrize(("name", "share"), [("nf4", 0.5 / 127), ("nf4-double", 0.5 / 127), ("mxfp4", 0)])
+def test_table_entries_become_whole_numbers(name, share):
+    """At most half a step off, of which there are 127 to the largest entry; MXFP4's entries are multiples of one."""
+    matrix = METHODS[name].make(torch.randn(4, 128, generator=torch.Generator().manual_seed(3)))
+    scales = matrix.scales.values().repeat_interleave(matrix.block, dim=1)
+    error = (matrix.as_integers().dequantised() - matrix.dequantised()).abs()
+    assert (error <= share * scales * 1.0001).all()
+    assert (error.max() > 0) == (share > 0)
+
+
 def test_mxfp4_follows_the_microscaling_conversion():
     weight = weight_of()
     weight[4, :8] = torch.tensor([6.0, 7.9, 5.0, 2.5, 3.5, 0.25, 0.75, -1.25]) / 64
