@@ -1,10 +1,12 @@
 """vLLM, Transformers' server and the reference engine on one H200, each alone on it, measured by ``bakeoff run``.
 
-``--experiments`` are files beside this one. ``h200-bakeoff.toml`` (vLLM and the reference engine) and
-``h200-transformers.toml``: Llama-3.1-8B shapes with random weights, which all three load from one checkpoint; the
-tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. ``h200-quantised.toml``: the same shapes with
-weights in fewer bits, which each engine makes itself. ``h200-token-match.toml``: answers of ``--smollm2``'s real
-weights, compared with float32.
+``--experiments`` are files beside this one. All but the last have Llama-3.1-8B shapes with random weights; the
+tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary.
+
+- ``h200-bakeoff`` (vLLM and the reference engine) and ``h200-transformers`` load one checkpoint.
+- ``h200-quantised`` and ``h200-quantised-vllm``: weights in fewer bits.
+- ``h200-profile`` and ``h200-power-cap``: where the latency comes from.
+- ``h200-token-match``: answers of ``--smollm2``'s real weights, compared with float32.
 
 A call ends when ``--budget-s`` is over; the same command continues. The runs' pages are written to ``--publish``
 each time, from the trials that have ended.
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import multiprocessing
 import shutil
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -29,8 +32,11 @@ from harness.experiment.config import load_experiment
 
 REPORT_S = 60.0
 """Part of a call's budget, for the report of an interrupted run and for the published page."""
-SPEED, QUANTISED, TOKEN_MATCH = "h200-bakeoff", "h200-quantised", "h200-token-match"
-EXPERIMENTS = (SPEED, "h200-transformers", QUANTISED, TOKEN_MATCH)
+SPEED, TOKEN_MATCH = "h200-bakeoff", "h200-token-match"
+PROFILED = ("h200-profile", "h200-power-cap")
+WITHOUT_CHECKPOINT = ("h200-quantised", "h200-quantised-vllm", *PROFILED)
+"""Experiments whose engines make their weights themselves."""
+EXPERIMENTS = (SPEED, "h200-transformers", *WITHOUT_CHECKPOINT, TOKEN_MATCH)
 
 
 def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> None:
@@ -42,6 +48,22 @@ def write_checkpoint(folder: Path, tokenizer: Path, device: str = "cuda") -> Non
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_model(folder, LLAMA_8B, tokenizer)
+
+
+def prepare(name: str, folder: Path, options: argparse.Namespace) -> None:
+    """Writes an experiment's model unless it exists; for profiles also measures the ceilings, beside their runs."""
+    if name == TOKEN_MATCH:
+        shutil.copytree(options.smollm2, folder, dirs_exist_ok=True)
+    elif name in WITHOUT_CHECKPOINT:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_model(folder, LLAMA_8B, options.tokenizer)
+    elif not (folder / "config.json").exists():
+        # In a process of its own, because torch's allocator keeps the GPU memory until its process ends.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            pool.submit(write_checkpoint, folder, options.tokenizer).result()
+    out = folder.parent / name
+    if name in PROFILED and not (out / "ceilings.json").exists():
+        subprocess.run([sys.executable, "-m", "bakeoff", "machine", "--seconds", "3", "--out", out], check=True)
 
 
 def parse() -> argparse.Namespace:
@@ -60,15 +82,7 @@ async def main() -> None:
     files = {name: Path(__file__).with_name(f"{name}.toml") for name in options.experiments}
     models = {name: Path(load_experiment(file).model.path or "") for name, file in files.items()}
     for name, folder in models.items():
-        if name == TOKEN_MATCH:
-            shutil.copytree(options.smollm2, folder, dirs_exist_ok=True)
-        elif name == QUANTISED:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_model(folder, LLAMA_8B, options.tokenizer)
-        elif not (folder / "config.json").exists():
-            # In a process of its own, because torch's allocator keeps the GPU memory until its process ends.
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                pool.submit(write_checkpoint, folder, options.tokenizer).result()
+        prepare(name, folder, options)
     is_finished = True
     for name, file in files.items():
         out = models[name].parent / name

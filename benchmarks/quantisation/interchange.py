@@ -20,7 +20,7 @@ PLAIN = "plain"
 METHODS = ("gptq", "awq", "w8a8", "fp8")
 ON_A_CPU = METHODS[:2]
 """Methods that vLLM has CPU kernels for."""
-DEPLOYMENT = Deployment(env=VLLM_ENVIRONMENT, ready_timeout_s=400)
+DEPLOYMENT = Deployment(args=["--enforce-eager"], env=VLLM_ENVIRONMENT, ready_timeout_s=400)
 MATCH_GOAL = 0.97
 """Least share of positions whose likeliest tokens are equal."""
 
