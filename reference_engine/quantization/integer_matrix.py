@@ -21,8 +21,8 @@ from reference_engine.quantization.coded_linear import (
 )
 from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
-_FEW_ROWS = 32
-"""If a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows than this."""
+_FEW_ROWS = {4: 32, 8: 16}
+"""If a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows; by bits."""
 UNIT = 32
 """Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high half, so
 that each half of a register holds neighbours."""
@@ -193,7 +193,7 @@ class IntegerMatrix:
         )  # fmt: skip
         if keeps_float32 or not _is_plain_faster(self.dtype):
             return rounded
-        return FewRowsLinear(rounded, plain, _FEW_ROWS)
+        return FewRowsLinear(rounded, plain, _FEW_ROWS[self.bits])
 
 
 def compiled_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:

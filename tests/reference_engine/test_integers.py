@@ -103,7 +103,7 @@ def test_plain_numbers_are_those_of_the_definition(bits, columns, group, has_off
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("keeps_float32", [False, True])
 def test_many_rows_in_bfloat16_are_not_rounded_where_plain_numbers_are_faster(monkeypatch, bits, keeps_float32):
-    monkeypatch.setattr(integer_matrix, "_FEW_ROWS", 4)
+    monkeypatch.setattr(integer_matrix, "_FEW_ROWS", {4: 4, 8: 4})
     matrix = matrix_of(bits, 192, 64, dtype=torch.bfloat16)
     rows, bias = torch.randn(5, 192).bfloat16(), torch.randn(OUTPUTS).bfloat16()
     rounded = matrix.linear(bias, keeps_float32=keeps_float32)(rows)
