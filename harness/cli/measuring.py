@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -236,9 +237,23 @@ def bench(
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
-    """Serve a model with the reference engine: bakeoff serve --model FOLDER; bakeoff serve --help lists all options."""
-    argv = [sys.executable, "-m", "reference_engine", "serve", *arguments]
+    """Serve a model with the reference engine: bakeoff serve --model NAME; bakeoff serve --help lists all options."""
+    argv = [sys.executable, "-m", "reference_engine", "serve", *_with_folder(arguments)]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
+
+
+def _with_folder(arguments: Sequence[str]) -> list[str]:
+    """Options of the engine, which takes folders: a known model's name becomes its folder, served under that name."""
+    from engines.models import KNOWN_MODELS
+    from harness.cli.listing import named_model
+
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--model=") else [word])]
+    place = words.index("--model") + 1 if "--model" in words else len(words)
+    name = words[place] if place < len(words) else ""
+    if name not in KNOWN_MODELS or Path(name).exists():
+        return list(arguments)
+    words[place] = named_model(name).path or name
+    return ["--served-model-name", name, *words]  # an option of the user comes later and wins
 
 
 def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:

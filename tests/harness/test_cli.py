@@ -11,9 +11,9 @@ import cyclopts
 import pytest
 
 import results
-from engines import pick_port
+from engines import Model, models, pick_port
 from harness import version
-from harness.cli import make_app
+from harness.cli import listing, make_app
 from harness.cli.guarded import guarded
 from harness.conduct.world import inside
 from harness.virtual import VirtualEngine, VirtualWorld
@@ -82,6 +82,31 @@ def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], mon
     monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
     in_process("serve", *arguments)
     assert started == [sys.executable, "-m", "reference_engine", "serve", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--model", "known", "--port", "1"), ["--served-model-name", "known", "--model", "/folder", "--port", "1"]),
+        (
+            ("--model=known", "--served-model-name=m"),
+            ["--served-model-name", "known", "--model", "/folder", "--served-model-name=m"],
+        ),
+        (("--model",), ["--model"]),
+    ],
+)
+def test_serve_takes_the_name_of_a_known_model(
+    arguments: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    def model_of(name: str) -> Model:
+        return Model(name, "/folder")
+
+    started: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
+    monkeypatch.setattr(models, "KNOWN_MODELS", {"known": None})
+    monkeypatch.setattr(listing, "named_model", model_of)
+    in_process("serve", *arguments)
+    assert started[4:] == expected
 
 
 def test_list_commands(capsys: pytest.CaptureFixture[str]):
