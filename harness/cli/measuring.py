@@ -237,23 +237,25 @@ def bench(
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
-    """Serve a model with the reference engine: bakeoff serve --model NAME; bakeoff serve --help lists all options."""
+    """Serve a known model or a checkpoint with the reference engine; bakeoff serve --help lists its options."""
     argv = [sys.executable, "-m", "reference_engine", "serve", *_with_folder(arguments)]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
 
 
 def _with_folder(arguments: Sequence[str]) -> list[str]:
     """Options of the engine, which takes folders: a known model's name becomes its folder, served under that name."""
+    import argparse
+
     from engines.models import KNOWN_MODELS
     from harness.cli.listing import named_model
 
-    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--model=") else [word])]
-    place = words.index("--model") + 1 if "--model" in words else len(words)
-    name = words[place] if place < len(words) else ""
-    if name not in KNOWN_MODELS or Path(name).exists():
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", nargs="?")  # a missing value is the engine's to report
+    options, others = parser.parse_known_args(arguments)
+    if options.model not in KNOWN_MODELS or Path(options.model).exists():
         return list(arguments)
-    words[place] = named_model(name).path or name
-    return ["--served-model-name", name, *words]  # an option of the user comes later and wins
+    # The user's own options come later and win.
+    return ["--served-model-name", options.model, "--model", str(named_model(options.model).path), *others]
 
 
 def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:
