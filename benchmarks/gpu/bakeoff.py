@@ -29,6 +29,7 @@ from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.served import run, write_model
 from benchmarks.published import publish
 from harness.experiment.config import load_experiment
+from results.ceilings import CEILINGS_FILE
 
 REPORT_S = 60.0
 """Part of a call's budget, for the report of an interrupted run and for the published page."""
@@ -62,7 +63,7 @@ def prepare(name: str, folder: Path, options: argparse.Namespace) -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             pool.submit(write_checkpoint, folder, options.tokenizer).result()
     out = folder.parent / name
-    if name in PROFILED and not (out / "ceilings.json").exists():
+    if name in PROFILED and not (out / CEILINGS_FILE).exists():
         subprocess.run([sys.executable, "-m", "bakeoff", "machine", "--seconds", "3", "--out", out], check=True)
 
 

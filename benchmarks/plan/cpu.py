@@ -9,6 +9,7 @@ can tell rates apart.
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +19,7 @@ import bakeoff
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
 from harness.host.ceilings import measure_machine
-from harness.planning.calibration import Fitter, predict
+from harness.planning.calibration import Fitter, Prediction, predict
 from harness.planning.gpus import Gpu, gpu_table
 from harness.planning.measured import MeasuredEngine, measured_engines
 from harness.planning.model import load_model
@@ -75,18 +76,26 @@ def device(ceilings: Ceilings) -> Gpu:
 
 
 def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dict[str, float]:
-    """Largest error of each metric over the predicted loads, in percent; 100 for a metric without a measurement."""
+    """Prints the predictions; returns their `largest_errors`."""
     fixed = [
         peak - fitter.modelled_bytes(engine, fitter.served(engine, load, fit))
         for load in engine.loads
         if load.label in FITTED and (peak := fitter.peak_of(engine, load)) is not None
     ]
+    fixed_bytes = median(fixed) if fixed else None
+    loads = [load for load in engine.loads if load.label in PREDICTED]
+    rows = [row for load in loads for row in predict(fitter, engine, load, fit, fixed_bytes)]
+    for row in rows:
+        print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
+    return largest_errors(rows, GOALS)
+
+
+def largest_errors(predictions: Iterable[Prediction], metrics: Iterable[str]) -> dict[str, float]:
+    """Largest error of each metric in percent; 100 for a metric without a measurement."""
     worst: dict[str, float] = {}
-    for load in (load for load in engine.loads if load.label in PREDICTED):
-        for row in predict(fitter, engine, load, fit, median(fixed) if fixed else None):
-            print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
-            worst[row.metric] = max(worst.get(row.metric, 0.0), abs(100 * row.error))
-    return {metric: worst.get(metric, 100.0) for metric in GOALS}
+    for row in predictions:
+        worst[row.metric] = max(worst.get(row.metric, 0.0), abs(100 * row.error))
+    return {metric: worst.get(metric, 100.0) for metric in metrics}
 
 
 def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path) -> float:

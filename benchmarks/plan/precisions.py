@@ -8,7 +8,8 @@ engine and vLLM 0.24), and predicts the trials with INT8, INT4 and FP8 weights. 
 from pathlib import Path
 
 from benchmarks.bars import Bars
-from harness.planning.calibration import Fitter, predict
+from benchmarks.plan.cpu import largest_errors
+from harness.planning.calibration import Fitter, Prediction, predict
 from harness.planning.gpus import gpu_table
 from harness.planning.measured import measured_engines
 from harness.planning.model import load_model
@@ -30,16 +31,15 @@ def main() -> None:
         fit = Fitter(model, PRECISIONS[CALIBRATED], CACHES["bf16"], gpu).efficiency(calibrated, calibrated.loads)
         for precision, engine in engines.items():
             fitter = Fitter(model, PRECISIONS[precision], CACHES["bf16"], gpu)
-            worst = dict.fromkeys(GOALS, 0.0)
+            rows: list[Prediction] = []
             for load in engine.loads:
-                errors = {row.metric: 100 * row.error for row in predict(fitter, engine, load, fit, None)}
-                print(
-                    f"{label:<10}{precision:<11}{load.label:<6}"
-                    + "".join(f"{errors[name]:>+19.1f} %" for name in GOALS)
-                )
-                worst = {name: max(worst[name], abs(errors[name])) for name in GOALS}
-            for metric, goal in GOALS.items():
-                bars.add(f"{label}_{precision}_{metric}_error_percent", worst[metric], "<=", goal)
+                of_load = predict(fitter, engine, load, fit, None)
+                errors = {row.metric: row.error for row in of_load}
+                cells = "".join(f"{errors[name]:>+21.1%}" for name in GOALS)
+                print(f"{label:<10}{precision:<11}{load.label:<6}{cells}")
+                rows += of_load
+            for metric, error in largest_errors(rows, GOALS).items():
+                bars.add(f"{label}_{precision}_{metric}_error_percent", error, "<=", GOALS[metric])
     bars.finish()
 
 
