@@ -190,8 +190,13 @@ class RealWorld:
             asyncio.get_running_loop().add_signal_handler(number, callback)
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the work in ``asyncio.to_thread``."""
-        return await asyncio.to_thread(work, *args, **kwargs)
+        """Run the work in ``asyncio.to_thread``; if cancelled, wait for its end, because it may be writing files."""
+        running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.gather(running, return_exceptions=True)
+            raise
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
         """The model from the cache, a path or the network."""
