@@ -1,11 +1,11 @@
-"""vLLM, Transformers' server and the reference engine on one H200, each alone on it, measured by ``bakeoff run``.
+"""vLLM, Transformers' server and the reference engine on one GPU, each alone on it, measured by ``bakeoff run``.
 
 ``--experiments`` are files beside this one. All but the last have Llama-3.1-8B shapes with random weights; the
 tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary.
 
 - ``h200-bakeoff`` (vLLM and the reference engine) and ``h200-transformers`` load one checkpoint.
 - ``h200-quantised`` and ``h200-quantised-vllm``: weights in fewer bits.
-- ``h200-profile`` and ``h200-power-cap``: where the latency comes from.
+- ``profile`` and ``power-cap``: where the latency comes from.
 - ``h200-token-match``: answers of ``--smollm2``'s real weights, compared with float32.
 
 A call ends when ``--budget-s`` is over; the same command continues. The runs' pages are written to ``--publish``
@@ -34,7 +34,7 @@ from results.ceilings import CEILINGS_FILE
 REPORT_S = 60.0
 """Part of a call's budget, for the report of an interrupted run and for the published page."""
 SPEED, TOKEN_MATCH = "h200-bakeoff", "h200-token-match"
-PROFILED = ("h200-profile", "h200-power-cap")
+PROFILED = ("profile", "power-cap")
 WITHOUT_CHECKPOINT = ("h200-quantised", "h200-quantised-vllm", *PROFILED)
 """Experiments whose engines make their weights themselves."""
 EXPERIMENTS = (SPEED, "h200-transformers", *WITHOUT_CHECKPOINT, TOKEN_MATCH)

@@ -18,6 +18,7 @@ import msgspec
 import bakeoff
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
+from harness.experiment.config import Experiment
 from harness.host.ceilings import measure_machine
 from harness.planning.calibration import Fitter, Prediction, predict
 from harness.planning.gpus import Gpu, gpu_table
@@ -25,7 +26,7 @@ from harness.planning.measured import MeasuredEngine, measured_engines
 from harness.planning.model import load_model
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.sizing import Server, capacity_per_s
-from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from harness.planning.step_times import Efficiency, StepTimes
 from results.ceilings import Ceilings
 from results.objectives import objectives
 from results.records import Load
@@ -58,7 +59,8 @@ def main() -> None:
     for metric, error in worst_errors(fitter, engine, fit).items():
         bars.add(f"{metric}_error_percent", error, "<=", GOALS[metric])
     if not options.no_search:
-        bars.add("capacity_error_percent", capacity_error(cpu, engine, fit, options.out), "<=", CAPACITY_GOAL)
+        error = capacity_error(fitter.times(fit), engine, bakeoff.experiment(EXPERIMENT), options.out)
+        bars.add("capacity_error_percent", error, "<=", CAPACITY_GOAL)
     bars.finish()
 
 
@@ -98,32 +100,42 @@ def largest_errors(predictions: Iterable[Prediction], metrics: Iterable[str]) ->
     return {metric: worst.get(metric, 100.0) for metric in metrics}
 
 
-def capacity_error(cpu: Gpu, engine: MeasuredEngine, fit: Efficiency, out: Path) -> float:
-    """Error of the predicted capacity against the searched one, in percent."""
-    costs = load_model("smollm2-135m").costs(PRECISIONS["bf16"], CACHES["bf16"])
-    times = StepTimes(StepWork(costs), cpu, PRECISIONS["bf16"], fit)
+def capacity_error(
+    times: StepTimes, engine: MeasuredEngine, experiment: Experiment, out: Path, trials: int = _TRIALS
+) -> float:
+    """Error of the predicted capacity of an engine against the searched one, in percent.
+
+    Args:
+        times: of the engine's steps.
+        engine: its requests at the last load are the traffic.
+        experiment: with this engine; the search replaces its loads.
+        out: folder for the search's run.
+        trials: of the search.
+    """
     server = Server(times, engine.limits, engine.loads[-1].requests, _SEED)
     busy = server.open(_SLO_LOAD * server.closed(engine.limits.sequences).requests_per_s)
     slo = f"ttft_p50<{busy.ttft(0.5) * 1e3:.0f}ms,tpot_p50<{(busy.tpot(0.5) or 0.0) * 1e3:.1f}ms"
     predicted = capacity_per_s(server, objectives(slo))
-    experiment = bakeoff.experiment(EXPERIMENT)
-    template = Load(rate_per_s=predicted, arrival="poisson")
-    run = bakeoff.search(
-        msgspec.structs.replace(experiment, loads=[template]),
-        slo,
-        out=out,
-        low=predicted / _RANGE,
-        high=predicted * _RANGE,
-        trials=_TRIALS,
+    searched = msgspec.structs.replace(
+        experiment,
+        engines=[candidate for candidate in experiment.engines if candidate.name == engine.engine],
+        loads=[Load(rate_per_s=predicted, arrival="poisson")],
+        profile=False,
+        kernels=False,
     )
+    run = bakeoff.search(searched, slo, out=out, low=predicted / _RANGE, high=predicted * _RANGE, trials=trials)
     assert run.search is not None
     capacity = run.search.engines[0]
     if not capacity.level:
-        print(f"{slo}: predicted {predicted:.3g}/s, met at no rate from {predicted / _RANGE:.3g}/s")
+        print(f"{engine.engine}: {slo}: predicted {predicted:.3g}/s, met at no rate from {predicted / _RANGE:.3g}/s")
         return 100.0
     error = predicted / capacity.level - 1
     ends = ", ".join("–" if end is None else f"{end:.3g}" for end in (capacity.low, capacity.high))
-    print(f"{slo}: predicted {predicted:.3g}/s, measured {capacity.level:.3g}/s [{ends}], {100 * error:+.1f} %")
+    print(
+        f"{engine.engine}: {slo}: predicted {predicted:.3g}/s, measured {capacity.level:.3g}/s [{ends}], "
+        f"{100 * error:+.1f} %",
+        flush=True,
+    )
     return abs(100 * error)
 
 

@@ -116,10 +116,19 @@ class Fitter:
         solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
         return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}")
 
+    def times(self, efficiency: Efficiency) -> StepTimes:
+        """Step times of an engine with this fit."""
+        return StepTimes(self._work, self._gpu, self._precision, efficiency)
+
     def served(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> Served:
         """The simulated load."""
-        times = StepTimes(self._work, self._gpu, self._precision, efficiency)
-        return simulate(load.requests, times, engine.limits, concurrency=load.concurrency, delays=efficiency.delays)
+        return simulate(
+            load.requests,
+            self.times(efficiency),
+            engine.limits,
+            concurrency=load.concurrency,
+            delays=efficiency.delays,
+        )
 
     def _errors(self, engine: MeasuredEngine, load: Load, efficiency: Efficiency) -> list[float]:
         values = simulated(load, self.served(engine, load, efficiency))

@@ -1,0 +1,52 @@
+"""Bar 3: plans against measurements on this GPU, of the reference engine and vLLM. Part of ``make bench-gpu``.
+
+Takes a run of ``profile.toml``, predicts each of its loads from the others, and searches for the highest Poisson rate
+of each engine that meets an SLO, as ``benchmarks/plan/cpu.py`` does on a CPU.
+"""
+
+import argparse
+from pathlib import Path
+
+import bakeoff
+from benchmarks.bars import Bars
+from benchmarks.plan.cpu import CAPACITY_GOAL, GOALS, capacity_error, largest_errors
+from harness.planning.calibration import Fitter, calibrate
+from harness.planning.gpus import gpu_table
+from harness.planning.measured import measured_engines
+from harness.planning.model import load_model
+from harness.planning.precision import CACHES, PRECISIONS
+
+EXPERIMENT = Path(__file__).with_name("profile.toml")
+TRIALS = 8
+"""Of a search; four of them share a start of the engine."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True, help="run of profile.toml")
+    parser.add_argument("--gpu", required=True, help="name of this GPU in bakeoff plan")
+    parser.add_argument("--engine", nargs="+", default=["reference", "vllm"])
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for runs")
+    parser.add_argument("--no-search", action="store_true", help="skip the capacity under an SLO")
+    options = parser.parse_args()
+    bf16 = PRECISIONS["bf16"], CACHES["bf16"]
+    fitter = Fitter(load_model("llama-3.1-8b"), *bf16, gpu_table()[options.gpu])
+    bars = Bars()
+    for engine in measured_engines(options.run):
+        if engine.engine not in options.engine:
+            continue
+        calibration = calibrate(fitter, engine)
+        print(f"{engine.engine}: {calibration.efficiency}")
+        for row in calibration.predictions:
+            print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
+        for metric, error in largest_errors(calibration.predictions, GOALS).items():
+            bars.add(f"{engine.engine}_{metric}_error_percent", error, "<=", GOALS[metric])
+        if not options.no_search:
+            times = fitter.times(calibration.efficiency)
+            error = capacity_error(times, engine, bakeoff.experiment(EXPERIMENT), options.out, TRIALS)
+            bars.add(f"{engine.engine}_capacity_error_percent", error, "<=", CAPACITY_GOAL)
+    bars.finish()
+
+
+if __name__ == "__main__":
+    main()
