@@ -108,13 +108,13 @@ class Fitter:
         first = origin if start is None else np.log(np.clip(_vector(start), _LOW, _HIGH))
 
         def residuals(logs: np.ndarray) -> np.ndarray:
-            fit = _efficiency(np.exp(logs), "")
+            fit = _efficiency(np.exp(logs), "", engine.adapter)
             errors = [error for load in loads for error in self._errors(engine, load, fit)]
             return np.array([*errors, *(np.array(_PRIOR) * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
         solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
-        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}")
+        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}", engine.adapter)
 
     def times(self, efficiency: Efficiency) -> StepTimes:
         """Step times of an engine with this fit."""
@@ -211,8 +211,8 @@ def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency:
 
 
 def _vector(efficiency: Efficiency) -> list[float]:
-    return list(msgspec.structs.astuple(efficiency)[:-1])
+    return list(msgspec.structs.astuple(efficiency)[: len(_LOW)])
 
 
-def _efficiency(values: Sequence[float] | np.ndarray, source: str) -> Efficiency:
-    return Efficiency(*map(float, values), source=source)
+def _efficiency(values: Sequence[float] | np.ndarray, source: str, adapter: str) -> Efficiency:
+    return Efficiency(*map(float, values), source=source, adapter=adapter)

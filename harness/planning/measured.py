@@ -54,6 +54,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         limits: of the server, from the experiment, else the engine's defaults.
         memory_fraction: of GPU memory that the engine reserves; None if unknown.
         why_no_memory: why its memory cannot be attributed to it; None if it can.
+        adapter: of the engine.
     """
 
     engine: str
@@ -62,6 +63,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     limits: Limits
     memory_fraction: float | None
     why_no_memory: str | None
+    adapter: str = ""
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -125,7 +127,9 @@ def _engine(
         by_load.setdefault(str(trial["load"]), []).append(trial)
     share = cached_share(trials)
     loads = [_load(label, own, requests, share) for label, own in by_load.items()]
-    return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared)
+    return MeasuredEngine(
+        name, str(path), loads, limits, spec.get("memory_fraction"), shared, entry.get("adapter", "")
+    )
 
 
 def cached_share(trials: Sequence[Row]) -> float:

@@ -2,9 +2,8 @@
 
 Kernels for fewer bits reach a smaller share of a device. ``read_share`` and ``product_share`` are relative to what bf16
 reaches. On an H200 the reference engine and vLLM 0.24 read weights for one sequence at 0.80 and 0.80 (fp8), 0.77 (int8)
-and 0.53 and 0.42 (int4) of bf16's bandwidth, and compute prompts in fp8 at 1.48 times bf16's speed, 0.74 of twice it
-(docs/quantisation.md). Formats that only store weights convert them for the products of prompts: 0.86 of bf16's speed
-fits chat traffic best. The same shares are assumed for unmeasured formats of equal size.
+and 0.57 and 0.43 (int4) of bf16's bandwidth, and compute prompts in fp8 at 1.48 times bf16's speed, 0.74 of twice it
+(docs/quantisation.md). The same shares are assumed for unmeasured formats of equal size.
 """
 
 from collections.abc import Mapping
@@ -13,6 +12,9 @@ from typing import Literal
 import msgspec
 
 from harness.errors import BadPlan
+
+
+_BF16_BITS = 16
 
 
 class Precision(msgspec.Struct, frozen=True):
@@ -24,7 +26,8 @@ class Precision(msgspec.Struct, frozen=True):
         compute: data type of the products. Formats that only store weights compute in bf16.
         end_bits: of one weight of embedding and output matrix, which quantisers do not change.
         layout: codes and scales in words.
-        read_share: of the bandwidth at which bf16 weights are read.
+        read_share: of the bandwidth at which bf16 weights are read, by vLLM's kernels.
+        own_read_share: the same of the reference engine's kernels; None if it is equal.
         product_share: of the device's products per second in ``compute`` that bf16 reaches of its own.
     """
 
@@ -34,7 +37,18 @@ class Precision(msgspec.Struct, frozen=True):
     end_bits: float
     layout: str
     read_share: float = 1.0
+    own_read_share: float | None = None
     product_share: float = 1.0
+
+    @property
+    def converts(self) -> bool:
+        """Whether weights are only stored in fewer bits, and converted before they multiply."""
+        return self.weight_bits < _BF16_BITS and self.compute == "bf16"
+
+    def read_share_of(self, adapter: str) -> float:
+        """Share of bf16's bandwidth at which an engine's kernels read the weights."""
+        own = self.own_read_share if adapter == "reference" else None
+        return self.read_share if own is None else own
 
 
 class CachePrecision(msgspec.Struct, frozen=True):
@@ -51,8 +65,8 @@ class CachePrecision(msgspec.Struct, frozen=True):
     scaled: Literal["auto", "int8", "int4"] = "auto"
 
 
-_INT8, _W8A8, _FP8, _4_BITS = (0.77, 0.86), (0.77, 0.74), (0.80, 0.74), (0.48, 0.86)
-"""`read_share` and `product_share`."""
+_INT8, _W8A8, _FP8, _4_BITS = (0.77,), (0.77, None, 0.74), (0.80, None, 0.74), (0.43, 0.57)
+"""`read_share`, `own_read_share` and `product_share`."""
 
 PRECISIONS: Mapping[str, Precision] = {
     precision.name: precision

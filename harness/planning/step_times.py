@@ -5,7 +5,8 @@ A step's products read weights while they compute, so the slower of the two coun
     step_s + sequence_s · sequences + max(weight bytes / (b · B), operations / (f · F)) + KV bytes / (b · B)
     + all-reduces of tensor parallelism
 
-B and F are the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
+Weights that are only stored in fewer bits are converted before they multiply; there the two add instead. B and F are
+the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
 precision if that is not bf16. Without shares and fixed times this is the floor of an engine whose kernels run one
 after the other; :func:`floor_s` lets them overlap.
 """
@@ -38,6 +39,7 @@ class Efficiency(msgspec.Struct, frozen=True):
         token_s: as in :class:`Delays`.
         idle_s: as in :class:`Delays`.
         source: where the figures come from.
+        adapter: of the engine, whose kernels read weights in fewer bits.
     """
 
     bytes_share: float = 1.0
@@ -48,6 +50,7 @@ class Efficiency(msgspec.Struct, frozen=True):
     token_s: float = 0.0
     idle_s: float = 0.0
     source: str = "the device's limits, no overhead"
+    adapter: str = "vllm"
 
     @property
     def delays(self) -> Delays:
@@ -134,13 +137,15 @@ class StepTimes:
     def __init__(self, work: StepWork, gpu: Gpu, precision: Precision, efficiency: Efficiency) -> None:
         self._work, self._gpu, self.efficiency = work, gpu, efficiency
         self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
-        self._weights_per_s = self._bytes_per_s * precision.read_share
+        self._weights_per_s = self._bytes_per_s * precision.read_share_of(efficiency.adapter)
+        self._converts = precision.converts
         self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * precision.product_share
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""
         work = self._work.of(decodes, past, prompts)
-        products = max(work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s)
+        reads, operations = work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s
+        products = reads + operations if self._converts else max(reads, operations)
         fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
         return fixed + products + work.kv_bytes / self._bytes_per_s + self._work.reduce_s(work, self._gpu)
 

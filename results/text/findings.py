@@ -26,7 +26,8 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
-        "window and {last_in_flight} in the last; lower rate_per_s"
+        "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "
+        "building up"
     ),
     FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise trial.duration_s",
     FindingCode.WINDOW_TOO_SHORT: (
