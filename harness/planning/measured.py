@@ -127,9 +127,7 @@ def _engine(
         by_load.setdefault(str(trial["load"]), []).append(trial)
     share = cached_share(trials)
     loads = [_load(label, own, requests, share) for label, own in by_load.items()]
-    return MeasuredEngine(
-        name, str(path), loads, limits, spec.get("memory_fraction"), shared, entry.get("adapter", "")
-    )
+    return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared, entry.get("adapter", ""))
 
 
 def cached_share(trials: Sequence[Row]) -> float:

@@ -13,7 +13,6 @@ import msgspec
 
 from harness.errors import BadPlan
 
-
 _BF16_BITS = 16
 
 
