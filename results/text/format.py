@@ -5,6 +5,7 @@ Three significant digits; bounds have no more decimals than their centre. Absent
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -224,9 +225,10 @@ def machine_text(manifest: Manifest) -> str:
 
 
 def place_text(environment: Mapping[str, Any], host: str) -> str:
-    """A machine: ``AMD EPYC, 2 cores (bench-01)``; the host name alone if nothing else is known."""
+    """A machine: ``Intel Xeon, 32 cores, 2 × NVIDIA H100 (bench-01)``; the host name alone if nothing else is known."""
     cores = environment.get("cores")
-    gpus = [str(gpu.get("name")) for gpu in environment.get("gpus") or []]
+    counts = Counter(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
+    gpus = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
     parts = [environment.get("cpu"), f"{cores} cores" if cores else None, *gpus]
     texts = ", ".join(str(part) for part in parts if part)
     return f"{texts} ({host})" if texts else host

@@ -70,6 +70,8 @@ def test_small_texts() -> None:
     assert fmt.moment_text("2026-11-20T10:15:00+00:00") == "2026-11-20 10:15 UTC"
     assert fmt.moment_text("2026-11-20T10:15:00") == "2026-11-20 10:15"
     assert fmt.moment_text("yesterday") == "yesterday"
+    two_gpus = {"cpu": "Xeon", "cores": 32, "gpus": [{"name": "H100"}, {"name": "H100"}]}
+    assert fmt.place_text(two_gpus, "bench-01") == "Xeon, 32 cores, 2 × H100 (bench-01)"
     assert fmt.plain_block("a\tb\nc\x1b[0m") == "a    b\nc [0m"
 
 
