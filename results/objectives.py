@@ -133,6 +133,8 @@ def _objective(text: str) -> Objective:
         bound = float(form["number"]) * _factor(form["unit"], metric)
     except ValueError as error:
         raise NotComparable(f"'{form['number']}' in '{text.strip()}' is not a number; {_EXAMPLE}") from error
+    if metric.unit is Unit.SHARE and bound > 1:
+        raise NotComparable(f"'{text.strip()}' bounds a share by more than 1; write {metric.name}>=99%")
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
         raise NotComparable(

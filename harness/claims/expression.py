@@ -46,7 +46,7 @@ def evaluate(text: str, names: Mapping[str, float]) -> float:
     """
     try:
         return float(_value(ast.parse(text, mode="eval").body, names))
-    except (ZeroDivisionError, TypeError, KeyError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadClaim(f"'{text}' has no value: {error}") from error
 
 

@@ -1,10 +1,12 @@
 """Tests cases: by runs measured here, published runs, evaluated checkpoints, and arithmetic."""
 
 import asyncio
+import hashlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -18,8 +20,10 @@ from harness.claims.measurement import Measurement, computed, contrasted_measure
 from harness.claims.trials import is_published, published, trial_values
 from harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
 from harness.conduct.run import create_run, run_into
+from harness.conduct.world import current_world
 from harness.errors import BadClaim, EvaluationFailed
 from harness.experiment.config import Experiment
+from harness.host.environment import VERSION, machine
 from harness.quality.evaluation import EvaluationSettings
 from harness.quality.evaluation import evaluate as evaluate_model
 from results.evaluation import Evaluation
@@ -41,8 +45,8 @@ class Lab(Protocol):
         """Names what is missing to test a case on this machine; None if nothing is."""
         ...
 
-    def cost_s(self, entry: Entry, case: Case) -> float:
-        """Approximate duration of a case; nothing for cases whose results are stored."""
+    def cost_s(self, entry: Entry, cases: Sequence[Case]) -> float:
+        """Approximate duration of cases that can be tested here; nothing for those whose results are stored."""
         ...
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
@@ -112,12 +116,12 @@ class RealLab:
         lacks = (self._lack(entry, side) for side in contrasted.sides)
         return next((lack for lack in lacks if lack), None)
 
-    def cost_s(self, entry: Entry, case: Case) -> float:
+    def cost_s(self, entry: Entry, cases: Sequence[Case]) -> float:
         """See :class:`Lab`."""
-        if evaluated := case.evaluation:
-            return 0.0 if _shared(evaluated) in self._evaluations else _evaluation_s(evaluated)
-        runs = {side.run for side in case.experiment.sides} if case.experiment else set[str]()
-        return sum(self._run_s(entry, run) for run in sorted(runs))
+        evaluations = {_shared(case.evaluation): case.evaluation for case in cases if case.evaluation}
+        runs = {side.run for case in cases if case.experiment for side in case.experiment.sides}
+        seconds = [_evaluation_s(evaluated) for key, evaluated in evaluations.items() if key not in self._evaluations]
+        return sum(seconds) + sum(self._run_s(entry, run) for run in sorted(runs))
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
         """See :class:`Lab`.
@@ -177,20 +181,31 @@ class RealLab:
         return 0.0 if self._known(entry, run) else duration_s(self._experiment(entry, run))
 
     def _known(self, entry: Entry, run: str) -> RunFolder | None:
-        """The run that this call measured, or an earlier one whose trials are all VALID."""
+        """The run that this call measured, or an earlier one of this machine and version whose trials are all VALID."""
         key = entry.folder, run
         if key not in self._measured:
-            wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
-            matching = (folder for folder in runs_below(self._runs) if _experiment_in(folder) == wanted)
-            self._measured[key] = next((folder for folder in matching if _is_valid(folder)), None)
+            self._measured[key] = next((folder for folder in self._matching(entry, run) if _is_valid(folder)), None)
         return self._measured[key]
+
+    def _matching(self, entry: Entry, run: str) -> list[RunFolder]:
+        """The runs of an experiment on this machine with this version."""
+        wanted = masked_data(msgspec.to_builtins(self._experiment(entry, run)))
+        here = machine(current_world().provenance().environment), VERSION
+        return [
+            folder
+            for folder in runs_below(self._runs)
+            if (started := folder.read_log().started) is not None
+            and started.experiment == wanted
+            and (machine(started.environment), started.bakeoff_version) == here
+        ]
 
     def _run(self, entry: Entry, run: str) -> Run:
         """The run of an experiment; if there is none, a new one that reuses earlier VALID trials."""
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
-            earlier = [candidate for candidate in runs_below(self._runs) if _name(candidate) == experiment.name]
+            named = [candidate for candidate in runs_below(self._runs) if _name(candidate) == experiment.name]
+            earlier = self._matching(entry, run) or named
             fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
             if run_into(folder, experiment, fullest, retry_invalid=True):
@@ -224,7 +239,9 @@ class RealLab:
             EvaluationFailed: the command failed.
         """
         assert evaluated.method is not None
-        out = self._checkpoints / f"{Path(evaluated.model).name}-{evaluated.method}"
+        made_from = f"{plain.resolve()} {evaluated.calibration_tokens}"
+        mark = hashlib.sha256(made_from.encode()).hexdigest()[:8]
+        out = self._checkpoints / f"{Path(evaluated.model).name}-{evaluated.method}-{mark}"
         if not (out / "config.json").is_file():
             out.parent.mkdir(parents=True, exist_ok=True)
             tokens = ["--calibration-tokens", str(evaluated.calibration_tokens)]
@@ -271,11 +288,6 @@ def _weight_bytes(path: Path) -> float:
 def _name(folder: RunFolder) -> str | None:
     started = folder.read_log().started
     return started.name if started else None
-
-
-def _experiment_in(folder: RunFolder) -> dict[str, Any] | None:
-    started = folder.read_log().started
-    return started.experiment if started else None
 
 
 def _is_valid(folder: RunFolder) -> bool:

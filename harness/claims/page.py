@@ -52,9 +52,8 @@ def rows_of(entries: Sequence[Entry], folder: Path) -> list[cells.Row]:
     """
     rows: list[cells.Row] = []
     for entry in entries:
-        tested = latest(read_records(folder, entry.name)).values()
-        records = [record for record in tested if record.digest == entry.digest]
-        rows += [cells.Row(entry, record) for record in records] or [cells.Row(entry, None)]
+        current = [record for record in read_records(folder, entry.name) if record.digest == entry.digest]
+        rows += [cells.Row(entry, record) for record in latest(current).values()] or [cells.Row(entry, None)]
     return rows
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from harness.claims.catalogue import Entry, load_catalogue
-from harness.claims.claim import Case
 from harness.claims.lab import Lab, RealLab, result_of
 from harness.claims.records import Record, append_record, latest, read_records
 from harness.claims.verdict import verdict
@@ -68,7 +67,7 @@ def claims(
         KeyboardInterrupt: Ctrl-C; finished tests are kept.
     """
     folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
-    if budget_min is not None and budget_min <= 0:
+    if budget_min is not None and not budget_min > 0:
         raise BadClaim("--budget-min must be above 0")
     entries, folder = load_catalogue([Path(path) for path in folders], names), Path(out)
     return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
@@ -154,8 +153,4 @@ def _tested(entry: Entry, mark: str, lab: Lab, place: Here) -> Record:
 
 def _cost_s(entry: Entry, lab: Lab) -> float:
     """Approximate duration of the cases that can be tested here."""
-
-    def own(case: Case) -> float:
-        return lab.cost_s(entry, case) if lab.missing(entry, case) is None else 0.0
-
-    return sum(own(case) for case in entry.claim.cases)
+    return lab.cost_s(entry, [case for case in entry.claim.cases if lab.missing(entry, case) is None])

@@ -117,8 +117,8 @@ def estimate(of: Mapping[int, float], over: Mapping[int, float] | None, *, inter
 def outcome(estimated: Estimate, expected: Expected) -> Outcome:
     """Compare a quantity with the claimed range.
 
-    Inside: the interval lies in the range; or its centre does, and the interval excludes no effect, unless that lies
-    within the range (a bound is not within it). Outside: no value of the interval is in the range.
+    Inside: the interval lies in the range; or its centre does, no effect lies outside of the range or on a bound, and
+    the interval excludes it. Outside: no value of the interval is in the range.
     """
     interval, low, high = estimated.interval, expected.low, expected.high
     if interval.low is None or interval.high is None:
@@ -128,7 +128,7 @@ def outcome(estimated: Estimate, expected: Expected) -> Outcome:
     if low <= interval.low and interval.high <= high:
         return Outcome.INSIDE
     is_centre_in = low <= interval.centre <= high
-    return Outcome.INSIDE if is_centre_in and not _admits_no_effect(estimated, low, high) else Outcome.UNCLEAR
+    return Outcome.INSIDE if is_centre_in and _shows_effect(estimated, low, high) else Outcome.UNCLEAR
 
 
 def repeats_needed(estimated: Estimate, expected: Expected) -> int | None:
@@ -137,8 +137,9 @@ def repeats_needed(estimated: Estimate, expected: Expected) -> int | None:
     if effect is None:
         return None
     bounds = [bound for bound in (expected.low, expected.high) if 0 < bound < math.inf and bound != centre]
-    if expected.low <= centre <= expected.high and estimated.no_effect is not None:
-        bounds = [estimated.no_effect]
+    none = estimated.no_effect
+    if expected.low <= centre <= expected.high and none is not None and not expected.low < none < expected.high:
+        bounds = [none]
     distances = [math.expm1(abs(math.log(centre / bound))) for bound in bounds]
     smallest = min(distances, default=0.0)
     return runs_needed(effect, 1 - CONFIDENCE, smallest) if smallest else None
@@ -163,11 +164,12 @@ def deciding(results: Sequence[CaseResult]) -> CaseResult | None:
     return min(tested, key=lambda case: (not case.as_claimed, case.outcome is not Outcome.INSIDE), default=None)
 
 
-def _admits_no_effect(estimated: Estimate, low: float, high: float) -> bool:
+def _shows_effect(estimated: Estimate, low: float, high: float) -> bool:
+    """Whether the claim is about an effect, and the interval excludes that there is none."""
     none, interval = estimated.no_effect, estimated.interval
     if none is None or low < none < high or interval.low is None or interval.high is None:
         return False
-    return interval.low <= none <= interval.high
+    return not interval.low <= none <= interval.high
 
 
 def _alone(values: Mapping[int, float]) -> Contrast | None:

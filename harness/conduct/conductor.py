@@ -45,7 +45,7 @@ class Conductor:
         observer: is notified of each event.
         runner: runs one trial.
         warm_up: warms engines up.
-        reusable: finished trials of an earlier run by fingerprint, each with its run folder.
+        reusable: finished trials of an earlier run by fingerprint, each with its run folder; those used are removed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Conductor:
         *,
         runner: TrialRunner,
         warm_up: WarmUp,
-        reusable: dict[str, tuple[RunFolder, TrialRecord]],
+        reusable: dict[str, list[tuple[RunFolder, TrialRecord]]],
     ) -> None:
         self._preparation = preparation
         self._experiment = preparation.experiment
@@ -224,10 +224,16 @@ class Conductor:
             await running.stack.aclose()
 
     def _reused(self, plan: TrialPlan) -> bool:
-        """Reuse an earlier run's trial if it would be the same measurement."""
-        earlier = self._reusable.get(self.fingerprint(plan)) if self._reusable else None
+        """Reuse an earlier run's trial if it would be the same measurement.
+
+        Each is used once. Engines with equal settings, as in an A/A run, each reuse their own.
+        """
+        candidates = self._reusable.get(self.fingerprint(plan), []) if self._reusable else []
+        others = self._preparation.engines.keys() - {plan.engine}
+        earlier = next((candidate for candidate in candidates if candidate[1].engine not in others), None)
         if earlier is None:
             return False
+        candidates.remove(earlier)
         source, record = earlier
         self._run.reuse(plan.id, source.trial(record.id))
         reused = structs.replace(

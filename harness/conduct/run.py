@@ -179,13 +179,15 @@ async def run_experiment(
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
 
 
-def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, tuple[RunFolder, TrialRecord]]:
-    """The finished trials of an earlier run, by fingerprint."""
+def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
+    """The finished trials of an earlier run, by fingerprint; engines with equal settings share fingerprints."""
+    finished: dict[str, list[tuple[RunFolder, TrialRecord]]] = {}
     if earlier is None:
-        return {}
-    records = earlier.read_log().finished.values()
-    usable = (record for record in records if record.verdict is Verdict.VALID or not only_valid)
-    return {record.fingerprint: (earlier, record) for record in usable if record.fingerprint}
+        return finished
+    for record in earlier.read_log().finished.values():
+        if record.fingerprint and (record.verdict is Verdict.VALID or not only_valid):
+            finished.setdefault(record.fingerprint, []).append((earlier, record))
+    return finished
 
 
 def recover(run: RunFolder) -> int:

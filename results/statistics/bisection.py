@@ -86,7 +86,7 @@ class Bisection:
         start: float | None = None,
         guess: float | None = None,
     ) -> None:
-        self._levels = list(levels)
+        self._levels, self._answers = list(levels), list(levels)
         self._tried = dict.fromkeys(self._levels, 0)
         self._observed = 0
         self._resolution = resolution
@@ -124,12 +124,15 @@ class Bisection:
         self._posterior = posterior / posterior.sum()
 
     def drop_up_to(self, level: float) -> None:
-        """Exclude this level and those below: trials there cannot be judged."""
-        self._levels = [other for other in self._levels if other > level]
+        """Exclude this level, whose trials cannot be judged, and those below all that were judged."""
+        judged = min([*self._met, *self._violated], default=math.inf)
+        self._levels = [other for other in self._levels if other > level or judged <= other < level]
+        self._answers = [other for other in self._answers if other > level or other >= judged]
 
     def drop_from(self, level: float) -> None:
         """Exclude this level and those above: trials there cannot be judged."""
         self._levels = [other for other in self._levels if other < level]
+        self._answers = [other for other in self._answers if other < level]
 
     def next_level(self) -> float | None:
         """Level to try next; None if no level is left."""
@@ -205,7 +208,7 @@ class Bisection:
 
     def _level_at(self, log: float) -> float | None:
         """Highest level at or below a log load; None if there is none."""
-        return next((level for level in reversed(self._levels) if math.log(level) <= log + 1e-9), None)
+        return next((level for level in reversed(self._answers) if math.log(level) <= log + 1e-9), None)
 
 
 def _plausible(value_noise: float) -> bool:

@@ -36,6 +36,18 @@ def reused(run: results.Run) -> dict[str, str | None]:
     return {trial.record.id: trial.record.reused_from for trial in run.finished}
 
 
+def test_engines_with_equal_settings_reuse_their_own_trials(tmp_path: Path):
+    world = VirtualWorld(dict.fromkeys("ab", VirtualEngine(start_noise=0.1)))
+    trial = {"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0}
+    experiment = virtual_experiment(["a", "b"], [{"concurrency": 3}], repeats=2, trial=trial)
+    first = run_in(world, experiment, tmp_path)
+    second = run_in(world, experiment, tmp_path, earlier=RunFolder.open(first.path))
+    assert None not in reused(second).values()
+    values = [{trial.record.id: trial.metrics["itl_p50_s"].value for trial in run.finished} for run in (first, second)]
+    assert values[0] == values[1]
+    assert len(set(values[0].values())) == 4
+
+
 def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine()})
 

@@ -99,8 +99,14 @@ def test_levels_that_cannot_be_judged_are_left_out():
     search.drop_up_to(8.0)
     tried = run(search, steep(0.05, 20.0))
     assert tried[0] == min(search.levels) > 8.0
+    tried_low = min(tried)
     search.drop_up_to(64.0)
-    assert search.next_level() is None
+    assert 64.0 not in search.levels
+    assert min(search.levels) >= tried_low
+    assert search.bracket.level is not None
+    unjudged = Bisection(LEVELS)
+    unjudged.drop_up_to(64.0)
+    assert unjudged.next_level() is None
 
 
 def test_one_answer_by_hand():

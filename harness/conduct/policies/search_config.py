@@ -167,7 +167,7 @@ def _range(
         high = max(levels if span == 1 else known) * span
     if over is Over.CONCURRENCY:
         low, high = max(1.0, float(round(low))), float(round(high))
-    if not 0 < low < high:
+    if not 0 < low < high < math.inf:
         raise BadExperiment(f"the range from {low:g} to {high:g} is empty; give --low and --high")
     if outside := [guess for guess in guesses if not low <= guess <= high]:
         raise BadExperiment(f"{outside[0]:g} is not between {low:g} and {high:g}; change --low, --high or --around")

@@ -1,7 +1,7 @@
 """Every claim of the catalogue is well-formed, refers to what exists, and changes its verdict with its data."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,8 +31,8 @@ class Synthetic:
         del entry, case
         return self._missing
 
-    def cost_s(self, entry: Entry, case: Case) -> float:
-        del entry, case
+    def cost_s(self, entry: Entry, cases: Sequence[Case]) -> float:
+        del entry, cases
         return 0.0
 
     def measure(self, entry: Entry, case: Case) -> Measurement:

@@ -1,8 +1,9 @@
 """Claims one after the other: order, budget, records, resumption, page and command."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -46,12 +47,12 @@ class Bench:
         del entry
         return self.lacks.get(case.title)
 
-    def cost_s(self, entry: Entry, case: Case) -> float:
+    def cost_s(self, entry: Entry, cases: Sequence[Case]) -> float:
         del entry
-        return 0.0 if case.title in self.done else self.costs[case.title]
+        return sum(self.costs[case.title] for case in cases if case.title not in self.done)
 
     def measure(self, entry: Entry, case: Case) -> Measurement:
-        self.now_s += self.cost_s(entry, case)
+        self.now_s += self.cost_s(entry, [case])
         self.done.append(case.title)
         value = self.values[case.title]
         return Measurement(Estimate(Interval(value, value, value, 3)), runs=["run-1"], retry=self.retry)
@@ -175,6 +176,8 @@ def test_results_of_a_claim_that_has_changed_are_not_shown(tmp_path: Path):
     changed = msgspec.structs.replace(made.claim, expected=Expected(at_least=4.0))
     (row,) = rows_of([msgspec.structs.replace(made, claim=changed)], tmp_path)
     assert (rows_of([made], tmp_path)[0].record is None, row.record) == (False, None)
+    call([msgspec.structs.replace(made, claim=changed)], bench(), tmp_path)
+    assert rows_of([made], tmp_path)[0].record is not None
 
 
 RUN = """
@@ -224,13 +227,31 @@ def test_an_experiment_is_measured_once_for_all_claims_and_calls(tmp_path: Path)
     with inside(VirtualWorld({label: VirtualEngine(service=service) for label, service in PACE.items()})):
         lab = RealLab(out)
         assert lab.missing(made, case) is None
-        assert lab.cost_s(made, case) > 6 * 5
+        assert lab.cost_s(made, [case]) > 6 * 5
         result = result_of(made, case, lab)
-        assert (result.outcome, lab.cost_s(made, case)) == (Outcome.INSIDE, 0.0)
+        assert (result.outcome, lab.cost_s(made, [case])) == (Outcome.INSIDE, 0.0)
         again = result_of(made, case, RealLab(out))
     assert again == result
     assert [folder.name for folder in (out / "runs").iterdir()] == result.runs
     assert sorted(result.values["v: slow at c=2"]) == [1, 2, 3]
+
+
+def test_runs_of_another_machine_are_not_taken_for_runs_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made, case = virtual_claim(tmp_path)
+    provenance = SimpleNamespace(environment={"cpu": "another", "cores": 64, "gpus": []})
+    elsewhere = SimpleNamespace(provenance=lambda: provenance)
+    with inside(VirtualWorld({label: VirtualEngine(service=service) for label, service in PACE.items()})):
+        result_of(made, case, RealLab(tmp_path / "claims"))
+        assert RealLab(tmp_path / "claims").cost_s(made, [case]) == 0
+        monkeypatch.setattr("harness.claims.lab.current_world", lambda: elsewhere)
+        assert RealLab(tmp_path / "claims").cost_s(made, [case]) > 0
+
+
+def test_a_run_that_two_cases_read_is_budgeted_once(tmp_path: Path):
+    made, case = virtual_claim(tmp_path)
+    with inside(VirtualWorld({})):
+        lab = RealLab(tmp_path / "claims")
+        assert lab.cost_s(made, [case, msgspec.structs.replace(case, title="again")]) == lab.cost_s(made, [case])
 
 
 def test_only_invalid_trials_are_measured_again(tmp_path: Path):
