@@ -80,7 +80,7 @@ def phase_energy(steps: Steps, telemetry: Sequence[TelemetryRecord], window: Win
         watts=dict(zip(kept, watts.tolist(), strict=True)),
         joules={phase: float(power * by_phase[phase].sum()) for phase, power in zip(kept, watts, strict=True)},
         prompt_tokens=int(steps.prompt_tokens[inside].sum()),
-        output_tokens=int(steps.decode_tokens[inside].sum()),
+        output_tokens=int(steps.output_tokens[inside].sum()),
         residual_share=float(residual / np.sqrt(len(used_j)) / used_j.mean()),
     )
 

@@ -144,9 +144,13 @@ class PhaseWork(msgspec.Struct, frozen=True):
         return max(self.mbu(ceiling), self.mfu(ceiling)) > EXCEEDED_SHARE
 
     def bandwidth_gain(self, ceiling: Ceiling, factor: float = 2.0) -> float:
-        """Share of the time that ``factor`` times the bandwidth saves, if all above the longer limit stays."""
+        """Share of the time that ``factor`` times the bandwidth saves, if all above the longer limit stays.
+
+        A phase that exceeds a limit, because its data fits a cache, takes all its time for it.
+        """
         memory, compute = self.mbu(ceiling), self.mfu(ceiling)
-        return max(memory, compute) - max(memory / factor, compute)
+        longest = max(memory, compute)
+        return (longest - max(memory / factor, compute)) / max(1.0, longest)
 
 
 class Roofline(msgspec.Struct, frozen=True):

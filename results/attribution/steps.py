@@ -53,6 +53,7 @@ class Steps(msgspec.Struct, frozen=True):
         gap_ns: before each step, since the end of the one before; 0 before the first.
         prompt_tokens: in each step.
         decode_tokens: in each step, drafts included.
+        output_tokens: made by the decodes of each step, without rejected drafts.
         excess_ns: what prompts added to the decodes of each step; 0 where it has no decodes, or no prompts.
         cost: of decodes alone; None if the trial has too few steps without prompts, which leaves ``excess_ns`` 0.
         requests: what was computed of each request, by request id.
@@ -64,6 +65,7 @@ class Steps(msgspec.Struct, frozen=True):
     gap_ns: np.ndarray
     prompt_tokens: np.ndarray
     decode_tokens: np.ndarray
+    output_tokens: np.ndarray
     excess_ns: np.ndarray
     cost: DecodeCost | None
     requests: dict[str, RequestSteps]
@@ -111,6 +113,7 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     decodes = [[chunk for chunk in record.chunks if is_decode(chunk, queued[chunk.request])] for record in records]
     decode_tokens = _array(sum(chunk.new_tokens for chunk in chunks) for chunks in decodes)
     prompt_tokens = _array(sum(chunk.new_tokens for chunk in record.chunks) for record in records) - decode_tokens
+    output_tokens = _array(sum(chunk.output_tokens for chunk in chunks) for chunks in decodes)
     context = _array(sum(chunk.past_tokens for chunk in chunks) for chunks in decodes)
     duration_ns = (end_ns - start_ns).astype(np.float64)
     alone, beside = (decode_tokens > 0) & (prompt_tokens == 0), (decode_tokens > 0) & (prompt_tokens > 0)
@@ -119,7 +122,9 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     if cost is not None:
         expected_ns = cost.expected_ns(decode_tokens[beside], context[beside])
         excess_ns[beside] = np.clip(duration_ns[beside] - expected_ns, 0, None)
-    return Steps(records, start_ns, end_ns, gap_ns, prompt_tokens, decode_tokens, excess_ns, cost, requests)
+    return Steps(
+        records, start_ns, end_ns, gap_ns, prompt_tokens, decode_tokens, output_tokens, excess_ns, cost, requests
+    )
 
 
 def _array(values: Iterable[int]) -> np.ndarray:

@@ -9,6 +9,7 @@ from rich.text import Text
 from results.attribution import Attribution, Latency, Part
 from results.levels import engines_of
 from results.metrics import Unit
+from results.records import Verdict
 from results.report.terminal_table import terminal_table
 from results.run import Run, Trial
 from results.text.attribution import (
@@ -23,6 +24,7 @@ from results.text.attribution import (
     span_lines,
     what_if_text,
 )
+from results.text.findings import sentence, sentences
 from results.text.format import plain, value_text
 from results.text.roofline import limit_lines
 from results.trace.kernels import read_kernels
@@ -91,11 +93,12 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
     )
     has_requests = bool(attribution.requests)
     kernels = read_kernels(run.folder.trial(record.id))
+    reasons = f"INVALID: {sentences(record.invalidating)}. " if record.verdict is Verdict.INVALID else ""
     return ProfiledTrial(
         title=f"{record.load.label}, {record.engine}",
         position=position,
         attribution=attribution,
-        sentence=bottleneck_sentence(attribution),
+        sentence=reasons + bottleneck_sentence(attribution),
         rows=part_rows(attribution),
         totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
         if has_requests
@@ -108,6 +111,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
             *filter(None, [cost_line(attribution)]),
             *limit_lines(attribution.roofline),
             *filter(None, [energy_line(attribution.energy), kernel_line(kernels, record.kernels_missing)]),
+            *map(sentence, record.warnings),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
         if has_requests

@@ -102,14 +102,14 @@ def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
         offset_ns = int(inner.clock.read_text())
     except (OSError, ValueError) as error:
         raise RunUnreadable(f"{inner.clock} cannot be read ({error}); restore it from a copy") from error
-    steps = [steps_of(events) for events in inner.read_steps()]
-    return [_record(path, offset_ns, steps) for path in logs]
+    steps = [recorded for events in inner.read_steps() if (recorded := steps_of(events)).records]
+    return [_record(path, offset_ns, steps) for path in logs] if steps else []
 
 
 def _record(path: Path, offset_ns: int, every: Sequence[Steps]) -> KernelRecord:
     kernels = _kernels(path, offset_ns)
     marks = np.array([kernel.start_ns for kernel in kernels if kernel.name == _MARK], dtype=np.int64)
-    fits = [(_residual_ns(marks, steps), steps) for steps in every if steps.records]
+    fits = [(_residual_ns(marks, steps), steps) for steps in every]
     residual_ns, steps = min(fits, key=lambda fit: fit[0] if fit[0] is not None else 1 << 62)
     return KernelRecord(kernels, steps, residual_ns)
 

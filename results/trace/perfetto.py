@@ -88,7 +88,7 @@ class Trace:
 
     def slice(
         self, track: Track, name: str, start_ns: int, end_ns: int, arguments: Arguments = _NONE,
-        *, flows: Iterable[int] = (), ends: Iterable[int] = (),
+        *, flows: Iterable[int] = (),
     ) -> None:  # fmt: skip
         """A slice; nothing if it is empty.
 
@@ -99,18 +99,19 @@ class Trace:
             end_ns: end.
             arguments: shown when it is selected.
             flows: ids of the flows that pass through it.
-            ends: ids of the flows that end in it.
         """
         if end_ns <= start_ns:
             return
         flowing = b"".join(protobuf.fixed64(_FLOW, flow) for flow in flows)
-        flowing += b"".join(protobuf.fixed64(_END_FLOW, flow) for flow in ends)
         self._add(track, start_ns, _Kind.BEGIN, protobuf.text(_NAME, name) + _annotations(arguments) + flowing)
         self._add(track, end_ns, _Kind.END, b"")
 
-    def instant(self, track: Track, name: str, t_ns: int, arguments: Arguments = _NONE) -> None:
-        """A mark."""
-        self._add(track, t_ns, _Kind.INSTANT, protobuf.text(_NAME, name) + _annotations(arguments))
+    def instant(
+        self, track: Track, name: str, t_ns: int, arguments: Arguments = _NONE, *, ends: Iterable[int] = ()
+    ) -> None:
+        """A mark, in which flows may end."""
+        ended = b"".join(protobuf.fixed64(_END_FLOW, flow) for flow in ends)
+        self._add(track, t_ns, _Kind.INSTANT, protobuf.text(_NAME, name) + _annotations(arguments) + ended)
 
     def encoded(self) -> bytes:
         """The whole trace."""

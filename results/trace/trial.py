@@ -73,9 +73,12 @@ def _client(trace: Trace, track: Track, request: RequestRecord) -> None:
     first_ns = request.chunk_ns[0] if request.chunk_ns else end_ns
     trace.slice(track, "wait for first token", sent_ns, first_ns, flows=[_flow(request)])
     if request.chunk_ns:
-        trace.slice(track, "stream", first_ns, request.chunk_ns[-1], ends=[_flow(request)])
-    for t_ns, tokens in arrivals(request):
-        trace.instant(track, "chunk", t_ns, {"tokens": tokens})
+        trace.slice(track, "stream", first_ns, request.chunk_ns[-1], flows=[_flow(request)])
+    arrived = list(arrivals(request))
+    for number, (t_ns, tokens) in enumerate(arrived, start=1):
+        # A flow ends at its last mark, since a viewer draws no arrow behind its end.
+        ends = [_flow(request)] if number == len(arrived) else ()
+        trace.instant(track, "chunk", t_ns, {"tokens": tokens}, ends=ends)
 
 
 def _server(trace: Trace, track: Track, request: RequestRecord, known: ServerTrace) -> None:

@@ -213,8 +213,10 @@ def test_a_change_is_traced_to_its_part() -> None:
 def test_sides_without_a_profile_in_common_are_refused() -> None:
     first = simulate(Simulated(requests=3)).attribution()
     other = simulate(Simulated(requests=3)).attribution(engine="b", load=Load(concurrency=9))
-    with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
-        differences([first], [other])
+    unknown = msgspec.structs.replace(first, requests=[])
+    for side_b in (other, unknown):
+        with pytest.raises(NoEvidence, match="no profiled trial at the same load"):
+            differences([first], [side_b])
     assert side([first, other], "b", "runs/R") == [other]
     assert side([first], "", "runs/R") == [first]
     with pytest.raises(NotComparable, match="runs/R@sim, runs/R@b"):
@@ -263,6 +265,10 @@ def test_each_phase_gets_the_energy_that_it_draws(gpus: int) -> None:
     whole = [record.values["energy_j"] for record in telemetry if record.source == "gpu0"]
     assert sum(energy.joules.values()) == pytest.approx(gpus * (float(whole[-1] or 0) - float(whole[1] or 0)), rel=0.02)
     assert energy.output_tokens == pytest.approx(60 * 11, rel=0.05)
+    drafted = msgspec.structs.replace(steps, decode_tokens=5 * steps.decode_tokens)
+    with_drafts = phase_energy(drafted, telemetry, Window(0, 10**12))
+    assert isinstance(with_drafts, PhaseEnergy)
+    assert with_drafts.output_tokens == energy.output_tokens
     assert "decode 4" in energy_line(energy)
     assert "J an output token" in energy_line(energy)
 

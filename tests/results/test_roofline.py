@@ -238,6 +238,9 @@ def test_bandwidth_beyond_the_other_limit_saves_nothing() -> None:
     work = roof.phases[StepPhase.DECODE]
     assert 0 < work.mbu(ceiling) / 2 < work.mfu(ceiling) < work.mbu(ceiling)
     assert work.bandwidth_gain(ceiling) == pytest.approx(work.mbu(ceiling) - work.mfu(ceiling))
+    faster = msgspec.structs.replace(ceiling, bytes_per_s=work.bytes / work.seconds / 3)
+    assert work.mbu(faster) == pytest.approx(3)
+    assert work.bandwidth_gain(faster) == 0.5
     slow = attributed(simulate(SLOW))
     assert {case.change for case in what_if(slow) if case.part in {Part.DECODE, Part.PREFILL}} == {Change.TWICE_AS_FAST}
 

@@ -45,6 +45,8 @@ class Parsed:
         self.events: dict[int, list[Any]] = defaultdict(list)
         self.flows: Counter[int] = Counter()
         self.ended: Counter[int] = Counter()
+        self.flowed_at: dict[int, int] = {}
+        self.ended_at: dict[int, int] = {}
         times = []
         for packet in trace.packet:
             assert packet.trusted_packet_sequence_id == 1
@@ -53,6 +55,8 @@ class Parsed:
                 self.events[packet.track_event.track_uuid].append(packet)
                 self.flows.update(packet.track_event.flow_ids)
                 self.ended.update(packet.track_event.terminating_flow_ids)
+                self.flowed_at |= dict.fromkeys(packet.track_event.flow_ids, packet.timestamp)
+                self.ended_at |= dict.fromkeys(packet.track_event.terminating_flow_ids, packet.timestamp)
         assert times == sorted(times)
 
     def path(self, uuid: int) -> str:
@@ -110,7 +114,9 @@ def test_slices_nest_and_say_what_happened_when() -> None:
 def test_every_flow_goes_from_client_through_server_and_steps_back_to_the_client() -> None:
     trace, _ = parsed()
     assert trace.ended == {1: 1, 3: 1, 5: 1, 7: 1}
-    assert trace.flows == {1: 4, 3: 4, 5: 4, 7: 4}  # wait for the first token, front end, first and last step
+    # wait for the first token, front end, first and last step, stream
+    assert trace.flows == {1: 5, 3: 5, 5: 5, 7: 5}
+    assert all(trace.ended_at[flow] >= last for flow, last in trace.flowed_at.items())
 
 
 def test_counters_of_the_engine_and_of_telemetry() -> None:
