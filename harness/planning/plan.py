@@ -1,5 +1,6 @@
 """The plan of one model: memory, floors and cost on each GPU, and the GPUs that keep an SLO."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def _check(question: Question) -> None:
         (0 <= question.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
         (question.step_tokens is None or question.step_tokens >= 1, "--step-tokens must be at least 1"),
         (0 < question.memory_fraction <= 1, "--memory-fraction must be above 0 and at most 1"),
-        (question.rate is None or question.rate > 0, "--rate must be above 0"),
+        (question.rate is None or 0 < question.rate < math.inf, "--rate must be above 0, and finite"),
         ((question.slo is None) == (question.rate is None), "--slo and --rate belong together: give both or neither"),
         (question.tensor_parallel is None or question.tensor_parallel >= 1, "--tensor-parallel must be at least 1"),
         (question.engine is None or bool(question.from_run), "--engine names an engine of --from-run; give that, too"),

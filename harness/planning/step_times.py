@@ -138,8 +138,11 @@ class StepTimes:
         self._work, self._gpu, self.efficiency = work, gpu, efficiency
         self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
         self._weights_per_s = self._bytes_per_s * precision.read_share_of(efficiency.adapter)
-        self._converts = precision.converts
-        self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * precision.product_share
+        # A device without products in 8 bits converts such weights for its products in bf16.
+        is_native = precision.weight_bits >= 16 or precision.compute in gpu.flops_per_s
+        self._converts = precision.converts or not is_native
+        product_share = precision.product_share if is_native else 1.0
+        self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * product_share
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""

@@ -86,6 +86,11 @@ def test_conversion_of_stored_weights_adds_their_operations_to_their_bytes():
     assert step_s("int8", 64) - step_s("int8", 1) == pytest.approx(operations, rel=5e-3)
 
 
+def test_fp8_without_products_in_8_bits_is_converted_like_int8():
+    ttft = {name: device(gpu="a100-80gb", precision=name).batches[0].ttft_p50_s for name in ("bf16", "int8", "fp8")}
+    assert ttft["bf16"] < ttft["fp8"] == pytest.approx(ttft["int8"], rel=0.05)
+
+
 def test_each_engine_reads_4_bits_at_its_own_share():
     assert step_s("int4", 1, "reference") < 0.8 * step_s("int4", 1, "vllm") == step_s("int4", 1, "sglang") * 0.8
     assert step_s("int8", 1, "reference") == step_s("int8", 1, "vllm")
