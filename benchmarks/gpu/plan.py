@@ -11,7 +11,7 @@ import msgspec
 
 import bakeoff
 from benchmarks.bars import Bars
-from benchmarks.plan.cpu import CAPACITY_GOAL, GOALS, capacity_error, largest_errors
+from benchmarks.plan.cpu import CAPACITY_GOAL, GOALS, capacity_error, largest_errors, print_predictions
 from harness.planning.calibration import Fitter, calibrate
 from harness.planning.gpus import gpu_table
 from harness.planning.measured import measured_engines
@@ -41,8 +41,7 @@ def main() -> None:
             continue
         calibration = calibrate(fitter, engine)
         print(f"{engine.engine}: {calibration.efficiency}")
-        for row in calibration.predictions:
-            print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
+        print_predictions(calibration.predictions)
         for metric, error in largest_errors(calibration.predictions, GOALS).items():
             bars.add(f"{engine.engine}_{metric}_error_percent", error, "<=", GOALS[metric])
         if not options.no_search:

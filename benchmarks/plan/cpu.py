@@ -87,9 +87,14 @@ def worst_errors(fitter: Fitter, engine: MeasuredEngine, fit: Efficiency) -> dic
     fixed_bytes = median(fixed) if fixed else None
     loads = [load for load in engine.loads if load.label in PREDICTED]
     rows = [row for load in loads for row in predict(fitter, engine, load, fit, fixed_bytes)]
-    for row in rows:
-        print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
+    print_predictions(rows)
     return largest_errors(rows, GOALS)
+
+
+def print_predictions(predictions: Iterable[Prediction]) -> None:
+    """One line each: load, metric, measured and predicted value, error."""
+    for row in predictions:
+        print(f"{row.load:<5} {row.metric:<20} {row.measured:>12.6g} {row.predicted:>12.6g} {row.error:+.1%}")
 
 
 def largest_errors(predictions: Iterable[Prediction], metrics: Iterable[str]) -> dict[str, float]:
