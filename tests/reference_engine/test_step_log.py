@@ -145,8 +145,10 @@ def test_two_clocks_are_refused(monkeypatch):
 def test_the_time_of_every_request_is_divided_without_remainder(serve, tmp_path, settings):
     async def test(s):
         await s.post("/start_step_log", {})
-        body = {"prompt": [5, 6, 7, 8] * 5, "max_tokens": 16, "ignore_eos": True, "temperature": 0}
-        await asyncio.gather(*(s.stream(TEXT, body | {"prompt": [9 + i, *body["prompt"]]}) for i in range(4)))
+        # One body, so that the four requests are in flight at once; the bias repeats a token, so that drafts are found.
+        prompts = [[9 + i, *[5, 6, 7, 8] * 5] for i in range(4)]
+        body = {"prompt": prompts, "max_tokens": 16, "ignore_eos": True, "temperature": 0, "logit_bias": {"5": 100}}
+        await s.stream(TEXT, body)
         files = (await s.post("/stop_step_log", {}))["files"]
         steps = steps_of(list(FrameLog(Path(files[1]), EngineEvent)))
         for own in steps.requests.values():
