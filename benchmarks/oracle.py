@@ -37,7 +37,7 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 def expected(
-    requests: Sequence[Truth], start: float, end: float, slo: Slo, *, saturated: bool
+    requests: Sequence[Truth], start: float, end: float, slo: Slo, *, saturated: bool, backlog_grew: bool
 ) -> dict[str, float | None]:
     """The expected value of each metric; None if it must be absent."""
     length = end - start
@@ -65,7 +65,8 @@ def expected(
         values[f"itl_{label}_s"] = None if saturated else _quantile(spread, 0, q, need)
         values[f"chunk_gap_{label}_s"] = None if saturated else _quantile([gap for gap, _ in gaps], 0, q, need)
     values["output_tokens_per_s"] = sum(n for r in requests for t, n in r.chunks if start <= t < end) / length
-    shares = [(r, _share(r, start, end)) for r in requests if r.ok]
+    share_of = _ended_inside if backlog_grew else _share
+    shares = [(r, share_of(r, start, end)) for r in requests if r.ok]
     values["requests_per_s"] = sum(share for _, share in shares) / length
     values["prompt_tokens_per_s"] = sum(r.prompt_tokens * share for r, share in shares) / length
     good = sum(_meets(r, slo) for r in inside)
@@ -85,6 +86,10 @@ def _quantile(seconds: Sequence[float], failures: int, q: float, need: int) -> f
     h = (len(ordered) - 1) * q
     low, high = ordered[math.floor(h)], ordered[math.ceil(h)]
     return None if math.isinf(high) else low + (high - low) * (h - math.floor(h))
+
+
+def _ended_inside(request: Truth, start: float, end: float) -> float:
+    return float(start <= request.chunks[-1][0] < end)
 
 
 def _share(request: Truth, start: float, end: float) -> float:

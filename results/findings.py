@@ -85,6 +85,8 @@ class FindingCode(StrEnum):
     SEVERAL_SERVERS = "several_servers"
     COUNTERS_DISAGREE = "counters_disagree"
     PLAN_ENDED_EARLY = "plan_ended_early"
+    BACKLOG_GREW = "backlog_grew"
+    """Open loop: the engine may be falling behind, but the window is too short to tell."""
     TURN_MIX = "turn_mix"
     """Multi-turn sessions: the mix of turns in the window differs from the workload's."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
@@ -139,6 +141,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.SEVERAL_SERVERS: Cause.EXPERIMENT,
     FindingCode.COUNTERS_DISAGREE: Cause.ENGINE,
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
+    FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,
     FindingCode.TURN_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,

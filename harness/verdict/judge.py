@@ -88,7 +88,7 @@ def _invalidating(evidence: Evidence) -> Iterator[Finding]:
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
     yield from _failed(inside, evidence.max_failure_share)
-    yield from _unsteady(evidence, load)
+    yield from (finding for finding in _unsteady(evidence, load) if finding.severity is Severity.INVALID)
     yield from (finding for finding in _length(evidence) if finding.severity is Severity.INVALID)
     if evidence.window.length_s > 0 and not inside and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
@@ -107,6 +107,7 @@ def _warnings(evidence: Evidence) -> Iterator[Finding]:
     yield from (finding for finding in _length(evidence) if finding.severity is Severity.WARNING)
     yield from (finding for finding in _of_machine(evidence) if finding.severity is not Severity.INVALID)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
+    yield from (finding for finding in _unsteady(evidence, load) if finding.severity is Severity.WARNING)
     yield from _turn_mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
@@ -290,6 +291,8 @@ def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
         backlog = growth(in_flight(load, window))
         if backlog.is_saturation:
             yield invalid(FindingCode.SATURATED, first_in_flight=backlog.first, last_in_flight=backlog.last)
+        elif backlog.is_suspect:
+            yield warning(FindingCode.BACKLOG_GREW, first_in_flight=backlog.first, last_in_flight=backlog.last)
         return
     turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
     if (change := throughput_change(load, window, turnover_s)) is not None:

@@ -3,11 +3,14 @@
 **Saturated.** At a rate the engine can sustain, the requests in flight N(t) are stationary: the difference of two
 distant samples has a standard deviation of about √(2 N̄) for many servers, and about 6 for one server at a utilisation
 of 0.8, whose N is geometric with mean 4. A backlog that grew by more than :data:`GROWTH` √max(N̄, 20) from the window's
-first tenth to its last is beyond both (simulated in ``benchmarks/truth/known_answers.py``).
+first tenth to its last is beyond both (simulated in ``benchmarks/truth/known_answers.py``). Half of
+that growth is suspect already: an overload of 20 % adds only 9 requests to a window of 45. Up to twice that growth, a
+batching engine may still be approaching its steady state: its step time rises with N, so the variance of N is about
+N̄ / (1 − utilisation), and N relaxes more slowly by the same factor.
 
-**Trend.** Student's t of the slope of the tokens that arrived in up to ten batches of the window (batch means: Law and
-Kelton, Simulation Modeling and Analysis, ch. 9). A batch lasts one turnover of a slot, so batches share no requests; a
-slope counts if it is both significant and large.
+**Trend.** Student's t of the slope of the tokens that arrived in six to ten batches of the window (batch means: Law and
+Kelton, Simulation Modeling and Analysis, ch. 9). A batch lasts a turnover of a slot where the window is long enough, so
+that batches share no requests; a slope counts if it is both significant and large.
 """
 
 import math
@@ -23,6 +26,7 @@ from results.statistics.distributions import t_tails
 
 GROWTH = 4.0
 MIN_BACKLOG = 20.0
+_SUSPECT, _SLOW_START = 0.5, 2.0
 SAMPLES = 21
 """Samples of the requests in flight, equally spaced over the window including its ends."""
 _END_SAMPLES = 3
@@ -38,9 +42,23 @@ class Growth(msgspec.Struct, frozen=True):
     last: float
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether the engine may be falling behind."""
+        return self._excess > _SUSPECT
+
+    @property
     def is_saturation(self) -> bool:
-        """Whether the growth exceeds that of an engine that sustains the load."""
-        return self.last - self.first > GROWTH * math.sqrt(max(self.first, MIN_BACKLOG))
+        """Whether the growth exceeds that of a queue that sustains the load."""
+        return self._excess > 1
+
+    @property
+    def exceeds_slow_start(self) -> bool:
+        """Whether the growth exceeds that of a batching engine that approaches its steady state."""
+        return self._excess > _SLOW_START
+
+    @property
+    def _excess(self) -> float:
+        return (self.last - self.first) / (GROWTH * math.sqrt(max(self.first, MIN_BACKLOG)))
 
 
 def growth(in_flight: Sequence[float]) -> Growth:
@@ -66,9 +84,10 @@ def throughput_change(requests: Sequence[RequestRecord], window: Window, turnove
         window: of the trial.
         turnover_s: mean time from one request of a slot to its next.
     """
-    batches = min(_MAX_BATCHES, int(window.length_s / turnover_s)) if turnover_s > 0 else _MAX_BATCHES
-    if window.length_s <= 0 or batches < _MIN_BATCHES:
+    if window.length_s <= 0:
         return None
+    turnovers = int(window.length_s / turnover_s) if turnover_s > 0 else _MAX_BATCHES
+    batches = min(_MAX_BATCHES, max(_MIN_BATCHES, turnovers))
     edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
     times = np.array([t for r in requests for t in r.chunk_ns], dtype=np.float64)
     weights = np.array([n for r in requests for n in r.chunk_tokens], dtype=np.float64)

@@ -1,10 +1,11 @@
 """Rates over the window, and goodput under an SLO.
 
 Requests count by the fraction of [planned, ended] within the window, tokens by their arrival. Both are unbiased for a
-steady load whatever the service times: over a long load every request contributes exactly one.
+steady load whatever the service times: over a long load every request contributes exactly one. While a backlog grows,
+the fraction would count time in the queue as work, so requests count by their last token instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from results.metrics import latency
 from results.metrics.prefix_cache import prompt_tokens
@@ -12,6 +13,23 @@ from results.metrics.values import Value, absent
 from results.records import Outcome, RequestRecord, Slo, Window
 
 _EMPTY = "the window is empty"
+ShareOf = Callable[[RequestRecord, Window], float]
+"""How much of a request counts in a window, 0 to 1."""
+
+
+def ended_inside(request: RequestRecord, window: Window) -> float:
+    """1 for a successful request whose last token arrived within the window, else 0."""
+    return float(request.outcome is Outcome.OK and bool(request.chunk_ns) and window.holds(request.chunk_ns[-1]))
+
+
+def share_inside(request: RequestRecord, window: Window) -> float:
+    """Fraction of a successful request's time from plan to last token within the window, 0 to 1."""
+    if request.outcome is not Outcome.OK or not request.chunk_ns:
+        return 0.0
+    start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
+    if end_ns <= start_ns:
+        return float(window.holds(start_ns))
+    return max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns)) / (end_ns - start_ns)
 
 
 def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
@@ -24,28 +42,30 @@ def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
     return _per_second(tokens_inside(requests, window), window)
 
 
-def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Prompt tokens of successful requests, weighted by their fraction within the window, over its length."""
-    shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
+def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
+    """Prompt tokens of successful requests, weighted by their share within the window, over its length."""
+    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
     if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
     return _per_second(sum((request.prompt_tokens or 0) * share for request, share in shares), window)
 
 
-def uncached_prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
+def uncached_prompt_tokens_per_s(
+    requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside
+) -> Value:
     """Like :func:`prompt_tokens_per_s`, without tokens from the prefix cache: what the engine had to compute."""
     if prompt_tokens(requests) is None:
         return absent("no answer reports cached prompt tokens")
-    shares = [(request, share) for request in requests if (share := share_inside(request, window)) > 0]
+    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
     if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
     uncached = (((request.prompt_tokens or 0) - (request.cached_tokens or 0)) * share for request, share in shares)
     return _per_second(sum(uncached), window)
 
 
-def requests_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
-    """Successful requests, weighted by their fraction within the window, over its length."""
-    return _per_second(requests_inside(requests, window), window)
+def requests_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
+    """Successful requests, weighted by their share within the window, over its length."""
+    return _per_second(sum(share_of(request, window) for request in requests), window)
 
 
 def meets(request: RequestRecord, slo: Slo) -> bool:
@@ -83,21 +103,6 @@ def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
         n for request in requests for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True)
         if window.holds(t_ns)
     )  # fmt: skip
-
-
-def requests_inside(requests: Sequence[RequestRecord], window: Window) -> float:
-    """Successful requests, weighted by their fraction within the window."""
-    return sum(share_inside(request, window) for request in requests)
-
-
-def share_inside(request: RequestRecord, window: Window) -> float:
-    """Fraction of a successful request's time from plan to last token within the window, 0 to 1."""
-    if request.outcome is not Outcome.OK or not request.chunk_ns:
-        return 0.0
-    start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
-    if end_ns <= start_ns:
-        return float(window.holds(start_ns))
-    return max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns)) / (end_ns - start_ns)
 
 
 def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:

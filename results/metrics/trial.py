@@ -35,8 +35,10 @@ def trial_metrics(
         one value per name of the catalogue; for a saturated trial only rates are present.
     """
     load, window = under_load(requests), trial.window
-    values = _of_requests(load, window, slo)
-    if any(finding.code is FindingCode.SATURATED for finding in trial.findings):
+    codes = {finding.code for finding in trial.findings}
+    grew = bool(codes & {FindingCode.SATURATED, FindingCode.BACKLOG_GREW})
+    values = _of_requests(load, window, slo, throughput.ended_inside if grew else throughput.share_inside)
+    if FindingCode.SATURATED in codes:
         values |= dict.fromkeys((*_latencies([], window), "goodput_per_s", "attainment"), _SATURATED)
     values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
@@ -49,18 +51,20 @@ def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], sl
     """Compute request metrics over the whole load, including ramp and tail, as other tools and engines do."""
     load = under_load(requests)
     end_ns = max((request.ended_ns for request in load), default=trial.issue_start_ns) + 1
-    return _of_requests(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo)
+    return _of_requests(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo, throughput.share_inside)
 
 
 _SATURATED = absent("the engine fell behind the load", Absence.SATURATED)
 
 
-def _of_requests(load: Sequence[RequestRecord], window: Window, slo: Slo) -> dict[str, Value]:
+def _of_requests(
+    load: Sequence[RequestRecord], window: Window, slo: Slo, share_of: throughput.ShareOf
+) -> dict[str, Value]:
     values = _latencies(load, window)
     values["output_tokens_per_s"] = throughput.output_tokens_per_s(load, window)
-    values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(load, window)
-    values["uncached_prompt_tokens_per_s"] = throughput.uncached_prompt_tokens_per_s(load, window)
-    values["requests_per_s"] = throughput.requests_per_s(load, window)
+    values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(load, window, share_of)
+    values["uncached_prompt_tokens_per_s"] = throughput.uncached_prompt_tokens_per_s(load, window, share_of)
+    values["requests_per_s"] = throughput.requests_per_s(load, window, share_of)
     values["goodput_per_s"] = throughput.goodput_per_s(load, window, slo)
     values["attainment"] = throughput.attainment(load, window, slo)
     inside = throughput.planned_inside(load, window)

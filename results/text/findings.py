@@ -103,6 +103,10 @@ SENTENCES: dict[FindingCode, str] = {
         "the engine counted {engine_tokens} output tokens under this load and the client {client_tokens}; "
         "let nobody else use the engine, and check what its chunks hold"
     ),
+    FindingCode.BACKLOG_GREW: (
+        "{first_in_flight} requests were in flight in the first tenth of the window and {last_in_flight} in the last: "
+        "the engine may be falling behind; raise trial.ramp_s and trial.duration_s to tell"
+    ),
     FindingCode.PLAN_ENDED_EARLY: (
         "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; give the workload more "
         "requests"

@@ -158,6 +158,16 @@ def test_a_queue_that_grows_means_saturation_in_an_open_loop_only():
     assert findings_of(growing, load=Load(concurrency=100)) == []
 
 
+@pytest.mark.parametrize(
+    ("waiting", "codes"), [(8, []), (9, [FindingCode.BACKLOG_GREW]), (20, [FindingCode.SATURATED])]
+)
+def test_a_small_growth_of_the_queue_is_a_warning(waiting: int, codes: list[FindingCode]):
+    """Requests of 2 s, 10 per second; ``waiting`` of them end only after the window: half of 4√20 is 8.9."""
+    steady = [request(i, i / 10, ended_ns=i * S // 10 + 2 * S) for i in range(-20, 100)]
+    stuck = [request(200 + i, 1.5 + i / 10, ended_ns=20 * S) for i in range(waiting)]
+    assert [finding.code for finding in findings_of([*steady, *stuck], load=POISSON)] == codes
+
+
 def test_a_steady_queue_is_fine():
     steady = [request(i, i / 10, ended_ns=i * S // 10 + 2 * S) for i in range(-20, 100)]
     assert findings_of(steady, load=POISSON) == []

@@ -28,4 +28,6 @@ def _made_up(code: FindingCode) -> dict[str, Parameter]:
 
 
 def _number(name: str) -> Parameter:
+    if name == "last_in_flight":
+        return 95.0
     return 0.25 if name.endswith(("_s", "_share", "_flight", "_turn")) else 3

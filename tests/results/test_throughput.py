@@ -63,8 +63,12 @@ def test_a_request_without_any_duration_counts_where_it_is() -> None:
 def test_two_windows_hold_what_both_together_hold(spans: list[tuple[int, int]], cut: int) -> None:
     """Shares have no edge effects: no request is lost or counted twice where windows meet."""
     requests = [request(start, [start + length]) for start, length in spans]
-    parts = [throughput.requests_inside(requests, Window(a * MS, b * MS)) for a, b in ((0, cut), (cut, 1000))]
-    assert sum(parts) == pytest.approx(throughput.requests_inside(requests, SECOND))
+    for share_of in (throughput.share_inside, throughput.ended_inside):
+        first, second, both = (
+            sum(share_of(request, Window(a * MS, b * MS)) for request in requests)
+            for a, b in ((0, cut), (cut, 1000), (0, 1000))
+        )
+        assert first + second == pytest.approx(both)
 
 
 def test_goodput_and_attainment_with_failures() -> None:

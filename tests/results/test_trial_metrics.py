@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from results.findings import FindingCode, invalid
+from results.findings import FindingCode, invalid, warning
 from results.metrics import CATALOGUE, HEADLINE, Absence, Better, Unit, headline, trial_metrics, whole_load_metrics
 from results.metrics.trial import latency_observations, observations_by_request
 from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
@@ -125,6 +125,23 @@ def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
     assert values["output_tokens_per_s"].value == pytest.approx(17.5)
     for name in ("ttft_p50_s", "itl_p50_s", "goodput_per_s", "attainment"):
         assert values[name].absence is Absence.SATURATED
+
+
+@pytest.mark.parametrize("code", [FindingCode.SATURATED, FindingCode.BACKLOG_GREW])
+def test_requests_of_a_growing_backlog_count_by_their_last_token(code: FindingCode) -> None:
+    """Time in the queue is no work: of six requests, three end within 0.8 s, with 30 + 50 + 70 prompt tokens."""
+    requests = [
+        request(-500, [100, 500], prompt_tokens=30),
+        request(100, [700], prompt_tokens=50),
+        request(200, [799], prompt_tokens=70),
+        request(300, [800], prompt_tokens=90),
+        request(0, [100], outcome=Outcome.TRUNCATED),
+        request(400, []),
+    ]
+    grown = msgspec.structs.replace(trial(LOAD, issue_end=800), findings=[warning(code)])
+    values = trial_metrics(grown, requests, [], SLO)
+    assert values["requests_per_s"].value == pytest.approx(3 / 0.8)
+    assert values["prompt_tokens_per_s"].value == pytest.approx(150 / 0.8)
 
 
 def test_the_whole_load_stands_beside_the_window() -> None:

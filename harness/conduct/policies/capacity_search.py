@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from harness.conduct.policies import Decision, Done
 from harness.conduct.preparation import Preparation
-from results.findings import Cause, FindingCode, is_against_engine
+from results.findings import Cause, Finding, FindingCode, is_against_engine
 from results.metrics import Absence, Value, trial_metrics
 from results.metrics.catalogue import QUANTILES
 from results.metrics.percentiles import required_count
+from results.metrics.steadiness import Growth
 from results.objectives import Objective, least_margin, violated
 from results.records import TrialPlan, TrialRecord
 from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
@@ -31,11 +32,12 @@ def attempt_of(
     """Judge a trial at its level.
 
     A trial violates the objectives if it is INVALID because of its engine, or if a percentile lies among failed
-    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile.
+    requests. It is no evidence if it is INVALID for another reason, if its backlog grew no more than that of a batching
+    engine that approaches its steady state, or if it has too few requests for a percentile.
     """
     if invalidating := record.invalidating:
         others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
-        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES
+        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES and not _may_be_slow_start(invalidating)
         return Attempt(record.id, level, met=False if failed else None, margin=None, findings=invalidating)
     violations = violated(objectives, metrics)
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
@@ -46,6 +48,17 @@ def attempt_of(
     if unknown:
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
     return Attempt(record.id, level, met=True, margin=least_margin(objectives, metrics))
+
+
+def _may_be_slow_start(findings: Sequence[Finding]) -> bool:
+    """Whether all that speaks against the engine is a growth of the backlog that a longer ramp might avoid."""
+    against = [finding for finding in findings if finding.code.cause is Cause.ENGINE]
+    return all(finding.code is FindingCode.SATURATED and not _growth(finding).exceeds_slow_start for finding in against)
+
+
+def _growth(finding: Finding) -> Growth:
+    first, last = (float(finding.parameters[name]) for name in ("first_in_flight", "last_in_flight"))
+    return Growth(first, last)
 
 
 def quantile_of(metric: str) -> float | None:
