@@ -96,6 +96,7 @@ class RealLab:
         self._findings: dict[str, doctor.Finding] = {}
         self._experiments: dict[tuple[Path, str], Experiment] = {}
         self._measured: dict[tuple[Path, str], RunFolder | None] = {}
+        self._left_s: dict[tuple[Path, str], float] = {}
         self._evaluations: dict[Evaluated, Evaluation] = {}
 
     def missing(self, entry: Entry, case: Case) -> str | None:
@@ -178,7 +179,16 @@ class RealLab:
         return msgspec.structs.replace(experiment, engines=engines)
 
     def _run_s(self, entry: Entry, run: str) -> float:
-        return 0.0 if self._known(entry, run) else duration_s(self._experiment(entry, run))
+        """Approximate duration of a run's trials that no earlier run has VALID."""
+        if self._known(entry, run):
+            return 0.0
+        key = entry.folder, run
+        if key not in self._left_s:
+            experiment = self._experiment(entry, run)
+            planned = len(experiment.plan())
+            valid = max(map(_valid_trials, self._matching(entry, run)), default=0)
+            self._left_s[key] = duration_s(experiment) * (1 - min(valid, planned) / planned)
+        return self._left_s[key]
 
     def _known(self, entry: Entry, run: str) -> RunFolder | None:
         """The run that this call measured, or an earlier one of this machine and version whose trials are all VALID."""
@@ -288,6 +298,10 @@ def _weight_bytes(path: Path) -> float:
 def _name(folder: RunFolder) -> str | None:
     started = folder.read_log().started
     return started.name if started else None
+
+
+def _valid_trials(folder: RunFolder) -> int:
+    return sum(trial.verdict is Verdict.VALID for trial in folder.read_log().finished.values())
 
 
 def _is_valid(folder: RunFolder) -> bool:

@@ -260,6 +260,8 @@ def test_only_invalid_trials_are_measured_again(tmp_path: Path):
     with inside(VirtualWorld(engines)):
         first = result_of(made, case, RealLab(tmp_path / "claims"))
         engines["fast"] = VirtualEngine(service=PACE["fast"])
+        whole, rest = (RealLab(tmp_path / name).cost_s(made, [case]) for name in ("no-claims", "claims"))
+        assert rest == pytest.approx(whole / 2), "the trials of one of two engines are left"
         second = result_of(made, case, RealLab(tmp_path / "claims"))
     assert (first.outcome, first.retry) == (Outcome.UNCLEAR, True)
     assert first.why_absent == "no VALID trial of v: fast at c=2 has the metric"
