@@ -13,10 +13,11 @@ from harness.conduct.run import why_invalid
 from harness.virtual import Death, Ending, Exponential, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, Whole
 from harness.virtual.draws import Service
 from harness.virtual.runs import run_in, virtual_experiment
+from results.cells import Trial
 from results.findings import FindingCode
 from results.records import Outcome as RequestOutcome
 from results.records import Slo, Verdict
-from results.run import Run, Trial
+from results.run import Run
 
 SLO = {"ttft_s": 0.5, "e2e_s": 6.0}
 S = 1e9

@@ -17,12 +17,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from results.cells import Cell
 from results.errors import NotExportable, NotImportable
 from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
 from results.metrics.catalogue import DEFINITIONS
 from results.quality import QualityRecord
 from results.records import SCHEMA_VERSION, TrialRecord, schema_problem
-from results.run import Cell, Run, by_repeat
+from results.run import Run, by_repeat
 from results.run_log import Manifest
 from results.work import Work
 

@@ -12,7 +12,7 @@ from results.records import ClientError, TrialRecord
 
 
 class Measured(Protocol):
-    """A trial with its metrics, such as :class:`results.run.Trial`."""
+    """A trial with its metrics, such as :class:`results.cells.Trial`."""
 
     @property
     def record(self) -> TrialRecord:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.cells import Cell
 from results.records import Startup
-from results.run import Cell, Run
+from results.run import Run
 from results.statistics.interval import Interval, reciprocal
 
 _GPU_IN_USE_BYTES = 1 << 30

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from results.cells import Cell
 from results.records import Load
-from results.run import Cell, Run
+from results.run import Run
 
 
 class Level(msgspec.Struct, frozen=True):

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 
 from results.benchmark_json import StoredRun, StoredTrial, stored_run
+from results.cells import Trial
 from results.errors import NoEvidence, NotComparable
 from results.floor import FloorCell, stored_floors
 from results.metrics import Absence
 from results.records import Load, TrialRecord, Verdict
 from results.reliability import failure_mode_of
-from results.run import Run, Trial, load
+from results.run import Run, load
 from results.run_log import EngineFailure
 from results.text.findings import sentence
 

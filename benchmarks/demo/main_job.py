@@ -8,8 +8,9 @@ from playwright.sync_api import sync_playwright
 import results
 from benchmarks.bars import Bars
 from benchmarks.clone import fresh_clone, timed_make
+from results.cells import Cell
 from results.metrics import CATALOGUE, HEADLINE
-from results.run import Cell, Run, by_repeat
+from results.run import Run, by_repeat
 from results.statistics import compare_runs
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
+from results.cells import Cell
 from results.metrics import CATALOGUE
-from results.run import Cell, Run, by_repeat
+from results.run import Run, by_repeat
 from results.statistics import Interval, compare_runs
 from results.text.format import interval_text, ratio_text
 

@@ -33,10 +33,10 @@ from engines.metrics.readers import EngineValues, reader_of
 from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
+from results.cells import Trial
 from results.client_error import widest_s
 from results.metrics import latency, under_load
 from results.records import Outcome
-from results.run import Trial
 from results.text.findings import sentences
 from results.views import VIEWS, Log
 from workloads import Random, Seed, Tokenizer

@@ -10,8 +10,9 @@ from typing import Any
 from harness.claims.claim import Contrasted, Side
 from harness.claims.expression import evaluate, names_in
 from harness.claims.measurement import Measurement, contrasted_measurement
+from results.cells import Trial
 from results.records import Verdict
-from results.run import Run, Trial
+from results.run import Run
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 """Published runs; a checkout has them, an installed package does not."""

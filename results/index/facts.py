@@ -5,12 +5,13 @@ from pathlib import Path
 
 import msgspec
 
+from results.cells import Trial
 from results.comparability import digest
 from results.metrics import CATALOGUE
 from results.primary import primary_load, primary_metric
 from results.records import RunStatus, Verdict
 from results.report.verdict import VerdictLine, verdict
-from results.run import Run, Trial, by_repeat
+from results.run import Run, by_repeat
 from results.run_log import Manifest, Source
 from results.store import RunFolder
 from results.text.format import machine_text

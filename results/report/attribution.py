@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.text import Text
 
 from results.attribution import Attribution, Latency, Part
+from results.cells import Trial
 from results.levels import engines_of
 from results.metrics import Unit
 from results.records import Verdict
 from results.report.terminal_table import terminal_table
-from results.run import Run, Trial
+from results.run import Run
 from results.text.attribution import (
     bottleneck_sentence,
     clock_line,

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from results.cells import Cell
 from results.metrics import Unit
 from results.records import ClientRecord
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")

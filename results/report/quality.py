@@ -4,8 +4,9 @@ import math
 
 import msgspec
 
+from results.cells import Cell
 from results.quality import EARLY, LARGE_REGRET, QualitySummary
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import ABSENT, listed
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.cells import Cell
 from results.levels import levels_of
 from results.metrics import CATALOGUE, Unit
 from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
@@ -22,7 +23,7 @@ from results.report.quality import match_of, quality_warnings, unchecked_text
 from results.report.search_lines import print_search
 from results.report.terminal_table import terminal_table
 from results.report.verdict import verdict
-from results.run import Cell, Run
+from results.run import Run
 from results.text.findings import sentence, sentences
 from results.text.format import (
     ABSENT,

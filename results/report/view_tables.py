@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.cells import Cell
 from results.levels import levels_of
 from results.metrics import CATALOGUE
 from results.records import Verdict
 from results.report.terminal_table import terminal_table
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import ABSENT, plain, value_text
 from results.views import VIEWS, Tool
 from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials

@@ -5,7 +5,7 @@
 >>> views(load("runs/RUN").finished[0])["vllm"].figures["Mean TTFT (ms)"].value
 """
 
-from results.run import Trial
+from results.cells import Trial
 from results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
 from results.views.base import Conventions, Definition, Figure, Log, MetricFamily, Tool, View
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 
 import msgspec
 
+from results.cells import Trial
 from results.metrics import Value, under_load
 from results.records import Load, Outcome, RequestRecord, StreamEnd
-from results.run import Trial
 from results.units import NS_PER_S
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from results.cells import Trial
 from results.records import RequestRecord
-from results.run import Run, Trial
+from results.run import Run
 from results.views.aiperf import VERSION, Call, calls, duration_s
 from results.views.base import Log, sent_ns, until_closed_s
 from results.views.statistics import rate, stat_of

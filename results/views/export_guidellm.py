@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from results.cells import Trial
 from results.records import Load, Outcome
-from results.run import Run, Trial
+from results.run import Run
 from results.views.base import Log
 from results.views.distribution import plain
 from results.views.guidellm import VERSION, Call, calls, window

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from results.run import Run, Trial
+from results.cells import Trial
+from results.run import Run
 from results.views.base import Log, until_closed_s
 from results.views.statistics import rate, stat_of
 from results.views.vllm import Call, calls, peaks, tpots_s

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.cells import Cell, Trial
 from results.records import Verdict
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.statistics.interval import log_t_interval
 from results.views import VIEWS, MetricFamily, View, views
 

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from results.run import Run, Trial
+from results.cells import Trial
+from results.run import Run
 from results.units import NS_PER_S
 
 

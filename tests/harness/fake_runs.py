@@ -9,8 +9,8 @@ from harness.conduct.run import create_run, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import experiment_from
 from harness.virtual.runs import QUIET
+from results.cells import Trial
 from results.records import Phase, RequestRecord
-from results.run import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
 from tests.engines.fakes.stage import running
 from tests.harness.in_process import InProcess

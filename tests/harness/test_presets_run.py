@@ -15,10 +15,10 @@ from harness.conduct.run import create_run, run_experiment
 from harness.experiment.config import experiment_from
 from harness.virtual import VirtualEngine, VirtualWorld, run_in
 from harness.virtual.runs import QUIET
+from results.cells import Trial
 from results.findings import Finding, FindingCode
 from results.metrics import under_load
 from results.records import Outcome, Phase, RequestRecord, Verdict
-from results.run import Trial
 from tests.harness.tiny_model import tiny_engine, tiny_model
 from workloads import Seed, Tokenizer, plan_closed, workload
 from workloads.presets import built_in, preset_names

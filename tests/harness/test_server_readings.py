@@ -13,10 +13,10 @@ from engines.adapters.reference import ReferenceEngine
 from engines.metrics import Prometheus
 from harness.conduct.progress import PlainObserver
 from harness.conduct.run import create_run, run_experiment
+from results.cells import Trial
 from results.findings import FindingCode
 from results.metrics import under_load
 from results.records import Verdict
-from results.run import Trial
 from tests.harness.pages import SOURCE, page_server
 from tests.harness.test_run import make_experiment, truth
 

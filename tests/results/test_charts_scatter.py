@@ -5,11 +5,11 @@ import re
 import numpy as np
 
 import results
+from results.cells import Trial
 from results.records import Load, Outcome, TelemetryRecord
 from results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle, middles, scatter, spread
 from results.report.sections.batches import batch_figures, in_flight_at, running_at
 from results.report.sections.lengths import length_panels
-from results.run import Trial
 from tests.results.builders import SLOW, Sheet, build_run
 from tests.results.handmade import MS, request, trial
 

@@ -7,9 +7,9 @@ import pytest
 
 import results
 from results.benchmark_json import benchmark_json
+from results.cells import why_absent
 from results.index import facts_of
 from results.metrics import CATALOGUE, Value, absent
-from results.run import why_absent
 from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from results.cells import Trial
 from results.metrics import Unit
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.axes import tick_text
@@ -20,7 +21,6 @@ from results.report.charts.scales import Axis
 from results.report.charts.svg import chart, label, line, num, tag
 from results.report.charts.throttling import draw_throttling, throttling_of
 from results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
-from results.run import Trial
 from results.text.format import duration_text, value_text
 from results.units import NS_PER_S
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Cell, Trial
 from results.levels import engines_of, levels_of
 from results.quality import EARLY, Difference, QualitySample
 from results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
 from results.report.charts.svg import engine_class
 from results.report.quality import match_of, nats, quality_warnings, unchecked_text
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.statistics.interval import Interval
 from results.text.format import ABSENT, plain
 

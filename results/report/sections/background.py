@@ -5,13 +5,14 @@ from typing import Any
 
 import msgspec
 
+from results.cells import Cell
 from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Metric, Unit
 from results.metrics.basis import BASES, family_of
 from results.metrics.catalogue import QUANTILES
 from results.report.charts.svg import engine_class
 from results.report.quality import match_of
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import ABSENT, interval_text, value_text
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.cells import Cell, Trial
 from results.levels import engines_of, levels_of
 from results.metrics.basis import BASES, observation_counts
 from results.report.charts.svg import engine_class
 from results.report.sections.background import definitions
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.text.format import ABSENT, duration_text
 
 

@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from results.cells import Cell, Trial
 from results.levels import engines_of, levels_of
 from results.metrics.latency import arrivals
 from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.server_view.readings import SOURCE, is_number
 from results.units import NS_PER_S
 

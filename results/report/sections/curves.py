@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Cell, Trial
 from results.frontier import has_point
 from results.levels import Level, engines_of, levels_of
 from results.metrics import latency, under_load
@@ -13,7 +14,7 @@ from results.records import RequestRecord
 from results.report.charts.ecdf import Sample, ecdf
 from results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
 from results.report.verdict import primary_level
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.statistics.interval import Interval, reciprocal
 
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.cells import Trial
 from results.levels import engines_of, levels_of
 from results.metrics import Unit, latency, under_load
 from results.metrics.percentiles import percentile
 from results.metrics.throughput import planned_inside
 from results.report.charts.svg import engine_class
 from results.report.clients import error_of
-from results.run import Run, Trial
+from results.run import Run
 from results.text.format import ABSENT, share_text, value_text
 
 

@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from results.cells import Cell
 from results.levels import Level, engines_of, levels_of
 from results.records import RequestRecord
 from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from results.report.verdict import primary_level
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import listed
 from results.units import NS_PER_S
 

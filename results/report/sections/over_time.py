@@ -6,12 +6,13 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Trial
 from results.levels import Level, engines_of, levels_of
 from results.metrics import under_load
 from results.metrics.latency import arrivals
 from results.report.charts.heatmap import Heat, heatmap, shared_axis
 from results.report.verdict import primary_level
-from results.run import Run, Trial
+from results.run import Run
 from results.units import NS_PER_S
 
 Observations = list[tuple[float, float]]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Cell, Trial
 from results.levels import Level, engines_of, levels_of
 from results.metrics import CATALOGUE, Better, Metric
 from results.metrics.basis import family_of
@@ -14,7 +15,7 @@ from results.report.charts.strips import dot_strip, strip_axis
 from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.quality import MatchText, match_of
-from results.run import Cell, Run, Trial
+from results.run import Run
 from results.statistics.interval import Interval
 from results.text.format import ABSENT, interval_parts, share_text, value_text
 

@@ -3,6 +3,7 @@
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Trial
 from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Unit, under_load
 from results.metrics.memory import peak_gpu_bytes
@@ -14,7 +15,7 @@ from results.report.charts.tracks import MAX_POINTS
 from results.report.quality import match_text
 from results.report.sections.waterfalls import Waterfalls, waterfalls
 from results.report.verdict import primary_level
-from results.run import Run, Trial
+from results.run import Run
 from results.statistics.within import own_interval
 from results.text.findings import sentence
 from results.text.format import ABSENT, duration_text, interval_text, value_text

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from results.cells import Cell
 from results.levels import Level, engines_of, levels_of
 from results.metrics import CATALOGUE
 from results.metrics.basis import family_of
 from results.report.charts.svg import engine_class
 from results.report.verdict import primary_level
-from results.run import Cell, Run
+from results.run import Run
 from results.text.format import listed, value_text
 from results.views import VIEWS, Tool
 from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials

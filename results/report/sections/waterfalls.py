@@ -11,9 +11,10 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
+from results.cells import Trial
 from results.records import Outcome, Phase, RequestRecord
 from results.report.charts.waterfall import waterfall
-from results.run import Run, Trial
+from results.run import Run
 
 SLOWEST = 3
 CHUNK_BUDGET = 48_000

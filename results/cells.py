@@ -1,0 +1,162 @@
+"""Trials of a run with their metrics, and cells: the repeats of one engine at one load."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from results import client_error
+from results.metrics import CATALOGUE, Value, under_load
+from results.metrics.throughput import planned_inside
+from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
+from results.records import (
+    ClientError,
+    Outcome,
+    RequestRecord,
+    TelemetryRecord,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+    Window,
+)
+from results.server_view import ServerCell, server_cell
+from results.statistics.interval import Interval, interval_of
+from results.work import Work
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One finished trial with its metrics.
+
+    Attributes:
+        record: verdict, counts and engine.
+        requests: decoded requests, in planned order.
+        telemetry: samples.
+        metrics: one value per metric of the catalogue, over the window.
+        load_metrics: request metrics over the whole load, ramp and tail included.
+        server: server-side metrics, one value per name of :data:`results.server_view.SEEN`.
+        quality: comparison of answers with a reference's; None without one.
+        work: work of its measured requests.
+    """
+
+    record: TrialRecord
+    requests: list[RequestRecord]
+    telemetry: list[TelemetryRecord]
+    metrics: dict[str, Value]
+    load_metrics: dict[str, Value]
+    server: dict[str, Value]
+    quality: QualityRecord | None = None
+    work: Work = Work()
+
+    @property
+    def window(self) -> Window:
+        """Measured window."""
+        return self.record.window
+
+    @property
+    def answered(self) -> list[RequestRecord]:
+        """Successful requests planned inside the window."""
+        return [r for r in planned_inside(under_load(self.requests), self.window) if r.outcome is Outcome.OK]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One engine at one load of one workload, over its valid repeats.
+
+    Attributes:
+        engine: label.
+        workload: name.
+        load: label of the load.
+        valid: number of valid trials.
+        planned: number of planned trials.
+        failures: failed requests and planned requests, over all finished trials.
+        intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
+        reasons: metric → why it has no entry.
+        client_error: the client's own error, the largest over all finished trials.
+        uncalibrated: why ``client_error`` is None.
+        server: server-side metrics over the valid trials.
+        quality: comparison of answers with a reference's, over all finished trials.
+        unchecked: why ``quality`` is None.
+    """
+
+    engine: str
+    workload: str
+    load: str
+    valid: int
+    planned: int
+    failures: tuple[int, int]
+    intervals: dict[str, Interval]
+    reasons: dict[str, str]
+    client_error: ClientError | None = None
+    uncalibrated: str | None = None
+    server: ServerCell = ServerCell()
+    quality: QualitySummary | None = None
+    unchecked: str | None = None
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether a trial belongs to the cell."""
+        return key_of(trial.record) == (self.engine, self.workload, self.load)
+
+    def error_s(self, metric: str) -> float | None:
+        """Client error of a latency metric in seconds; None if unknown, or for other metrics."""
+        return client_error.error_s(metric, self.client_error)
+
+
+def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Sequence[Trial]) -> Cell:
+    """The cell of some trials.
+
+    Args:
+        key: of the cell, as by :func:`key_of`.
+        plans: planned trials of the run.
+        trials: finished trials of the run.
+    """
+    planned = [plan for plan in plans if key_of(plan) == key]
+    finished = [trial for trial in trials if key_of(trial.record) == key]
+    valid = [trial for trial in finished if trial.record.verdict is Verdict.VALID]
+    intervals: dict[str, Interval] = {}
+    reasons: dict[str, str] = {}
+    for name, metric in CATALOGUE.items():
+        values = [trial.metrics[name] for trial in valid]
+        if (reason := why_absent(values)) is not None:
+            reasons[name] = reason
+        elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
+            intervals[name] = interval
+    failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
+    requests = sum(trial.record.planned_requests for trial in finished)
+    error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
+    checked = [trial.quality for trial in finished]
+    quality = pooled(sample for record in checked if record for sample in record.samples)
+    return Cell(
+        *key,
+        valid=len(valid),
+        planned=len(planned),
+        failures=(failed, requests),
+        intervals=intervals,
+        reasons=reasons,
+        client_error=error,
+        uncalibrated=_why_uncalibrated(finished) if error is None else None,
+        server=server_cell([trial.server for trial in valid]),
+        quality=quality,
+        unchecked=why_unchecked(checked) if quality is None else None,
+    )
+
+
+def why_absent(values: Sequence[Value]) -> str | None:
+    """Why a metric is absent over several trials; None if all of them have it.
+
+    One trial without the metric suffices. Using only the others would be biased: the trials with a p99 are those with
+    the most requests, which were the fastest.
+    """
+    reasons = [value.reason for value in values if value.reason is not None]
+    if not reasons:
+        return None if values else "no valid trial"
+    few = f"absent in {len(reasons)} of {len(values)} valid trials: " if len(reasons) < len(values) else ""
+    return few + reasons[0]
+
+
+def _why_uncalibrated(trials: Sequence[Trial]) -> str:
+    if not trials:
+        return "no trial ended"
+    return next((trial.record.uncalibrated for trial in trials if trial.record.uncalibrated), "it was not measured")
+
+
+def key_of(trial: TrialPlan | TrialRecord) -> tuple[str, str, str]:
+    """Key of a trial's cell: engine, workload and load."""
+    return trial.engine, trial.workload, trial.load.label
