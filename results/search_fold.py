@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
+from results.run_log import Event, LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
 from results.search import Attempt, Ended, EngineSearch, SearchConfig, SearchRecord, Skip
 from results.statistics.bisection import Bisection
 from results.units import NS_PER_S
@@ -38,6 +38,7 @@ class EngineState:
         self._search = EngineSearch(engine)
         self._without_evidence = 0
         self._is_settled = False
+        self._turn: int | None = None
         self.spent_ns = 0
 
     @property
@@ -57,8 +58,11 @@ class EngineState:
         self._bisection.drop_up_to(skip.up_to)
         self._search = msgspec.structs.replace(self._search, skip=skip)
 
-    def judge(self, attempt: Attempt) -> None:
-        """Add the result of one more trial."""
+    def judge(self, attempt: Attempt, turn: int | None) -> None:
+        """Add the result of one more trial; trials of the same turn share a start of the engine."""
+        if turn is not None and turn != self._turn:
+            self._turn = turn
+            self._bisection.begin_start()
         self._search = msgspec.structs.replace(self._search, attempts=[*self._search.attempts, attempt])
         if attempt.met is not None:
             self._bisection.observe(attempt.level, met=attempt.met, margin=attempt.margin)
@@ -97,20 +101,42 @@ class EngineState:
         self._search = msgspec.structs.replace(self._search, skip=Skip(above=float(f"{cut:.3g}"), attempt=attempt))
 
 
-def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
-    """State of the search for each engine, by label; events of other engines are ignored."""
-    states = {engine: EngineState(config, engine) for engine in config.engines}
-    chosen_ns: dict[str, int] = {}
-    for event in log.events:
+class SearchFold:
+    """The searches of all engines, folded from a log that only grows.
+
+    Args:
+        config: of the search.
+
+    Attributes:
+        states: by label of the engine.
+    """
+
+    def __init__(self, config: SearchConfig) -> None:
+        self.states = {engine: EngineState(config, engine) for engine in config.engines}
+        self._planned: dict[str, TrialPlanned] = {}
+        self._events = 0
+
+    def advance(self, log: RunLog) -> None:
+        """Apply the events that were appended since the last call; events of other engines are ignored."""
+        for event in log.events[self._events :]:
+            self._apply(event)
+        self._events = len(log.events)
+        for lost in log.lost:
+            if lost.given_up and lost.engine in self.states:
+                self.states[lost.engine].lose(lost.reason)
+
+    def _apply(self, event: Event) -> None:
         match event:
             case TrialPlanned():
-                chosen_ns[event.plan.id] = event.t_ns
-            case TrialFinished(record=record) if record.engine in states and record.reused_from is None:
-                states[record.engine].spent_ns += event.t_ns - chosen_ns.get(record.id, event.t_ns)
-            case LevelJudged() if event.engine in states:
-                states[event.engine].judge(event.attempt)
-            case LevelsSkipped() if event.engine in states:
-                states[event.engine].skip_up_to(
+                self._planned[event.plan.id] = event
+            case TrialFinished(record=record) if record.engine in self.states and record.reused_from is None:
+                planned = self._planned.get(record.id)
+                self.states[record.engine].spent_ns += event.t_ns - planned.t_ns if planned else 0
+            case LevelJudged() if event.engine in self.states:
+                planned = self._planned.get(event.attempt.trial)
+                self.states[event.engine].judge(event.attempt, planned.turn if planned else None)
+            case LevelsSkipped() if event.engine in self.states:
+                self.states[event.engine].skip_up_to(
                     Skip(
                         up_to=event.up_to, planned_requests=event.planned_requests,
                         needed_requests=event.needed_requests,
@@ -118,14 +144,12 @@ def engine_states(config: SearchConfig, log: RunLog) -> dict[str, EngineState]:
                 )  # fmt: skip
             case _:
                 pass
-    for lost in log.lost:
-        if lost.given_up and lost.engine in states:
-            states[lost.engine].lose(lost.reason)
-    return states
 
 
 def search_record(log: RunLog) -> SearchRecord | None:
     """Configuration and present results of a search; None if the run is no search."""
     if log.search is None:
         return None
-    return SearchRecord(log.search, [state.search for state in engine_states(log.search, log).values()])
+    fold = SearchFold(log.search)
+    fold.advance(log)
+    return SearchRecord(log.search, [state.search for state in fold.states.values()])

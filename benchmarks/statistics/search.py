@@ -4,8 +4,9 @@
 
 An engine has a known curve of latency over load, so the highest rate that keeps the bound is known. The noise of a run
 is 2 or 5 % of its latency and, with a queue, of its capacity. Searches go from 1 to 64 requests a second with a
-resolution of 5 % and at most 20 trials. One engine is a real queue: eight servers, Poisson arrivals for 30 s drawn anew
-for each trial, p90 of TTFT; its threshold is the rate at which half of 4,000 trials keep the bound. For comparison,
+resolution of 5 % and at most 20 trials. Engines start anew after four trials, and the thresholds of starts vary by 0, 2
+or 5 %. One engine is a real queue: eight servers, Poisson arrivals for 30 s drawn anew for each trial, p90 of TTFT; its
+threshold is the rate at which half of 4,000 trials keep the bound. For comparison,
 plain bisection searches the same engines: it trusts one trial per level, and halves the interval until 5 % are left.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
+from harness.conduct.policies.capacity_search import TRIALS_PER_TURN
 from results.metrics.percentiles import percentile
 from results.statistics.bisection import Bisection, Bracket, levels_between
 
@@ -79,7 +81,9 @@ def queue_trial(rng: np.random.Generator, rate: float) -> Answer:
     return (True, None) if value is None else of_latency(value / 0.5)
 
 
-WORLDS: dict[str, Callable[[float], Trial]] = {
+Engine = Callable[[float], Trial]
+"""The trials of an engine with this threshold."""
+WORLDS: dict[str, Engine] = {
     "gentle_2_percent": partial(gentle, 0.02),
     "gentle_5_percent": partial(gentle, 0.05),
     "steep_2_percent": partial(steep, 0.02),
@@ -90,7 +94,15 @@ WORLDS: dict[str, Callable[[float], Trial]] = {
     "wall_5_percent": partial(wall, 0.05),
     "disturbed_2_percent": partial(disturbed, 0.02),
     "real_queue_2_percent": partial(queued, 0.02),
+    "gentle_starts_2_percent": partial(gentle, 0.02),
+    "gentle_starts_5_percent": partial(gentle, 0.02),
+    "steep_starts_5_percent": partial(steep, 0.02),
+    "wall_starts_5_percent": partial(wall, 0.02),
 }
+STARTS = {"gentle_starts_2_percent": 0.02} | dict.fromkeys(
+    ("gentle_starts_5_percent", "steep_starts_5_percent", "wall_starts_5_percent"), 0.05
+)
+"""Spread between starts, as a fraction of the threshold."""
 
 
 class SearchResult(NamedTuple):
@@ -112,11 +124,16 @@ class SearchResult(NamedTuple):
         return abs(math.log((self.bracket.level or LOW) / self.threshold))
 
 
-def searched(trial: Trial, threshold: float, rng: np.random.Generator, guess: float | None = None) -> SearchResult:
-    """Search an engine."""
+def searched(
+    engine: Engine, threshold: float, rng: np.random.Generator, guess: float | None = None, spread: float = 0.0
+) -> SearchResult:
+    """Search an engine whose threshold varies from start to start by ``spread``, a fraction of it."""
     search = Bisection(LEVELS, resolution=RESOLUTION, guess=guess)
-    trials = 0
+    trial, trials = engine(threshold), 0
     while trials < BUDGET and not search.is_settled:
+        if trials % TRIALS_PER_TURN == 0:
+            search.begin_start()
+            trial = engine(threshold * math.exp(rng.normal(0, spread)))
         level = search.next_level()
         assert level is not None
         met, margin = trial(rng, level)
@@ -141,11 +158,15 @@ def thresholds(rng: np.random.Generator, count: int) -> list[float]:
 
 def holds_bars(bars: Bars, count: int) -> None:
     """For each world: how often the interval holds the truth, and the errors of the answer and of plain bisection."""
-    print("                        held   error  trials   width   off by over 5 %: ours   plain bisection's")
+    print("                          held   error  trials   width   off by over 5 %: ours   plain bisection's")
     for seed, (name, world) in enumerate(WORLDS.items()):
         rng = np.random.default_rng(seed)
-        results = [searched(world(true), true, rng) for true in thresholds(rng, count)]
-        plain = [abs(math.log(plainly_bisected(world(true), rng) / true)) for true in thresholds(rng, count)]
+        spread = STARTS.get(name, 0.0)
+        results = [searched(world, true, rng, spread=spread) for true in thresholds(rng, count)]
+        plain = [
+            abs(math.log(plainly_bisected(world(true * math.exp(rng.normal(0, spread))), rng) / true))
+            for true in thresholds(rng, count)
+        ]
         held, error = share(result.holds for result in results), statistics.median(result.error for result in results)
         off, plain_off = (
             share(error > RESOLUTION for error in errors) for errors in ([result.error for result in results], plain)
@@ -154,7 +175,7 @@ def holds_bars(bars: Bars, count: int) -> None:
             math.sqrt((result.bracket.high or LOW) / (result.bracket.low or LOW)) - 1 for result in results
         )
         trials = statistics.fmean(result.trials for result in results)
-        print(f"{name:22} {held:6.1%} {error:7.1%} {trials:7.1f}  ±{width:6.1%} {off:22.1%} {plain_off:18.1%}")
+        print(f"{name:24} {held:6.1%} {error:7.1%} {trials:7.1f}  ±{width:6.1%} {off:22.1%} {plain_off:18.1%}")
         bars.add(f"held_{name}", held, ">=", 0.95)
         bars.add(f"median_error_{name}", error, "<=", RESOLUTION)
         bars.add(f"off_by_over_5_percent_of_plain_{name}", off / plain_off if plain_off else 0.0, "<=", 1.0)
@@ -166,7 +187,7 @@ def warm_bars(bars: Bars, count: int) -> None:
     for name, off in (("cold", None), ("guess_3_percent_off", 1.03), ("guess_3_times_off", 3.0)):
         rng = np.random.default_rng(40)
         results = [
-            searched(steep(0.02, true), true, rng, None if off is None else true * off)
+            searched(partial(steep, 0.02), true, rng, None if off is None else true * off)
             for true in thresholds(rng, count)
         ]
         trials = statistics.fmean(result.trials for result in results)
@@ -181,7 +202,7 @@ def edge_bars(bars: Bars, count: int) -> None:
     """A threshold outside of the range is reported as such after few trials."""
     for name, true in (("above", 3 * HIGH), ("below", LOW / 3)):
         rng = np.random.default_rng(60)
-        results = [searched(steep(0.05, true), true, rng) for _ in range(count)]
+        results = [searched(partial(steep, 0.05), true, rng) for _ in range(count)]
         right = [result.bracket.low == HIGH if name == "above" else result.bracket.high is None for result in results]
         print(f"{name} the range: {statistics.fmean(result.trials for result in results):.1f} trials")
         bars.add(f"said_to_lie_{name}", share(right), ">=", 0.95)

@@ -3,10 +3,11 @@
 Plain bisection trusts every trial, so one unlucky trial sends it into the wrong half for good. Probabilistic bisection
 (Horstein 1963; Waeber, Frazier & Henderson 2013) keeps a posterior over the threshold and weights each outcome by the
 probability that it is wrong: near 0 far from the threshold, 1/2 at the threshold. The model is the psychometric one of
-Kontsevich & Tyler (1999), extended by margins. At load x, the margin log(bound / value) is normal with mean
-s · (t − log x) and standard deviation s · w, and the objective is met if the margin is positive. t is the log of the
-threshold, w the noise between runs as a fraction of the load, s the slope of log value over log load. All three are
-unknown; the posterior is over a grid of them.
+Kontsevich & Tyler (1999), extended by margins and starts. At load x, the margin log(bound / value) is normal with mean
+s · (t + d − log x) and standard deviation s · w, and the objective is met if the margin is positive. t is the log of
+the threshold, w the noise between runs as a fraction of the load, s the slope of log value over log load. d is the
+shift of a start of the engine, normal with standard deviation b; all trials of a start share it. t, w, s and b are
+unknown. The posterior is over a grid of them and of the present start's d; earlier starts are integrated out.
 
 Latency is linear near its bound only, so margins are censored at ± log 1.2 (Tobin 1958). A trial without a margin (its
 engine was overloaded or died) gives a binary outcome. A lapse rate of 2 % allows for outliers. Stopping as soon as the
@@ -14,6 +15,7 @@ interval is narrow stops too early if the noise happened to be small (Chow & Rob
 of alpha. ``benchmarks/statistics/search.py`` measures coverage and the number of trials, and compares plain bisection.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -25,6 +27,10 @@ _NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Grid of w: noise of one run, as a fraction of the load."""
 _SLOPES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Grid of s: 0.5 for ITL that doubles while the load quadruples, 9 for a queue at 90 % of its capacity."""
+_SPREADS = {0.005: 8, 0.02: 4, 0.05: 2, 0.1: 1}
+"""Grid of b, the spread between starts as a fraction of the load, with its prior: most engines start alike."""
+_SHIFTS, _SHIFT_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+"""Gauss-Hermite nodes and weights of a start's shift, in units of b."""
 _VALUE_NOISE = (0.02, math.log(2))
 """Range of s · w, the noise of a metric between runs at one load: at least 2 %, at most a factor of 2."""
 _FAR = math.log(1.2)
@@ -94,12 +100,18 @@ class Bisection:
         self._start = None if guess else start or self._levels[0]
         self._step = resolution / _STEPS
         low, high = math.log(self._levels[0]) - _BEYOND, math.log(self._levels[-1]) + _BEYOND
-        self._theta = np.arange(low, high + self._step, self._step)[:, None]
-        pairs = [(noise, slope) for noise in _NOISES for slope in _SLOPES if _plausible(noise * slope)]
-        self._noise, self._slope = np.array(pairs).T
-        prior = np.ones((len(self._theta), len(pairs)))
+        self._theta = np.arange(low, high + self._step, self._step)
+        grid = [
+            (noise, slope, spread)
+            for noise, slope, spread in itertools.product(_NOISES, _SLOPES, _SPREADS)
+            if _plausible(noise * slope)
+        ]
+        self._noise, self._slope, self._spread = np.array(grid).T[:, :, None]
+        self._shift = np.zeros_like(self._spread)
+        of_spread = np.array([[_SPREADS[spread]] for *_, spread in grid], dtype=np.float64)
+        prior = np.tile(of_spread, (len(self._theta), 1, 1))
         if guess:
-            prior /= 1 + ((self._theta - math.log(guess)) / _GUESS_WIDTH) ** 2
+            prior /= 1 + ((self._theta[:, None, None] - math.log(guess)) / _GUESS_WIDTH) ** 2
         self._posterior = prior / prior.sum()
         self._met: list[float] = []
         self._violated: list[float] = []
@@ -108,6 +120,11 @@ class Bisection:
     def levels(self) -> list[float]:
         """Levels that can still be tried."""
         return list(self._levels)
+
+    def begin_start(self) -> None:
+        """Let the trials that follow share the shift of a new start; without starts, trials have no shift."""
+        self._shift = self._spread * _SHIFTS
+        self._posterior = self._posterior.sum(axis=2, keepdims=True) * _SHIFT_WEIGHTS / _SHIFT_WEIGHTS.sum()
 
     def observe(self, level: float, *, met: bool, margin: float | None = None) -> None:
         """Update the posterior with the outcome of a trial.
@@ -120,7 +137,8 @@ class Bisection:
         self._observed += 1
         self._tried[level] = self._tried.get(level, 0) + 1
         (self._met if met else self._violated).append(level)
-        posterior = self._posterior * self._likelihood(self._theta - math.log(level), met, margin)
+        distance = self._theta[:, None, None] + self._shift - math.log(level)
+        posterior = self._posterior * self._likelihood(distance, met, margin)
         self._posterior = posterior / posterior.sum()
 
     def drop_up_to(self, level: float) -> None:
@@ -160,10 +178,10 @@ class Bisection:
         return high - low <= 2 * math.log1p(self._resolution) or self._level_at(low) == self._level_at(high)
 
     def _likelihood(self, distance: NDArray[np.float64], met: bool, margin: float | None) -> NDArray[np.float64]:
-        """Likelihood of an outcome, shape (thresholds, (w, s) pairs).
+        """Likelihood of an outcome, of the shape of ``distance``.
 
         Args:
-            distance: θ − log x, shape (thresholds, 1).
+            distance: t + d − log x, shape (thresholds, triples of w, s and b, shifts of the present start).
             met: as in :meth:`observe`.
             margin: as in :meth:`observe`.
         """
@@ -199,12 +217,12 @@ class Bisection:
         return min(close, key=lambda level: (self._tried[level], distance[level]))
 
     def _interval(self) -> tuple[float, float]:
-        """Interval of log θ, widened by half a grid step on each side."""
+        """Interval of t, widened by half a grid step on each side."""
         return self._quantile(self._tail) - self._step / 2, self._quantile(1 - self._tail) + self._step / 2
 
     def _quantile(self, q: float) -> float:
-        below = np.cumsum(self._posterior.sum(axis=1))
-        return float(self._theta[min(int(np.searchsorted(below, q)), len(below) - 1), 0])
+        below = np.cumsum(self._posterior.sum(axis=(1, 2)))
+        return float(self._theta[min(int(np.searchsorted(below, q)), len(below) - 1)])
 
     def _level_at(self, log: float) -> float | None:
         """Highest level at or below a log load; None if there is none."""

@@ -1,6 +1,7 @@
 """Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what this file samples."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +25,7 @@ def test_levels_are_even_in_their_logs_and_have_few_digits():
 def test_the_interval_holds_the_threshold(engine, cv: float):
     rng = np.random.default_rng(1)
     thresholds = np.exp(rng.uniform(math.log(1.2), math.log(53), 60))
-    searches = [searched(engine(cv, true), true, rng) for true in thresholds]
+    searches = [searched(partial(engine, cv), true, rng) for true in thresholds]
     assert sum(search.holds for search in searches) >= 54
     assert np.median([search.error for search in searches]) <= 0.05
     assert all(search.trials <= 20 for search in searches)
@@ -32,7 +33,7 @@ def test_the_interval_holds_the_threshold(engine, cv: float):
 
 def test_a_run_in_twenty_that_is_disturbed_does_not_mislead():
     rng = np.random.default_rng(2)
-    searches = [searched(disturbed(0.02, 12.0), 12.0, rng) for _ in range(40)]
+    searches = [searched(partial(disturbed, 0.02), 12.0, rng) for _ in range(40)]
     assert sum(search.holds for search in searches) >= 36
 
 
@@ -129,7 +130,7 @@ def test_one_answer_by_hand():
 
 def test_the_probabilities_of_all_answers_add_up_to_one():
     """With a margin: of -_FAR and less, of _FAR and more, and the density between; without a margin: of yes and no."""
-    search, ahead = Bisection(LEVELS), np.array([-0.5, 0.0, 0.1, 1.0])[:, None]
+    search, ahead = Bisection(LEVELS), np.array([-0.5, 0.0, 0.1, 1.0])[:, None, None]
     edges = np.linspace(-_FAR, _FAR, 4001)
     middles, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
     between = sum(search._likelihood(ahead, margin > 0, float(margin)) for margin in middles) * width

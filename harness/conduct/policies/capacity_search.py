@@ -17,7 +17,7 @@ from results.objectives import Objective, least_margin, violated
 from results.records import TrialPlan, TrialRecord
 from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 from results.search import Attempt, Over, SearchConfig
-from results.search_fold import EngineState, engine_states
+from results.search_fold import EngineState, SearchFold
 from results.store import RunFolder
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
@@ -84,6 +84,7 @@ class CapacitySearch:
 
     def __init__(self, config: SearchConfig, preparation: Preparation, run: RunFolder) -> None:
         self._config = config
+        self._fold = SearchFold(config)
         self._objectives = config.objectives
         self._experiment = preparation.experiment
         self._planner = preparation.planner
@@ -110,7 +111,8 @@ class CapacitySearch:
         last = log.planned[-1] if log.planned else None
         if last and last.plan.id not in log.finished and last.plan.engine not in log.given_up:
             return last  # the engine was lost before this trial began: repeat the decision, so that it is restarted
-        states = engine_states(self._config, log)
+        self._fold.advance(log)
+        states = self._fold.states
         turn = self._turn(states, log)
         if turn is None:
             return Done("; ".join(lost.reason for lost in log.lost if lost.given_up) or None)
