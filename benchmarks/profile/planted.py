@@ -163,7 +163,7 @@ def judge_names(bars: Bars, measured: dict[str, list[Attribution]]) -> None:
 def is_named(case: Case, attribution: Attribution) -> bool:
     """Whether the largest part is the planted one. Both directions of the network are one bottleneck."""
     largest = bottleneck(attribution)
-    return largest is not None and largest.part in parts_of(case)
+    return not isinstance(largest, str) and largest.part in parts_of(case)
 
 
 def parts_of(case: Case) -> set[Part]:

@@ -201,6 +201,7 @@ def _attribution(attribution: "Attribution") -> dict[str, Any]:
         "derived": sorted(attribution.derived),
         "clock": attribution.clock,
         "attributed_share": attribution.attributed_share,
+        "not_recorded": len(attribution.requests) - len(attribution.recorded),
     }
 
 

@@ -55,8 +55,8 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
     Raises:
         NoEvidence: they have no load in common at which both have attributed requests.
     """
-    before = [trial for trial in a if trial.attributed_share]
-    after = {trial.record.load.label: trial for trial in b if trial.attributed_share}
+    before = [trial for trial in a if trial.means]
+    after = {trial.record.load.label: trial for trial in b if trial.means}
     pairs = [(trial, after[load]) for trial in before if (load := trial.record.load.label) in after]
     if not pairs:
         raise NoEvidence("the two sides have no profiled trial at the same load; profile both with the same experiment")

@@ -21,6 +21,9 @@ from results.step_log import EngineEvent, HttpRecord
 MAX_UNATTRIBUTED = 0.02
 """Share of a request's E2E above which it counts as not attributed."""
 
+MIN_RECORDED_SHARE = 0.5
+"""Share of the requests that the server recorded below which their means say nothing about all of them."""
+
 _NO_STEPS = "the engine exports spans and not its steps"
 
 
@@ -30,10 +33,12 @@ class AttributedRequest(msgspec.Struct, frozen=True):
     Attributes:
         index: as in :class:`~results.records.RequestRecord`.
         parts: seconds of each part, by latency; they sum to it.
+        is_recorded: whether the server recorded it; if not, all after the send is unattributed.
     """
 
     index: int
     parts: dict[Latency, dict[Part, float]]
+    is_recorded: bool
 
     def total_s(self, latency: Latency) -> float:
         """The latency."""
@@ -75,13 +80,28 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         return DERIVED_PARTS if self.spans else frozenset()
 
     @cached_property
+    def recorded(self) -> list[AttributedRequest]:
+        """The requests that the server recorded."""
+        return [request for request in self.requests if request.is_recorded]
+
+    @property
+    def unknown(self) -> str | None:
+        """Why the mean latency cannot be divided; None if it can."""
+        if self.missing or not self.requests:
+            return self.missing or "no request of the window succeeded"
+        if len(self.recorded) < MIN_RECORDED_SHARE * len(self.requests):
+            return f"the server recorded only {len(self.recorded):,} of {len(self.requests):,} requests"
+        return None
+
+    @cached_property
     def means(self) -> dict[Latency, dict[Part, float]]:
-        """Mean seconds of each part; empty without requests."""
-        count = len(self.requests)
+        """Mean seconds of each part over the requests that the server recorded; empty if :attr:`unknown`."""
+        if self.unknown is not None:
+            return {}
+        count = len(self.recorded)
         return {
-            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in self.parts}
+            latency: {part: sum(r.parts[latency][part] for r in self.recorded) / count for part in self.parts}
             for latency in Latency
-            if count
         }
 
     def mean_s(self, latency: Latency) -> float:
@@ -144,10 +164,13 @@ def attribution_of(
     known = {request.index: traces.get(request.answer_id or "") for request in answered}
     requests = [
         AttributedRequest(
-            request.index, {latency: split(request, known[request.index], latency) for latency in Latency}
+            request.index,
+            {latency: split(request, trace, latency) for latency in Latency},
+            is_recorded=trace is not None and trace.is_complete,
         )
         for request in answered
         if request.chunk_ns
+        for trace in [known[request.index]]
     ]
     if missing is not None and not steps:
         return Attribution(record, requests, [], {}, None, None, None, missing)
@@ -168,7 +191,11 @@ def _by_spans(
     spans = by_answer(request_spans(frames))
     known = [(request, spans.get(request.answer_id or "")) for request in answered if request.chunk_ns]
     requests = [
-        AttributedRequest(request.index, {latency: split_span(request, span, latency) for latency in Latency})
+        AttributedRequest(
+            request.index,
+            {latency: split_span(request, span, latency) for latency in Latency},
+            is_recorded=span is not None,
+        )
         for request, span in known
     ]
     if known and not any(span for _, span in known):

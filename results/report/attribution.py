@@ -91,7 +91,6 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         ),
         None,
     )
-    has_requests = bool(attribution.requests)
     kernels = read_kernels(run.folder.trial(record.id))
     reasons = f"INVALID: {sentences(record.invalidating)}. " if record.verdict is Verdict.INVALID else ""
     return ProfiledTrial(
@@ -101,7 +100,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         sentence=reasons + bottleneck_sentence(attribution),
         rows=part_rows(attribution),
         totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
-        if has_requests
+        if attribution.means
         else [],
         what_if=what_if_text(attribution),
         notes=[
@@ -114,6 +113,6 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
             *map(sentence, record.warnings),
             overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
         ]
-        if has_requests
+        if attribution.requests
         else [],
     )

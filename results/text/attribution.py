@@ -31,8 +31,8 @@ def bottleneck_sentence(attribution: Attribution) -> str:
     ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms). Decode is memory-bound: 71 % of …``.
     """
     largest = bottleneck(attribution)
-    if largest is None:
-        return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
+    if isinstance(largest, str):
+        return f"nothing to attribute: {largest}"
     whole = attribution.mean_s(Latency.E2E)
     spent, total = value_text(Unit.SECONDS, largest.seconds), value_text(Unit.SECONDS, whole)
     share = percent_text(largest.share)
@@ -66,6 +66,8 @@ def coverage_line(attribution: Attribution) -> str:
     """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
     most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
     line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
+    if left_out := len(attribution.requests) - len(attribution.recorded):
+        line = f"{line}; left out of the means, because the server did not record them: {left_out:,}"
     return f"{line}; {attribution.missing}" if attribution.missing else line
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from results.attribution import PARTS, Latency, Part
-from results.attribution.bottleneck import bottleneck, what_if
+from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
 from results.attribution.catalogue import STEP_PARTS
 from results.attribution.decode_cost import fit
 from results.attribution.difference import differences, side
@@ -25,6 +25,7 @@ from results.text.attribution import (
     coverage_line,
     difference_sentence,
     energy_line,
+    part_rows,
     what_if_text,
 )
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
@@ -60,7 +61,7 @@ def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None
             tolerance_ms = 0.01 * attribution.mean_s(Latency.E2E) * 1e3
             assert means[part] * 1e3 == pytest.approx(truth_ms, rel=0.1, abs=tolerance_ms), part
     named = bottleneck(attribution)
-    assert named is not None
+    assert isinstance(named, Bottleneck)
     assert named.part is planted
     assert bottleneck_sentence(attribution).startswith(f"Bottleneck: {PARTS[planted].title}, ")
 
@@ -104,20 +105,45 @@ def test_what_if_takes_the_part_away() -> None:
     assert "without queue" in what_if_text(attribution)
 
 
+def cut(outcome: Outcomes, count: int) -> Outcomes:
+    """The same, but the server did not record the first ``count`` requests."""
+    unknown = [msgspec.structs.replace(request, answer_id=None) for request in outcome.requests[:count]]
+    return Outcomes([*unknown, *outcome.requests[count:]], outcome.events, outcome.front_end, {})
+
+
 def test_what_the_server_did_not_record_stays_unattributed() -> None:
-    outcome = simulate(Simulated())
-    cut = msgspec.structs.replace(outcome.requests[0], answer_id=None)
-    attribution = Outcomes([cut, *outcome.requests[1:]], outcome.events, outcome.front_end, {}).attribution()
+    attribution = cut(simulate(Simulated()), 1).attribution()
     parts = attribution.requests[0].parts[Latency.E2E]
     assert parts[Part.CLIENT] == pytest.approx(0.1e-3)
     assert parts[Part.UNATTRIBUTED] == pytest.approx(attribution.requests[0].total_s(Latency.E2E) - 0.1e-3)
     assert attribution.attributed_share == pytest.approx(39 / 40)
-    assert coverage_line(attribution) == "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests"
+    assert coverage_line(attribution) == (
+        "unattributed: at most 2 % of the E2E of 97.5 % of 40 requests; left out of the means, because the server did "
+        "not record them: 1"
+    )
+
+
+def test_requests_that_the_server_did_not_record_change_neither_bottleneck_nor_savings() -> None:
+    outcome = simulate(PLANTED["few slots"][0])
+    whole, partly = Outcomes(outcome.requests[20:], outcome.events, outcome.front_end, {}), cut(outcome, 20)
+    assert bottleneck(partly.attribution()) == bottleneck(whole.attribution())
+    assert what_if(partly.attribution()) == what_if(whole.attribution())
+    assert partly.attribution().means[Latency.E2E][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_no_bottleneck_is_named_where_the_server_recorded_less_than_half() -> None:
+    attribution = cut(simulate(Simulated()), 21).attribution()
+    assert bottleneck(attribution) == "the server recorded only 19 of 40 requests"
+    assert bottleneck_sentence(attribution) == "nothing to attribute: the server recorded only 19 of 40 requests"
+    assert what_if(attribution) == []
+    assert part_rows(attribution) == []
+    with pytest.raises(NoEvidence):
+        differences([attribution], [attribution])
 
 
 def test_without_any_record_the_sentence_says_so() -> None:
     outcome = Outcomes([], [], [], {})
-    assert bottleneck(outcome.attribution()) is None
+    assert isinstance(bottleneck(outcome.attribution()), str)
     assert what_if(outcome.attribution()) == []
     assert bottleneck_sentence(outcome.attribution()) == "nothing to attribute: no request of the window succeeded"
 
