@@ -108,9 +108,10 @@ def _phase_seconds(steps: Steps, times_ns: np.ndarray) -> dict[EnergyPhase, np.n
     """Seconds of each phase in each interval between two times."""
     duration_ns = (steps.end_ns - steps.start_ns).astype(np.float64)
     prefill_ns = np.where(steps.decode_tokens > 0, steps.excess_ns, duration_ns)
-    prefill_s = np.diff(_spent_ns(steps, prefill_ns, times_ns)) / NS_PER_S
-    decode_s = np.diff(_spent_ns(steps, duration_ns - prefill_ns, times_ns)) / NS_PER_S
-    idle_s = np.maximum(0.0, np.diff(times_ns) / NS_PER_S - prefill_s - decode_s)
+    busy_s = np.diff(_spent_ns(steps, duration_ns, times_ns)) / NS_PER_S
+    prefill_s = np.maximum(0.0, np.diff(_spent_ns(steps, prefill_ns, times_ns)) / NS_PER_S)
+    decode_s = busy_s - prefill_s
+    idle_s = np.maximum(0.0, np.diff(times_ns) / NS_PER_S - busy_s)
     return {EnergyPhase.PREFILL: prefill_s, EnergyPhase.DECODE: decode_s, EnergyPhase.IDLE: idle_s}
 
 

@@ -54,7 +54,8 @@ class Steps(msgspec.Struct, frozen=True):
         prompt_tokens: in each step.
         decode_tokens: in each step, drafts included.
         output_tokens: made by the decodes of each step, without rejected drafts.
-        excess_ns: what prompts added to the decodes of each step; 0 where it has no decodes, or no prompts.
+        excess_ns: what each step took beyond the expected duration of its decodes, below 0 where it took less; 0 where
+            it has no decodes, or no prompts.
         cost: of decodes alone; None if the trial has too few steps without prompts, which leaves ``excess_ns`` 0.
         requests: what was computed of each request, by request id.
     """
@@ -77,7 +78,9 @@ class Steps(msgspec.Struct, frozen=True):
         decodes = [step for step in own.decodes if step <= final]
         duration_ns = self.end_ns - self.start_ns
         prefill, decode = float(duration_ns[prefills].sum()), float(duration_ns[decodes].sum())
-        excess, bubbles = float(self.excess_ns[decodes].sum()), float(self.gap_ns[first + 1 : final + 1].sum())
+        # Clipped as a sum: steps that noise made longer and shorter than expected must cancel out.
+        excess = max(0.0, float(self.excess_ns[decodes].sum()))
+        bubbles = float(self.gap_ns[first + 1 : final + 1].sum())
         whole = float(self.end_ns[final] - self.start_ns[first])
         return {
             Part.PREFILL: prefill,
@@ -121,7 +124,7 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     excess_ns = np.zeros(len(records))
     if cost is not None:
         expected_ns = cost.expected_ns(decode_tokens[beside], context[beside])
-        excess_ns[beside] = np.clip(duration_ns[beside] - expected_ns, 0, None)
+        excess_ns[beside] = duration_ns[beside] - expected_ns
     return Steps(
         records, start_ns, end_ns, gap_ns, prompt_tokens, decode_tokens, output_tokens, excess_ns, cost, requests
     )

@@ -78,6 +78,18 @@ def test_parts_sum_to_each_latency(name: str) -> None:
             assert request.parts[latency][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
 
 
+def test_noise_is_no_interference() -> None:
+    """Prompts cost nothing here. Clipped step by step, 10 % of noise made 1.8 % of the E2E interference."""
+    shares: list[float] = []
+    for seed in range(1, 5):
+        attribution = simulate(Simulated(prefill_ms=0.0, noise=0.1, every_ms=30.0), seed).attribution()
+        shares.append(attribution.shares(Latency.E2E)[Part.INTERFERENCE])
+        for request in attribution.requests:
+            assert min(request.parts[Latency.E2E].values()) >= -1e-9
+            assert request.parts[Latency.E2E][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
+    assert np.mean(shares) < 0.008
+
+
 def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
     calm, held_up = simulate(Simulated()), simulate(Simulated(stalls=(30,)))
     costs = [outcome.attribution().cost for outcome in (calm, held_up)]
@@ -262,7 +274,7 @@ def gpu(outcome: Outcomes, watts: dict[str, float], gpus: int = 1) -> list[Telem
     for decodes, start, end, excess in zip(
         timed_steps.decode_tokens, timed_steps.start_ns, timed_steps.end_ns, timed_steps.excess_ns, strict=True
     ):
-        split = start + excess if decodes else end
+        split = start + max(0.0, excess) if decodes else end
         power[(times >= start) & (times < split)] = watts["prefill"]
         power[(times >= split) & (times < end)] = watts["decode"]
     joules = np.concatenate([[0.0], np.cumsum(power) * 1e-3])
@@ -332,3 +344,15 @@ def test_steps_that_overlap_share_no_time() -> None:
     assert steps.computing(steps.requests["a-0"], 3) == {
         Part.PREFILL: 10, Part.STALL: 0, Part.DECODE: 26, Part.INTERFERENCE: 0, Part.BUBBLES: 4,
     }  # fmt: skip
+
+
+def test_steps_faster_than_expected_cancel_slower_ones() -> None:
+    steps = simulate(Simulated(requests=1, output_tokens=4)).attribution().steps[0]
+    own = steps.requests["answer-0-0"]
+    decode_ns = float((steps.end_ns - steps.start_ns)[own.decodes].sum())
+    for excess_ns, interference_ns in (([9.0, -4.0, 1.0], 6.0), ([2.0, -9.0, 1.0], 0.0)):
+        in_all_ns = np.zeros(len(steps.records))
+        in_all_ns[own.decodes] = excess_ns
+        parts_ns = msgspec.structs.replace(steps, excess_ns=in_all_ns).computing(own, own.output_steps[-1])
+        assert parts_ns[Part.INTERFERENCE] == interference_ns
+        assert parts_ns[Part.DECODE] == pytest.approx(decode_ns - interference_ns, abs=1e-6)
