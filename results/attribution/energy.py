@@ -66,6 +66,8 @@ def phase_energy(steps: Steps, telemetry: Sequence[TelemetryRecord], window: Win
     times_ns, joules = readings
     if not steps.records:
         return "the engine recorded no step"
+    if steps.excess_missing is not None:
+        return f"steps with decodes and prompts cannot be divided: {steps.excess_missing}"
     if len(times_ns) <= MIN_INTERVALS:
         return f"the energy counter has {len(times_ns)} readings in the window; {MIN_INTERVALS + 1} are needed"
     used_j = np.diff(joules)

@@ -69,6 +69,12 @@ def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -
     return _closed(parts_ns, end_ns - planned_ns)
 
 
+def merge_interference(parts: Mapping[Part, float]) -> dict[Part, float]:
+    """The same parts with interference as part of decode."""
+    merged = {part: value for part, value in parts.items() if part is not Part.INTERFERENCE}
+    return merged | {Part.DECODE: merged[Part.DECODE] + parts.get(Part.INTERFERENCE, 0.0)}
+
+
 def split_span(request: RequestRecord, span: RequestSpan | None, latency: Latency) -> dict[Part, float]:
     """The same by the engine's span of the request.
 

@@ -55,8 +55,8 @@ class Steps(msgspec.Struct, frozen=True):
         decode_tokens: in each step, drafts included.
         output_tokens: made by the decodes of each step, without rejected drafts.
         excess_ns: what each step took beyond the expected duration of its decodes, below 0 where it took less; 0 where
-            it has no decodes, or no prompts.
-        cost: of decodes alone; None if the trial has too few steps without prompts, which leaves ``excess_ns`` 0.
+            it has no decodes, or no prompts, or :attr:`excess_missing` says why it is unknown.
+        cost: of decodes alone, or why it is unknown.
         requests: what was computed of each request, by request id.
     """
 
@@ -68,8 +68,14 @@ class Steps(msgspec.Struct, frozen=True):
     decode_tokens: np.ndarray
     output_tokens: np.ndarray
     excess_ns: np.ndarray
-    cost: DecodeCost | None
+    cost: DecodeCost | str
     requests: dict[str, RequestSteps]
+
+    @property
+    def excess_missing(self) -> str | None:
+        """Why the excess is unknown; None if it is known, or if no step has both decodes and prompts."""
+        has_both = bool(((self.decode_tokens > 0) & (self.prompt_tokens > 0)).any())
+        return self.cost if has_both and isinstance(self.cost, str) else None
 
     def computing(self, own: RequestSteps, final: int) -> dict[Part, float]:
         """Divide the time from a request's first step to the end of step ``final`` into parts, in nanoseconds."""
@@ -122,7 +128,7 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     alone, beside = (decode_tokens > 0) & (prompt_tokens == 0), (decode_tokens > 0) & (prompt_tokens > 0)
     cost = fit(decode_tokens[alone], context[alone], duration_ns[alone])
     excess_ns = np.zeros(len(records))
-    if cost is not None:
+    if isinstance(cost, DecodeCost):
         expected_ns = cost.expected_ns(decode_tokens[beside], context[beside])
         excess_ns[beside] = duration_ns[beside] - expected_ns
     return Steps(

@@ -98,12 +98,14 @@ def span_lines(attribution: Attribution) -> list[str]:
 
 
 def cost_line(attribution: Attribution) -> str:
-    """Cost of a decode step without prompts; empty without a record of steps."""
+    """Cost of a decode step without prompts, or why it is unknown; empty without a record of steps."""
     if not attribution.steps:
         return ""
+    if Part.INTERFERENCE in attribution.absent:
+        return f"interference: unknown and counted as decode, because {attribution.absent[Part.INTERFERENCE]}"
     cost = attribution.cost
-    if cost is None:
-        return "interference: unknown and counted as decode, because too few steps had no prompt"
+    if isinstance(cost, str):
+        return f"a step of decodes alone: unknown, because {cost}"
     terms = (
         (cost.base_ns, ""),
         (cost.row_ns, " a sequence"),
@@ -186,9 +188,13 @@ def _signed_percent(share: float) -> str:
 
 
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
-    """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
-    means = attribution.means
-    parts = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
+    """One row per part that takes any time or is unknown: title, and its mean and share in E2E and TTFT."""
+    means, absent = attribution.means, attribution.absent
+    parts = [
+        part
+        for part in attribution.parts
+        if any(part in absent or round(by_part[part], 7) for by_part in means.values())
+    ]
     pairs = [
         [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
         for part in parts
@@ -197,7 +203,7 @@ def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:
-    seconds = attribution.means[latency][part]
-    if not round(seconds, 9):
+    seconds = attribution.means[latency].get(part)
+    if seconds is None or not round(seconds, 9):
         return ABSENT, ABSENT
     return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")

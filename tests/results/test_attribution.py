@@ -1,6 +1,7 @@
 """Attribution of latency, against a simulated engine whose true phases are known."""
 
 import io
+import re
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ from rich.console import Console
 from results.attribution import PARTS, Latency, Part
 from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
 from results.attribution.catalogue import STEP_PARTS
-from results.attribution.decode_cost import fit
+from results.attribution.decode_cost import DecodeCost, fit
 from results.attribution.difference import differences, side
 from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
 from results.attribution.steps import steps_of
@@ -93,8 +94,8 @@ def test_noise_is_no_interference() -> None:
 def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
     calm, held_up = simulate(Simulated()), simulate(Simulated(stalls=(30,)))
     costs = [outcome.attribution().cost for outcome in (calm, held_up)]
-    assert costs[0] is not None
-    assert costs[1] is not None
+    assert isinstance(costs[0], DecodeCost)
+    assert isinstance(costs[1], DecodeCost)
     assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
 
 
@@ -181,7 +182,7 @@ def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
     duration = (6e6 + 2e5 * rows + 800 * context) * rng.normal(1, 0.02, 400)
     duration[::50] += 1e9
     cost = fit(rows, context, duration)
-    assert cost is not None
+    assert isinstance(cost, DecodeCost)
     assert cost.base_ns == pytest.approx(6e6, rel=0.05)
     assert cost.row_ns == pytest.approx(2e5, rel=0.05)
     assert cost.context_ns == pytest.approx(800, rel=0.05)
@@ -191,11 +192,51 @@ def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
 def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
     rows, context = np.array([1, 2, 3, 4] * 4), np.array([400, 300, 200, 100] * 4)
     cost = fit(rows, context, 5e6 - 1e5 * rows)
-    assert cost is not None
+    assert isinstance(cost, DecodeCost)
     assert min(cost.base_ns, cost.row_ns, cost.context_ns) >= 0
-    assert fit(rows[:7], context[:7], np.full(7, 5e6)) is None
+    assert fit(rows[:7], context[:7], np.full(7, 5e6)) == "only 7 steps decoded without a prompt, and 8 are needed"
     crowded = simulate(Simulated(requests=3, output_tokens=2, prompt_tokens=500, budget_tokens=64)).attribution()
     assert "unknown and counted as decode" in cost_line(crowded)
+    assert set(crowded.absent) == {Part.INTERFERENCE}
+    alone = simulate(Simulated(requests=1, output_tokens=3)).attribution()
+    assert alone.means[Latency.E2E][Part.INTERFERENCE] == 0.0, "no prompt ran beside a decode"
+    assert cost_line(alone).startswith("a step of decodes alone: unknown, because only 2 steps ")
+
+
+UNSTEADY = Simulated(noise=0.6, every_ms=30.0)
+
+
+def test_interference_is_unknown_where_steps_lie_far_from_the_fit() -> None:
+    outcome = simulate(UNSTEADY)
+    attribution = outcome.attribution()
+    assert re.fullmatch(
+        r"half of the \d+ steps of decodes alone deviate from the fit by \d\d % of the median duration or more; "
+        "the limit is 25 %",
+        attribution.absent[Part.INTERFERENCE],
+    )
+    assert cost_line(attribution).startswith("interference: unknown and counted as decode, because half of the ")
+    for request in attribution.requests:
+        for parts in request.parts.values():
+            assert Part.INTERFERENCE not in parts
+            assert parts[Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
+    truth_ms = outcome.truth_ms(Part.DECODE) + outcome.truth_ms(Part.INTERFERENCE)
+    assert 1e3 * attribution.means[Latency.E2E][Part.DECODE] == pytest.approx(truth_ms)
+    assert [texts for part, _, texts in part_rows(attribution) if part is Part.INTERFERENCE] == [["–"] * 4]
+    energy = phase_energy(
+        attribution.steps[0], gpu(outcome, {"prefill": 650.0, "decode": 400.0, "idle": 100.0}), Window(0, 10**12)
+    )
+    assert str(energy).startswith("steps with decodes and prompts cannot be divided: half of the ")
+
+
+def test_a_side_without_interference_is_compared_by_their_sum() -> None:
+    steady, unsteady = simulate(Simulated()).attribution(), simulate(UNSTEADY).attribution()
+    (difference,) = differences([steady], [unsteady])
+    assert difference.merged
+    assert Part.INTERFERENCE not in difference.before_s[Latency.E2E]
+    expected_s = (steady.mean_s(Latency.E2E), unsteady.mean_s(Latency.E2E))
+    assert difference.total_s(Latency.E2E) == pytest.approx(expected_s)
+    (alike,) = differences([unsteady], [unsteady])
+    assert not alike.merged
 
 
 LONG = {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "every_ms": 250.0, "output_tokens": 60}
