@@ -108,7 +108,7 @@ def cost_line(attribution: Attribution) -> str:
         return f"a step of decodes alone: unknown, because {cost}"
     terms = (
         (cost.base_ns, ""),
-        (cost.row_ns, " a sequence"),
+        (cost.row_ns, " a computed token"),
         (1_000 * cost.context_ns, " per 1,000 tokens of context"),
     )
     sum_text = " + ".join(f"{value_text(Unit.SECONDS, ns / NS_PER_S)}{of}" for ns, of in terms if ns)

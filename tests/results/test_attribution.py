@@ -189,6 +189,20 @@ def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
     assert cost.expected_ns(np.array([2]), np.array([10]))[0] == pytest.approx(6.4e6, rel=0.05)
 
 
+def test_the_cost_of_a_step_is_given_by_computed_token_with_drafts_or_without() -> None:
+    drafted = [
+        RequestQueued(0, "a-0", 4, 0, 0),
+        *(
+            StepRecord(i, 10 * i, 10 * i, 10 * i + 5 + tokens, [ChunkRecord(0, 4, tokens, tokens - 1, 1)], [], 1, 0, 1)
+            for i, tokens in enumerate([1, 4, 2, 3] * 3)
+        ),
+    ]  # fmt: skip
+    attribution = Outcomes([], drafted, [], {}).attribution()
+    assert isinstance(attribution.cost, DecodeCost)
+    assert attribution.cost.row_ns == pytest.approx(1.0)
+    assert " a computed token (half of 12 steps" in cost_line(attribution)
+
+
 def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
     rows, context = np.array([1, 2, 3, 4] * 4), np.array([400, 300, 200, 100] * 4)
     cost = fit(rows, context, 5e6 - 1e5 * rows)
