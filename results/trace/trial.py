@@ -177,7 +177,9 @@ def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
                     trace.instant(track, f"XID {xid:.0f}", t_ns)
             elif not name.endswith("_per_s") and (end := _end(name, _COUNTERS)):
                 title = "CPU" if name == "cpu_s" else name.rpartition("_")[0]
-                trace.counter(title, _COUNTERS[end], process, rates(values, _HALF_A_TICK_NS))
+                # A value of a counter holds until the next one, so a rate is stamped with the start of its interval.
+                starts = [(rate.start_ns, rate.per_s) for rate in rates(values, _HALF_A_TICK_NS)]
+                trace.counter(title, _COUNTERS[end], process, starts)
             elif end := _end(name, _UNITS):
                 trace.counter(name, _UNITS[end], process, values)
 
