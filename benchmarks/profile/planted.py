@@ -139,7 +139,7 @@ async def main() -> None:
             store_ceilings(Path(scratch) / "runs", environment(), [ceilings])
             run = await profiled(CASES[name], options, Path(scratch))
         (attribution,) = run.attributions
-        overhead = overhead_line(run.finished[0].metrics, run.profiled[0].metrics)
+        overhead = overhead_line(run.finished[0], run.profiled[0])
         print(f"{name}: {bottleneck_sentence(attribution)}; {overhead}", flush=True)
         measured[name].append(attribution)
     bars = Bars()

@@ -111,7 +111,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
             *limit_lines(attribution.roofline),
             *filter(None, [energy_line(attribution.energy), kernel_line(kernels, record.kernels_missing)]),
             *map(sentence, record.warnings),
-            overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
+            overhead_line(plain_trial, trial),
         ]
         if attribution.requests
         else [],

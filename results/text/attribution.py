@@ -1,7 +1,7 @@
 """The attribution of a profiled trial as text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
@@ -9,7 +9,10 @@ from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
-from results.metrics import CATALOGUE, Unit, Value
+from results.metrics import CATALOGUE, Unit
+from results.records import Verdict
+from results.run import Trial
+from results.text.findings import sentences
 from results.text.format import ABSENT, listed, percent_text, value_text
 from results.text.roofline import limit_sentence
 from results.trace.kernels import KernelRecord
@@ -149,13 +152,16 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
     return "; ".join(texts)
 
 
-def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
+def overhead_line(plain: Trial | None, profiled: Trial) -> str:
     """Cost of the record, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
     if plain is None:
         return "overhead: unknown, because the plain trial is missing"
+    for name, record in (("plain", plain.record), ("profiled", profiled.record)):
+        if record.verdict is Verdict.INVALID:
+            return f"overhead: unknown, because the {name} trial is INVALID: {sentences(record.invalidating)}"
     parts: list[str] = []
     for name in _OVERHEAD:
-        metric, before, after = CATALOGUE[name], plain[name].value, profiled[name].value
+        metric, before, after = CATALOGUE[name], plain.metrics[name].value, profiled.metrics[name].value
         if before and after is not None:
             texts = value_text(metric.unit, after), value_text(metric.unit, before)
             change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
