@@ -1,7 +1,6 @@
 """Attribution of latency, against a simulated engine whose true phases are known."""
 
 import io
-import re
 
 import msgspec
 import numpy as np
@@ -11,7 +10,6 @@ from rich.console import Console
 from results.attribution import PARTS, Latency, Part
 from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
 from results.attribution.catalogue import STEP_PARTS
-from results.attribution.decode_cost import DecodeCost, fit
 from results.attribution.difference import differences, side
 from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
 from results.attribution.steps import steps_of
@@ -22,7 +20,6 @@ from results.step_log import ChunkRecord, RequestQueued, StepRecord
 from results.text.attribution import (
     bottleneck_sentence,
     clock_line,
-    cost_line,
     coverage_line,
     difference_sentence,
     energy_line,
@@ -77,26 +74,6 @@ def test_parts_sum_to_each_latency(name: str) -> None:
             whole_s = (record.chunk_ns[last] - record.planned_ns) / 1e9
             assert request.total_s(latency) == pytest.approx(whole_s, rel=1e-9)
             assert request.parts[latency][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
-
-
-def test_noise_is_no_interference() -> None:
-    """Prompts cost nothing here. Clipped step by step, 10 % of noise made 1.8 % of the E2E interference."""
-    shares: list[float] = []
-    for seed in range(1, 5):
-        attribution = simulate(Simulated(prefill_ms=0.0, noise=0.1, every_ms=30.0), seed).attribution()
-        shares.append(attribution.shares(Latency.E2E)[Part.INTERFERENCE])
-        for request in attribution.requests:
-            assert min(request.parts[Latency.E2E].values()) >= -1e-9
-            assert request.parts[Latency.E2E][Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
-    assert np.mean(shares) < 0.008
-
-
-def test_a_step_that_the_machine_held_up_is_no_interference() -> None:
-    calm, held_up = simulate(Simulated()), simulate(Simulated(stalls=(30,)))
-    costs = [outcome.attribution().cost for outcome in (calm, held_up)]
-    assert isinstance(costs[0], DecodeCost)
-    assert isinstance(costs[1], DecodeCost)
-    assert costs[1].base_ns == pytest.approx(costs[0].base_ns, rel=0.1)
 
 
 def test_time_out_of_the_running_batch_is_stall_time() -> None:
@@ -174,83 +151,6 @@ def test_clocks_are_checked_by_stamps_whose_order_is_certain() -> None:
     assert off is not None
     assert off.residual_ns == 3 * MS - 50_000
     assert "contradict each other by up to 2,950 µs" in clock_line(off)
-
-
-def test_the_cost_of_decodes_is_found_among_noise_and_outliers() -> None:
-    rng = np.random.default_rng(1)
-    rows, context = rng.integers(1, 32, 400), rng.integers(100, 5000, 400)
-    duration = (6e6 + 2e5 * rows + 800 * context) * rng.normal(1, 0.02, 400)
-    duration[::50] += 1e9
-    cost = fit(rows, context, duration)
-    assert isinstance(cost, DecodeCost)
-    assert cost.base_ns == pytest.approx(6e6, rel=0.05)
-    assert cost.row_ns == pytest.approx(2e5, rel=0.05)
-    assert cost.context_ns == pytest.approx(800, rel=0.05)
-    assert cost.expected_ns(np.array([2]), np.array([10]))[0] == pytest.approx(6.4e6, rel=0.05)
-
-
-def test_the_cost_of_a_step_is_given_by_computed_token_with_drafts_or_without() -> None:
-    drafted = [
-        RequestQueued(0, "a-0", 4, 0, 0),
-        *(
-            StepRecord(i, 10 * i, 10 * i, 10 * i + 5 + tokens, [ChunkRecord(0, 4, tokens, tokens - 1, 1)], [], 1, 0, 1)
-            for i, tokens in enumerate([1, 4, 2, 3] * 3)
-        ),
-    ]  # fmt: skip
-    attribution = Outcomes([], drafted, [], {}).attribution()
-    assert isinstance(attribution.cost, DecodeCost)
-    assert attribution.cost.row_ns == pytest.approx(1.0)
-    assert " a computed token (half of 12 steps" in cost_line(attribution)
-
-
-def test_no_cost_is_below_zero_and_too_few_steps_give_none() -> None:
-    rows, context = np.array([1, 2, 3, 4] * 4), np.array([400, 300, 200, 100] * 4)
-    cost = fit(rows, context, 5e6 - 1e5 * rows)
-    assert isinstance(cost, DecodeCost)
-    assert min(cost.base_ns, cost.row_ns, cost.context_ns) >= 0
-    assert fit(rows[:7], context[:7], np.full(7, 5e6)) == "only 7 steps decoded without a prompt, and 8 are needed"
-    crowded = simulate(Simulated(requests=3, output_tokens=2, prompt_tokens=500, budget_tokens=64)).attribution()
-    assert "unknown and counted as decode" in cost_line(crowded)
-    assert set(crowded.absent) == {Part.INTERFERENCE}
-    alone = simulate(Simulated(requests=1, output_tokens=3)).attribution()
-    assert alone.means[Latency.E2E][Part.INTERFERENCE] == 0.0, "no prompt ran beside a decode"
-    assert cost_line(alone).startswith("a step of decodes alone: unknown, because only 2 steps ")
-
-
-UNSTEADY = Simulated(noise=0.6, every_ms=30.0)
-
-
-def test_interference_is_unknown_where_steps_lie_far_from_the_fit() -> None:
-    outcome = simulate(UNSTEADY)
-    attribution = outcome.attribution()
-    assert re.fullmatch(
-        r"half of the \d+ steps of decodes alone deviate from the fit by \d\d % of the median duration or more; "
-        "the limit is 25 %",
-        attribution.absent[Part.INTERFERENCE],
-    )
-    assert cost_line(attribution).startswith("interference: unknown and counted as decode, because half of the ")
-    for request in attribution.requests:
-        for parts in request.parts.values():
-            assert Part.INTERFERENCE not in parts
-            assert parts[Part.UNATTRIBUTED] == pytest.approx(0.0, abs=1e-9)
-    truth_ms = outcome.truth_ms(Part.DECODE) + outcome.truth_ms(Part.INTERFERENCE)
-    assert 1e3 * attribution.means[Latency.E2E][Part.DECODE] == pytest.approx(truth_ms)
-    assert [texts for part, _, texts in part_rows(attribution) if part is Part.INTERFERENCE] == [["–"] * 4]
-    energy = phase_energy(
-        attribution.steps[0], gpu(outcome, {"prefill": 650.0, "decode": 400.0, "idle": 100.0}), Window(0, 10**12)
-    )
-    assert str(energy).startswith("steps with decodes and prompts cannot be divided: half of the ")
-
-
-def test_a_side_without_interference_is_compared_by_their_sum() -> None:
-    steady, unsteady = simulate(Simulated()).attribution(), simulate(UNSTEADY).attribution()
-    (difference,) = differences([steady], [unsteady])
-    assert difference.merged
-    assert Part.INTERFERENCE not in difference.before_s[Latency.E2E]
-    expected_s = (steady.mean_s(Latency.E2E), unsteady.mean_s(Latency.E2E))
-    assert difference.total_s(Latency.E2E) == pytest.approx(expected_s)
-    (alike,) = differences([unsteady], [unsteady])
-    assert not alike.merged
 
 
 LONG = {"long_prompt_tokens": 1200, "prompt_tokens": 20, "budget_tokens": 256, "every_ms": 250.0, "output_tokens": 60}
@@ -382,6 +282,9 @@ def test_energy_by_phase_says_why_it_is_unknown() -> None:
     telemetry = [TelemetryRecord(t_ns=t * 100 * MS, source="gpu0", values={"energy_j": 40.0 * t}) for t in range(100)]
     reason = phase_energy(even, telemetry, Window(0, 10**12))
     assert "too evenly" in str(reason)
+    unsteady = simulate(Simulated(noise=0.6, every_ms=30.0))
+    reason = phase_energy(unsteady.attribution().steps[0], gpu(unsteady, watts), Window(0, 10**12))
+    assert str(reason).startswith("steps with decodes and prompts cannot be divided: half of the ")
 
 
 def test_steps_that_overlap_share_no_time() -> None:
@@ -399,15 +302,3 @@ def test_steps_that_overlap_share_no_time() -> None:
     assert steps.computing(steps.requests["a-0"], 3) == {
         Part.PREFILL: 10, Part.STALL: 0, Part.DECODE: 26, Part.INTERFERENCE: 0, Part.BUBBLES: 4,
     }  # fmt: skip
-
-
-def test_steps_faster_than_expected_cancel_slower_ones() -> None:
-    steps = simulate(Simulated(requests=1, output_tokens=4)).attribution().steps[0]
-    own = steps.requests["answer-0-0"]
-    decode_ns = float((steps.end_ns - steps.start_ns)[own.decodes].sum())
-    for excess_ns, interference_ns in (([9.0, -4.0, 1.0], 6.0), ([2.0, -9.0, 1.0], 0.0)):
-        in_all_ns = np.zeros(len(steps.records))
-        in_all_ns[own.decodes] = excess_ns
-        parts_ns = msgspec.structs.replace(steps, excess_ns=in_all_ns).computing(own, own.output_steps[-1])
-        assert parts_ns[Part.INTERFERENCE] == interference_ns
-        assert parts_ns[Part.DECODE] == pytest.approx(decode_ns - interference_ns, abs=1e-6)
