@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from results import client_error
-from results.attribution import Attribution, Latency, attribution_of
+from results.attribution import Attribution, attribution_of
 from results.ceilings import Ceilings, stored_ceilings
 from results.cells import Cell, Trial, cell_of, key_of
 from results.errors import RunUnreadable
@@ -169,16 +169,16 @@ class Run:
 
     @cached_property
     def attribution(self) -> "pd.DataFrame":
-        """One row per request of a profiled trial, latency (``e2e``, ``ttft``) and part, in seconds."""
+        """One row per request of a profiled trial, latency (``e2e``, ``ttft``) and part, in seconds; NaN if unknown."""
         import pandas as pd  # noqa: PLC0415
 
         rows = [
-            (record.id, record.engine, record.load.label, r.index, latency.value, part.value, seconds)
+            (record.id, record.engine, record.load.label, r.index, latency.value, part.value, seconds.get(part))
             for attribution in self.attributions
             for record in [attribution.record]
             for r in attribution.requests
-            for latency in Latency
-            for part, seconds in r.parts[latency].items()
+            for latency, seconds in r.parts.items()
+            for part in attribution.parts
         ]
         return pd.DataFrame(rows, columns=["trial", "engine", "load", "request", "latency", "part", "seconds"])
 

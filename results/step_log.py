@@ -35,7 +35,8 @@ class ChunkRecord(NamedTuple):
         past_tokens: tokens in its cache before the step.
         new_tokens: tokens computed, drafts included.
         draft_tokens: those of them that were guesses.
-        output_tokens: tokens that the request got from the step; 0 where its prompt goes on.
+        output_tokens: tokens that the request got from the step; 0 where its prompt goes on, or where it had ended
+            before the step was collected.
     """
 
     request: int

@@ -139,7 +139,7 @@ async def main() -> None:
             store_ceilings(Path(scratch) / "runs", environment(), [ceilings])
             run = await profiled(CASES[name], options, Path(scratch))
         (attribution,) = run.attributions
-        overhead = overhead_line(run.finished[0].metrics, run.profiled[0].metrics)
+        overhead = overhead_line(run.finished[0], run.profiled[0])
         print(f"{name}: {bottleneck_sentence(attribution)}; {overhead}", flush=True)
         measured[name].append(attribution)
     bars = Bars()
@@ -163,7 +163,7 @@ def judge_names(bars: Bars, measured: dict[str, list[Attribution]]) -> None:
 def is_named(case: Case, attribution: Attribution) -> bool:
     """Whether the largest part is the planted one. Both directions of the network are one bottleneck."""
     largest = bottleneck(attribution)
-    return largest is not None and largest.part in parts_of(case)
+    return not isinstance(largest, str) and largest.part in parts_of(case)
 
 
 def parts_of(case: Case) -> set[Part]:

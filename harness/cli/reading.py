@@ -197,10 +197,12 @@ def _attribution(attribution: "Attribution") -> dict[str, Any]:
     return {
         "trial": attribution.record.id,
         "sentence": bottleneck_sentence(attribution),
-        "mean_s": attribution.means,
+        "mean_s": {of: {**parts, **dict.fromkeys(attribution.absent)} for of, parts in attribution.means.items()},
+        "absent": attribution.absent,
         "derived": sorted(attribution.derived),
         "clock": attribution.clock,
         "attributed_share": attribution.attributed_share,
+        "not_recorded": len(attribution.requests) - len(attribution.recorded),
     }
 
 

@@ -51,16 +51,26 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
         device=str(config.get("device")),
         dtype=dtype,
         devices=int(config.get("tensor_parallel_size") or 1) if config.get("device") == "cuda" else 1,
-        steps=[[step_cost(costs, event) for event in log if isinstance(event, StepRecord)] for log in logs],
+        steps=[_step_costs(costs, log) for log in logs],
         context_tokens=context,
         decode=[BatchCost(batch, step.bytes, step.flops) for batch, step in batches],
     )
 
 
-def step_cost(costs: ModelCosts, record: StepRecord) -> StepCost:
+def _step_costs(costs: ModelCosts, log: Sequence[EngineEvent]) -> list[StepCost]:
+    queued = _queued(log)
+    return [_step_cost(costs, event, queued) for event in log if isinstance(event, StepRecord)]
+
+
+def _step_cost(costs: ModelCosts, record: StepRecord, queued: Mapping[int, RequestQueued]) -> StepCost:
     """Costs of one recorded step. Logits are counted for one row of each sequence, even with drafts."""
+    # A GPU has computed logits for a request that ended in the step before, though their token is dropped.
     chunks = [
-        Chunk(chunk.new_tokens, chunk.past_tokens, is_sampled=chunk.output_tokens > 0)
+        Chunk(
+            chunk.new_tokens,
+            chunk.past_tokens,
+            is_sampled=chunk.output_tokens > 0 or is_decode(chunk, queued[chunk.request]),
+        )
         for chunk in record.chunks
         if chunk.new_tokens
     ]
@@ -113,11 +123,16 @@ def _cache(kind: str, dtype: str) -> CachePrecision:
     return CACHES[name]
 
 
+def _queued(log: Sequence[EngineEvent]) -> dict[int, RequestQueued]:
+    """The requests of a log by their number in steps."""
+    return {event.number: event for event in log if isinstance(event, RequestQueued)}
+
+
 def _mean_context(logs: Sequence[Sequence[EngineEvent]]) -> float:
     """Mean tokens in the cache of a decoding sequence; 0 if none decoded."""
     total = count = 0
     for log in logs:
-        queued = {event.number: event for event in log if isinstance(event, RequestQueued)}
+        queued = _queued(log)
         for record in log:
             if isinstance(record, StepRecord):
                 past = [chunk.past_tokens for chunk in record.chunks if is_decode(chunk, queued[chunk.request])]

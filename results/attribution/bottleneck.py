@@ -81,10 +81,10 @@ def phase_limit(attribution: Attribution, part: Part) -> PhaseLimit | None:
     return None if work is None else PhaseLimit(phase, work, roofline.ceiling)
 
 
-def bottleneck(attribution: Attribution, latency: Latency = Latency.E2E) -> Bottleneck | None:
-    """The largest part; None without requests, or without the server's record."""
-    if not attribution.requests or attribution.missing:
-        return None
+def bottleneck(attribution: Attribution, latency: Latency = Latency.E2E) -> Bottleneck | str:
+    """The largest part, or why none is named."""
+    if (reason := attribution.unknown) is not None:
+        return reason
     shares = attribution.shares(latency)
     first, *others = shares
     notable = {part: shares[part] for part in others if shares[part] >= NOTABLE_SHARE}
@@ -92,12 +92,12 @@ def bottleneck(attribution: Attribution, latency: Latency = Latency.E2E) -> Bott
 
 
 def what_if(attribution: Attribution, latency: Latency = Latency.E2E) -> list[WhatIf]:
-    """One entry per part, the largest saving first; empty without requests.
+    """One entry per part, the largest saving first; empty where no bottleneck is named.
 
     The part is taken away and all else stays. In an engine, less of one part changes the others: a shorter queue lets
     more requests run at a time.
     """
-    if not attribution.requests:
+    if not attribution.means:
         return []
     whole = attribution.mean_s(latency)
     cases: list[WhatIf] = []

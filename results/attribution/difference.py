@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from results.attribution.catalogue import Latency, Part
+from results.attribution.parts import merge_interference
 from results.attribution.trial import Attribution
 from results.errors import NoEvidence, NotComparable
 
@@ -26,7 +27,7 @@ class Difference(msgspec.Struct, frozen=True):
         engines: labels of A and B.
         before_s: mean seconds of each part in A, by latency.
         after_s: the same in B.
-        merged: whether parts were merged, because one side has steps and the other spans.
+        merged: whether parts were merged, because one side does not tell them apart.
     """
 
     load: str
@@ -55,8 +56,8 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
     Raises:
         NoEvidence: they have no load in common at which both have attributed requests.
     """
-    before = [trial for trial in a if trial.attributed_share]
-    after = {trial.record.load.label: trial for trial in b if trial.attributed_share}
+    before = [trial for trial in a if trial.means]
+    after = {trial.record.load.label: trial for trial in b if trial.means}
     pairs = [(trial, after[load]) for trial in before if (load := trial.record.load.label) in after]
     if not pairs:
         raise NoEvidence("the two sides have no profiled trial at the same load; profile both with the same experiment")
@@ -64,9 +65,14 @@ def differences(a: Sequence[Attribution], b: Sequence[Attribution]) -> list[Diff
 
 
 def _difference(old: Attribution, new: Attribution) -> Difference:
-    is_alike = old.parts == new.parts
-    sides = [trial.means if is_alike else _phases(trial.means) for trial in (old, new)]
-    return Difference(old.record.load.label, (old.record.engine, new.record.engine), *sides, merged=not is_alike)
+    sides, merged = [old.means, new.means], True
+    if old.parts != new.parts:
+        sides = [_phases(means) for means in sides]
+    elif old.absent.keys() != new.absent.keys():
+        sides = [{latency: merge_interference(parts) for latency, parts in means.items()} for means in sides]
+    else:
+        merged = False
+    return Difference(old.record.load.label, (old.record.engine, new.record.engine), *sides, merged=merged)
 
 
 def _phases(means: Mapping[Latency, Mapping[Part, float]]) -> dict[Latency, dict[Part, float]]:

@@ -66,6 +66,8 @@ def phase_energy(steps: Steps, telemetry: Sequence[TelemetryRecord], window: Win
     times_ns, joules = readings
     if not steps.records:
         return "the engine recorded no step"
+    if steps.excess_missing is not None:
+        return f"steps with decodes and prompts cannot be divided: {steps.excess_missing}"
     if len(times_ns) <= MIN_INTERVALS:
         return f"the energy counter has {len(times_ns)} readings in the window; {MIN_INTERVALS + 1} are needed"
     used_j = np.diff(joules)
@@ -108,9 +110,10 @@ def _phase_seconds(steps: Steps, times_ns: np.ndarray) -> dict[EnergyPhase, np.n
     """Seconds of each phase in each interval between two times."""
     duration_ns = (steps.end_ns - steps.start_ns).astype(np.float64)
     prefill_ns = np.where(steps.decode_tokens > 0, steps.excess_ns, duration_ns)
-    prefill_s = np.diff(_spent_ns(steps, prefill_ns, times_ns)) / NS_PER_S
-    decode_s = np.diff(_spent_ns(steps, duration_ns - prefill_ns, times_ns)) / NS_PER_S
-    idle_s = np.maximum(0.0, np.diff(times_ns) / NS_PER_S - prefill_s - decode_s)
+    busy_s = np.diff(_spent_ns(steps, duration_ns, times_ns)) / NS_PER_S
+    prefill_s = np.maximum(0.0, np.diff(_spent_ns(steps, prefill_ns, times_ns)) / NS_PER_S)
+    decode_s = busy_s - prefill_s
+    idle_s = np.maximum(0.0, np.diff(times_ns) / NS_PER_S - busy_s)
     return {EnergyPhase.PREFILL: prefill_s, EnergyPhase.DECODE: decode_s, EnergyPhase.IDLE: idle_s}
 
 

@@ -34,6 +34,11 @@ class ServerTrace(msgspec.Struct, frozen=True):
     steps: Steps
     own: RequestSteps
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has the stamps of both ends of the output."""
+        return bool(self.http.writes and self.own.output_steps)
+
 
 def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -> dict[Part, float]:
     """Split one latency of a successful request into parts, in seconds; they sum to it exactly.
@@ -48,7 +53,7 @@ def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -
     sent_ns = planned_ns if request.sent_ns is None else request.sent_ns
     parts_ns: dict[Part, float] = dict.fromkeys(STEP_PARTS, 0.0)
     parts_ns[Part.CLIENT] = sent_ns - planned_ns
-    if trace is not None and trace.http.writes and trace.own.output_steps:
+    if trace is not None and trace.is_complete:
         http, write = trace.http, trace.http.writes[last]
         first, final = trace.own.first_step, trace.own.output_steps[last]
         begin_ns = int(trace.steps.start_ns[first])
@@ -62,6 +67,12 @@ def split(request: RequestRecord, trace: ServerTrace | None, latency: Latency) -
         parts_ns[Part.DETOKENISE] = write.written_ns - collected_ns
         parts_ns[Part.NETWORK_OUT] = end_ns - write.written_ns
     return _closed(parts_ns, end_ns - planned_ns)
+
+
+def merge_interference(parts: Mapping[Part, float]) -> dict[Part, float]:
+    """The same parts with interference as part of decode."""
+    merged = {part: value for part, value in parts.items() if part is not Part.INTERFERENCE}
+    return merged | {Part.DECODE: merged[Part.DECODE] + parts.get(Part.INTERFERENCE, 0.0)}
 
 
 def split_span(request: RequestRecord, span: RequestSpan | None, latency: Latency) -> dict[Part, float]:

@@ -54,8 +54,9 @@ class Steps(msgspec.Struct, frozen=True):
         prompt_tokens: in each step.
         decode_tokens: in each step, drafts included.
         output_tokens: made by the decodes of each step, without rejected drafts.
-        excess_ns: what prompts added to the decodes of each step; 0 where it has no decodes, or no prompts.
-        cost: of decodes alone; None if the trial has too few steps without prompts, which leaves ``excess_ns`` 0.
+        excess_ns: what each step took beyond the expected duration of its decodes, below 0 where it took less; 0 where
+            it has no decodes, or no prompts, or :attr:`excess_missing` says why it is unknown.
+        cost: of decodes alone, or why it is unknown.
         requests: what was computed of each request, by request id.
     """
 
@@ -67,8 +68,14 @@ class Steps(msgspec.Struct, frozen=True):
     decode_tokens: np.ndarray
     output_tokens: np.ndarray
     excess_ns: np.ndarray
-    cost: DecodeCost | None
+    cost: DecodeCost | str
     requests: dict[str, RequestSteps]
+
+    @property
+    def excess_missing(self) -> str | None:
+        """Why the excess is unknown; None if it is known, or if no step has both decodes and prompts."""
+        has_both = bool(((self.decode_tokens > 0) & (self.prompt_tokens > 0)).any())
+        return self.cost if has_both and isinstance(self.cost, str) else None
 
     def computing(self, own: RequestSteps, final: int) -> dict[Part, float]:
         """Divide the time from a request's first step to the end of step ``final`` into parts, in nanoseconds."""
@@ -77,7 +84,9 @@ class Steps(msgspec.Struct, frozen=True):
         decodes = [step for step in own.decodes if step <= final]
         duration_ns = self.end_ns - self.start_ns
         prefill, decode = float(duration_ns[prefills].sum()), float(duration_ns[decodes].sum())
-        excess, bubbles = float(self.excess_ns[decodes].sum()), float(self.gap_ns[first + 1 : final + 1].sum())
+        # Clipped as a sum: steps that noise made longer and shorter than expected must cancel out.
+        excess = max(0.0, float(self.excess_ns[decodes].sum()))
+        bubbles = float(self.gap_ns[first + 1 : final + 1].sum())
         whole = float(self.end_ns[final] - self.start_ns[first])
         return {
             Part.PREFILL: prefill,
@@ -119,9 +128,9 @@ def steps_of(events: Sequence[EngineEvent]) -> Steps:
     alone, beside = (decode_tokens > 0) & (prompt_tokens == 0), (decode_tokens > 0) & (prompt_tokens > 0)
     cost = fit(decode_tokens[alone], context[alone], duration_ns[alone])
     excess_ns = np.zeros(len(records))
-    if cost is not None:
+    if isinstance(cost, DecodeCost):
         expected_ns = cost.expected_ns(decode_tokens[beside], context[beside])
-        excess_ns[beside] = np.clip(duration_ns[beside] - expected_ns, 0, None)
+        excess_ns[beside] = duration_ns[beside] - expected_ns
     return Steps(
         records, start_ns, end_ns, gap_ns, prompt_tokens, decode_tokens, output_tokens, excess_ns, cost, requests
     )

@@ -9,7 +9,7 @@ from results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS,
 from results.attribution.clock import ClockCheck, clock_check
 from results.attribution.decode_cost import DecodeCost
 from results.attribution.energy import PhaseEnergy, has_energy, phase_energy
-from results.attribution.parts import ServerTrace, split, split_span
+from results.attribution.parts import ServerTrace, merge_interference, split, split_span
 from results.attribution.roofline import Roofline, roofline_of
 from results.attribution.steps import Steps, steps_of
 from results.ceilings import Ceilings
@@ -21,6 +21,9 @@ from results.step_log import EngineEvent, HttpRecord
 MAX_UNATTRIBUTED = 0.02
 """Share of a request's E2E above which it counts as not attributed."""
 
+MIN_RECORDED_SHARE = 0.5
+"""Share of the requests that the server recorded below which their means say nothing about all of them."""
+
 _NO_STEPS = "the engine exports spans and not its steps"
 
 
@@ -29,11 +32,13 @@ class AttributedRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         index: as in :class:`~results.records.RequestRecord`.
-        parts: seconds of each part, by latency; they sum to it.
+        parts: seconds of each known part, by latency; they sum to it.
+        is_recorded: whether the server recorded it; if not, all after the send is unattributed.
     """
 
     index: int
     parts: dict[Latency, dict[Part, float]]
+    is_recorded: bool
 
     def total_s(self, latency: Latency) -> float:
         """The latency."""
@@ -55,6 +60,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         parts: that the record tells apart, in order of a request's life.
         spans: the engine's spans of requests, by answer id; empty if it records its steps.
         wall_drift_ns: how far the wall clock of the spans moved against the monotonic clock.
+        absent: those of the parts that are unknown, with the reason; their time is in other parts.
     """
 
     record: TrialRecord
@@ -68,6 +74,7 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
     parts: tuple[Part, ...] = STEP_PARTS
     spans: dict[str, RequestSpan] = {}
     wall_drift_ns: int = 0
+    absent: dict[Part, str] = {}
 
     @property
     def derived(self) -> frozenset[Part]:
@@ -75,13 +82,32 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         return DERIVED_PARTS if self.spans else frozenset()
 
     @cached_property
+    def recorded(self) -> list[AttributedRequest]:
+        """The requests that the server recorded."""
+        return [request for request in self.requests if request.is_recorded]
+
+    @property
+    def unknown(self) -> str | None:
+        """Why the mean latency cannot be divided; None if it can."""
+        if self.missing or not self.requests:
+            return self.missing or "no request of the window succeeded"
+        if len(self.recorded) < MIN_RECORDED_SHARE * len(self.requests):
+            return f"the server recorded only {len(self.recorded):,} of {len(self.requests):,} requests"
+        return None
+
+    @cached_property
     def means(self) -> dict[Latency, dict[Part, float]]:
-        """Mean seconds of each part; empty without requests."""
-        count = len(self.requests)
+        """Mean seconds of each part over the requests that the server recorded; empty if :attr:`unknown`."""
+        if self.unknown is not None:
+            return {}
+        count = len(self.recorded)
         return {
-            latency: {part: sum(r.parts[latency][part] for r in self.requests) / count for part in self.parts}
+            latency: {
+                part: sum(r.parts[latency][part] for r in self.recorded) / count
+                for part in self.parts
+                if part not in self.absent
+            }
             for latency in Latency
-            if count
         }
 
     def mean_s(self, latency: Latency) -> float:
@@ -104,9 +130,9 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         return good / len(self.requests) if self.requests else 0.0
 
     @property
-    def cost(self) -> DecodeCost | None:
-        """Of decodes alone, in the engine process with the most steps; None if it cannot be told."""
-        return max(self.steps, key=lambda steps: len(steps.records)).cost if self.steps else None
+    def cost(self) -> DecodeCost | str:
+        """Of decodes alone, in the engine process with the most steps, or why it is unknown."""
+        return max(self.steps, key=lambda steps: len(steps.records)).cost if self.steps else _NO_STEPS
 
 
 def attribution_of(
@@ -142,20 +168,23 @@ def attribution_of(
     steps = [steps_of(process) for process in events]
     traces = _traces(steps, front_end)
     known = {request.index: traces.get(request.answer_id or "") for request in answered}
-    requests = [
-        AttributedRequest(
-            request.index, {latency: split(request, known[request.index], latency) for latency in Latency}
-        )
-        for request in answered
-        if request.chunk_ns
-    ]
+    reasons = [reason for part in steps if (reason := part.excess_missing) is not None]
+    absent = {Part.INTERFERENCE: reasons[0]} if reasons else {}
+    requests = [_request(request, known[request.index], absent) for request in answered if request.chunk_ns]
     if missing is not None and not steps:
         return Attribution(record, requests, [], {}, None, None, None, missing)
     pairs = [(request, trace) for request in answered if request.chunk_ns and (trace := known[request.index])]
     return Attribution(
         record, requests, steps, traces, clock_check(pairs), _energy(steps, telemetry, record),
-        roofline_of(steps, costs, ceilings, record.window, telemetry), missing,
+        roofline_of(steps, costs, ceilings, record.window, telemetry), missing, absent=absent,
     )  # fmt: skip
+
+
+def _request(request: RequestRecord, trace: ServerTrace | None, absent: Mapping[Part, str]) -> AttributedRequest:
+    parts = {latency: split(request, trace, latency) for latency in Latency}
+    if Part.INTERFERENCE in absent:
+        parts = {latency: merge_interference(of) for latency, of in parts.items()}
+    return AttributedRequest(request.index, parts, is_recorded=trace is not None and trace.is_complete)
 
 
 def _by_spans(
@@ -168,7 +197,11 @@ def _by_spans(
     spans = by_answer(request_spans(frames))
     known = [(request, spans.get(request.answer_id or "")) for request in answered if request.chunk_ns]
     requests = [
-        AttributedRequest(request.index, {latency: split_span(request, span, latency) for latency in Latency})
+        AttributedRequest(
+            request.index,
+            {latency: split_span(request, span, latency) for latency in Latency},
+            is_recorded=span is not None,
+        )
         for request, span in known
     ]
     if known and not any(span for _, span in known):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,15 @@ def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
     return np.array([t for t, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
 
 
-def rates(counter: Iterable[tuple[int, float]], shortest_ns: int = 1) -> list[tuple[int, float]]:
+class Rate(NamedTuple):
+    """Increase of a counter per second between two readings."""
+
+    start_ns: int
+    end_ns: int
+    per_s: float
+
+
+def rates(counter: Iterable[tuple[int, float]], shortest_ns: int = 1) -> list[Rate]:
     """Increase of a counter per second, between each reading and the one before; 0 where it was reset.
 
     Args:
@@ -39,7 +48,7 @@ def rates(counter: Iterable[tuple[int, float]], shortest_ns: int = 1) -> list[tu
         if not readings or t_ns - readings[-1][0] >= shortest_ns:
             readings.append((t_ns, value))
     return [
-        (now, max(0.0, after - before) * NS_PER_S / (now - earlier))
+        Rate(earlier, now, max(0.0, after - before) * NS_PER_S / (now - earlier))
         for (earlier, before), (now, after) in pairwise(readings)
     ]  # fmt: skip
 

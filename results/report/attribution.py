@@ -92,7 +92,6 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         ),
         None,
     )
-    has_requests = bool(attribution.requests)
     kernels = read_kernels(run.folder.trial(record.id))
     reasons = f"INVALID: {sentences(record.invalidating)}. " if record.verdict is Verdict.INVALID else ""
     return ProfiledTrial(
@@ -102,7 +101,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         sentence=reasons + bottleneck_sentence(attribution),
         rows=part_rows(attribution),
         totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
-        if has_requests
+        if attribution.means
         else [],
         what_if=what_if_text(attribution),
         notes=[
@@ -113,8 +112,8 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
             *limit_lines(attribution.roofline),
             *filter(None, [energy_line(attribution.energy), kernel_line(kernels, record.kernels_missing)]),
             *map(sentence, record.warnings),
-            overhead_line(plain_trial.metrics if plain_trial else None, trial.metrics),
+            overhead_line(plain_trial, trial),
         ]
-        if has_requests
+        if attribution.requests
         else [],
     )

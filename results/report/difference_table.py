@@ -35,7 +35,7 @@ def print_differences(differences: Sequence[Difference], console: Console) -> No
         table.add_row("sum", *(text for before, after in totals for text in _texts(before, after)))
         console.print(table)
         if difference.merged:
-            console.print(Text("one side has only spans, so parts that it does not tell apart are merged", "dim"))
+            console.print(Text("one side does not tell all parts apart, so those parts are merged", "dim"))
     console.print(Text("one profiled trial on each side: a change has no interval; bakeoff compare judges it", "dim"))
 
 

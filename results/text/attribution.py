@@ -1,7 +1,7 @@
 """The attribution of a profiled trial as text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
@@ -9,7 +9,10 @@ from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
-from results.metrics import CATALOGUE, Unit, Value
+from results.metrics import CATALOGUE, Unit
+from results.records import Verdict
+from results.run import Trial
+from results.text.findings import sentences
 from results.text.format import ABSENT, listed, percent_text, value_text
 from results.text.roofline import limit_sentence
 from results.trace.kernels import KernelRecord
@@ -31,8 +34,8 @@ def bottleneck_sentence(attribution: Attribution) -> str:
     ``Bottleneck: decode, 53 % of the mean E2E (443 ms of 837 ms). Decode is memory-bound: 71 % of …``.
     """
     largest = bottleneck(attribution)
-    if largest is None:
-        return f"nothing to attribute: {attribution.missing or 'no request of the window succeeded'}"
+    if isinstance(largest, str):
+        return f"nothing to attribute: {largest}"
     whole = attribution.mean_s(Latency.E2E)
     spent, total = value_text(Unit.SECONDS, largest.seconds), value_text(Unit.SECONDS, whole)
     share = percent_text(largest.share)
@@ -66,6 +69,8 @@ def coverage_line(attribution: Attribution) -> str:
     """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
     most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
     line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
+    if left_out := len(attribution.requests) - len(attribution.recorded):
+        line = f"{line}; left out of the means, because the server did not record them: {left_out:,}"
     return f"{line}; {attribution.missing}" if attribution.missing else line
 
 
@@ -96,15 +101,17 @@ def span_lines(attribution: Attribution) -> list[str]:
 
 
 def cost_line(attribution: Attribution) -> str:
-    """Cost of a decode step without prompts; empty without a record of steps."""
+    """Cost of a decode step without prompts, or why it is unknown; empty without a record of steps."""
     if not attribution.steps:
         return ""
+    if Part.INTERFERENCE in attribution.absent:
+        return f"interference: unknown and counted as decode, because {attribution.absent[Part.INTERFERENCE]}"
     cost = attribution.cost
-    if cost is None:
-        return "interference: unknown and counted as decode, because too few steps had no prompt"
+    if isinstance(cost, str):
+        return f"a step of decodes alone: unknown, because {cost}"
     terms = (
         (cost.base_ns, ""),
-        (cost.row_ns, " a sequence"),
+        (cost.row_ns, " a computed token"),
         (1_000 * cost.context_ns, " per 1,000 tokens of context"),
     )
     sum_text = " + ".join(f"{value_text(Unit.SECONDS, ns / NS_PER_S)}{of}" for ns, of in terms if ns)
@@ -145,13 +152,16 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
     return "; ".join(texts)
 
 
-def overhead_line(plain: Mapping[str, Value] | None, profiled: Mapping[str, Value]) -> str:
+def overhead_line(plain: Trial | None, profiled: Trial) -> str:
     """Cost of the record, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
     if plain is None:
         return "overhead: unknown, because the plain trial is missing"
+    for name, record in (("plain", plain.record), ("profiled", profiled.record)):
+        if record.verdict is Verdict.INVALID:
+            return f"overhead: unknown, because the {name} trial is INVALID: {sentences(record.invalidating)}"
     parts: list[str] = []
     for name in _OVERHEAD:
-        metric, before, after = CATALOGUE[name], plain[name].value, profiled[name].value
+        metric, before, after = CATALOGUE[name], plain.metrics[name].value, profiled.metrics[name].value
         if before and after is not None:
             texts = value_text(metric.unit, after), value_text(metric.unit, before)
             change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
@@ -184,9 +194,13 @@ def _signed_percent(share: float) -> str:
 
 
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
-    """One row per part that takes any time: title, and its mean and share in E2E and TTFT."""
-    means = attribution.means
-    parts = [part for part in attribution.parts if any(round(by_part[part], 7) for by_part in means.values())]
+    """One row per part that takes any time or is unknown: title, and its mean and share in E2E and TTFT."""
+    means, absent = attribution.means, attribution.absent
+    parts = [
+        part
+        for part in attribution.parts
+        if any(part in absent or round(by_part[part], 7) for by_part in means.values())
+    ]
     pairs = [
         [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
         for part in parts
@@ -195,7 +209,7 @@ def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:
-    seconds = attribution.means[latency][part]
-    if not round(seconds, 9):
+    seconds = attribution.means[latency].get(part)
+    if seconds is None or not round(seconds, 9):
         return ABSENT, ABSENT
     return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")

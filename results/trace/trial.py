@@ -124,6 +124,7 @@ def _flows(steps: Steps, requests: Sequence[RequestRecord], attribution: Attribu
 def _engine(trace: Trace, process: Track, steps: Steps, flows: dict[int, list[int]]) -> None:
     track = trace.track("steps", process)
     queued = {own.queued.number: own.queued for own in steps.requests.values()}
+    is_unknown = steps.excess_missing is not None
     for position, record in enumerate(steps.records):
         start_ns, end_ns = int(steps.start_ns[position]), int(steps.end_ns[position])
         decodes = [chunk for chunk in record.chunks if is_decode(chunk, queued[chunk.request])]
@@ -132,7 +133,9 @@ def _engine(trace: Trace, process: Track, steps: Steps, flows: dict[int, list[in
             part for part in (f"{len(decodes)} decodes" if decodes else "", f"{prompt} prompt tokens" if prompt else "")
             if part
         ) or "no work"  # fmt: skip
-        arguments = {"step": record.number, "excess of prompts (µs)": round(float(steps.excess_ns[position]) / 1e3)}
+        arguments: dict[str, int | str] = {"step": record.number}
+        if not is_unknown:
+            arguments["excess of prompts (µs)"] = round(float(steps.excess_ns[position]) / 1e3)
         trace.slice(track, name, start_ns, end_ns, arguments, flows=flows.get(position, ()))
         if start_ns < record.launched_ns < end_ns:
             trace.slice(track, "plan and launch", start_ns, record.launched_ns)
@@ -174,7 +177,9 @@ def _telemetry(trace: Trace, telemetry: Sequence[TelemetryRecord]) -> None:
                     trace.instant(track, f"XID {xid:.0f}", t_ns)
             elif not name.endswith("_per_s") and (end := _end(name, _COUNTERS)):
                 title = "CPU" if name == "cpu_s" else name.rpartition("_")[0]
-                trace.counter(title, _COUNTERS[end], process, rates(values, _HALF_A_TICK_NS))
+                # A value of a counter holds until the next one, so a rate is stamped with the start of its interval.
+                starts = [(rate.start_ns, rate.per_s) for rate in rates(values, _HALF_A_TICK_NS)]
+                trace.counter(title, _COUNTERS[end], process, starts)
             elif end := _end(name, _UNITS):
                 trace.counter(name, _UNITS[end], process, values)
 

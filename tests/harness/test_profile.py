@@ -24,14 +24,17 @@ from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experim
 from results.attribution import Latency, Part
 from results.attribution.roofline import Roofline
 from results.ceilings import Ceilings, store_ceilings
+from results.findings import Finding, FindingCode, Severity
 from results.frames import FrameAppender
-from results.records import TrialRecord
+from results.records import TrialRecord, Verdict
 from results.report import render_html
+from results.report.attribution import profiled_trials
 from results.step_costs import StepCost, TrialCosts
 from results.step_log import RequestQueued, StepRecord
 from results.tables import Format, Table, table
 from results.trace import write_traces
 from results.trace.kernels import read_kernels
+from tests.results.amending import amend_trial
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.1, "min_requests": 2}
 
@@ -107,8 +110,9 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
     assert not any(run.folder.trial(trial.record.id).read_steps() for trial in run.finished)
     attribution = run.attributions[0]
     assert len(attribution.steps[0].records) == 1
-    assert attribution.means[Latency.E2E][Part.CLIENT] == 0.0  # the record has none of these requests
-    assert attribution.shares(Latency.E2E)[Part.UNATTRIBUTED] == 1.0
+    parts_s = attribution.requests[0].parts[Latency.E2E]  # the record has none of these requests
+    assert {part for part, seconds in parts_s.items() if seconds} == {Part.UNATTRIBUTED}
+    assert "the server recorded only 0 of" in str(attribution.unknown)
     frame = run.attribution
     sums = frame[frame.latency == "e2e"].groupby(["trial", "request"]).seconds.sum()
     assert sums.min() > 0
@@ -116,6 +120,22 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
     assert "does not say which model" in str(attribution.roofline)  # a virtual engine has no settings
     assert "Where the latency comes from" in render_html(run)
     assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
+
+
+def test_invalid_trials_are_marked_and_tell_no_overhead(tmp_path: Path, recording: Path):
+    run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
+    finding = Finding(FindingCode.NOT_STEADY, Severity.INVALID, {"change_share": 0.2})
+    for trial in ("r1-a-1-profiled", "r1-a-2"):
+        amend_trial(run.path, trial, verdict=Verdict.INVALID.value, findings=[msgspec.to_builtins(finding)])
+    run = results.load(run.path)
+    profiled, beside_invalid, valid, _ = profiled_trials(run)
+    reason = "throughput changed by 20 % across the window; raise trial.duration_s"
+    assert profiled.sentence.startswith(f"INVALID: {reason}. nothing to attribute: ")
+    assert profiled.notes[-1] == f"overhead: unknown, because the profiled trial is INVALID: {reason}"
+    assert not beside_invalid.sentence.startswith("INVALID")
+    assert beside_invalid.notes[-1] == f"overhead: unknown, because the plain trial is INVALID: {reason}"
+    assert valid.notes[-1].startswith("overhead of the record, one trial each: ")
+    assert f"<p>INVALID: {reason}. nothing to attribute: " in render_html(run)
 
 
 def test_ceilings_and_costs_of_steps_are_kept_with_the_run(tmp_path: Path, recording: Path):

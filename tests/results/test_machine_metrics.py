@@ -130,7 +130,7 @@ def test_each_gpu_is_looked_at_by_itself() -> None:
 def test_a_counter_grows_by_the_second_and_never_shrinks() -> None:
     """2 in half a second are 4 per second; a reset is 0, and two readings at one instant have no rate."""
     assert rates([(0, 1.0), (S // 2, 3.0), (S // 2, 5.0), (2 * S, 0.5), (3 * S, 0.75)]) == [
-        (S // 2, 4.0), (2 * S, 0.0), (3 * S, 0.25),
+        (0, S // 2, 4.0), (S // 2, 2 * S, 0.0), (2 * S, 3 * S, 0.25),
     ]  # fmt: skip
 
 

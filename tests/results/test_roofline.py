@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from results.attribution import Attribution, Latency, Part, attribution_of
-from results.attribution.bottleneck import Change, bottleneck, what_if
+from results.attribution.bottleneck import Bottleneck, Change, bottleneck, what_if
 from results.attribution.roofline import Bound, Ceiling, Roofline, StepPhase, critical_batch, roofline_of
 from results.ceilings import Ceilings
 from results.records import TelemetryRecord, Window
@@ -108,7 +108,7 @@ def test_the_limit_behind_the_bottleneck_is_named() -> None:
     assert bottleneck_sentence(on_gpu).endswith("overhead: launches, the step loop, kernels below the limits")
     waiting = attributed(simulate(timed(0.7, 0.9, every_ms=30.0)))
     named = bottleneck(waiting)
-    assert named is not None
+    assert isinstance(named, Bottleneck)
     assert named.part is Part.QUEUE
     assert "bound" not in bottleneck_sentence(waiting)
 

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from rich.console import Console
 
 from results.attribution import Attribution, Latency, Part, attribution_of
-from results.attribution.bottleneck import bottleneck, what_if
+from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
 from results.attribution.catalogue import SPAN_PARTS
 from results.attribution.difference import differences
 from results.errors import RunUnreadable
@@ -169,7 +169,7 @@ def test_parts_sum_to_each_latency_and_a_planted_delay_is_named(setup: Simulated
         {**means, Part.DECODE_PHASE: 0.0, Part.UNATTRIBUTED: 0.0}, abs=1e-7
     )
     named = bottleneck(attribution)
-    assert named is not None
+    assert isinstance(named, Bottleneck)
     assert named.part is planted
     assert what_if(attribution)[0].kept == (0.5 if planted in {Part.DECODE_PHASE, Part.PREFILL_PHASE} else 0.0)
 
@@ -221,7 +221,8 @@ def test_requests_without_a_span_stay_unattributed():
     assert bottleneck_sentence(empty) == f"nothing to attribute: {empty.missing}"
     attribution = attribution_of(trial_record(), [], [], [], spans=NO_BATCH)
     assert bottleneck_sentence(attribution) == "nothing to attribute: no request of the window succeeded"
-    assert empty.means[Latency.E2E][Part.CLIENT] == pytest.approx(0.1e-3)
+    assert empty.means == {}
+    assert empty.requests[0].parts[Latency.E2E][Part.CLIENT] == pytest.approx(0.1e-3)
 
 
 def test_an_incomplete_span_leaves_only_its_request_unattributed():

@@ -124,12 +124,12 @@ def test_counters_of_the_engine_and_of_telemetry() -> None:
     steps = outcome.events[4:]
     assert trace.counter("engine 0/running") == [(step.collected_ns, step.running) for step in steps]
     assert trace.counter("engine 0/used blocks")[0][1] == 10.0
-    assert trace.counter("telemetry of engine/CPU") == [(100 * MS, 1.5), (200 * MS, 1.5)]
+    assert trace.counter("telemetry of engine/CPU") == [(0, 1.5), (100 * MS, 1.5)]
     assert trace.counter("telemetry of engine/rss_bytes") == [(0, 1000.0), (100 * MS, 1001.0), (200 * MS, 1002.0)]
     assert trace.counter("telemetry of gpu0/power_w") == [(0, 300.0), (100 * MS, 301.0), (200 * MS, 302.0)]
     paths = {trace.path(uuid) for uuid in trace.descriptors}
-    assert trace.counter("telemetry of gpu0/power_cap") == [(100 * MS, 0.5), (200 * MS, 0.5)], "share of time"
-    assert trace.counter("telemetry of gpu0/pcie_tx") == [(100 * MS, 20_000.0), (200 * MS, 20_000.0)]
+    assert trace.counter("telemetry of gpu0/power_cap") == [(0, 0.5), (100 * MS, 0.5)], "share of time"
+    assert trace.counter("telemetry of gpu0/pcie_tx") == [(0, 20_000.0), (100 * MS, 20_000.0)]
     assert trace.counter("telemetry of gpu0/gpm_pcie_tx_bytes_per_s")[0] == (0, 19_000.0)
     assert {path for path in paths if path.startswith("telemetry of gpu0/")} == {
         f"telemetry of gpu0/{name}" for name in ("power_w", "power_cap", "pcie_tx", "gpm_pcie_tx_bytes_per_s", "errors")
@@ -144,7 +144,7 @@ def test_the_closing_reading_right_after_the_last_tick_makes_no_spike() -> None:
     telemetry = [TelemetryRecord(t_ns, "gpu0", {"pcie_tx_bytes": sent}) for t_ns, sent in times.items()]
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, telemetry))
     assert trace.counter("telemetry of gpu0/pcie_tx") == [
-        (100 * MS, 20_000.0), (200 * MS, 20_000.0), (250 * MS, 60_000.0),
+        (0, 20_000.0), (100 * MS, 20_000.0), (200 * MS, 60_000.0),
     ]  # fmt: skip
 
 

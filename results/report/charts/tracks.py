@@ -122,12 +122,12 @@ def _rates(records: Sequence[TelemetryRecord], source: str, *counters: str) -> P
             value = record.values.get(name)
             if record.source.startswith(source) and isinstance(value, int | float):
                 readings.setdefault((record.source, name), []).append((record.t_ns, value))
-    moving = [(counter[0][0], per_second) for counter in readings.values() if (per_second := rates(counter))]
-    times_ns = np.array(sorted({t_ns for _, per_second in moving for t_ns, _ in per_second}), dtype=np.int64)
+    moving = [per_second for counter in readings.values() if (per_second := rates(counter))]
+    times_ns = np.array(sorted({rate.end_ns for per_second in moving for rate in per_second}), dtype=np.int64)
     sums = np.zeros(len(times_ns))
-    for first_ns, per_second in moving:
-        ends_ns, values = np.array([t_ns for t_ns, _ in per_second]), np.array([value for _, value in per_second])
-        inside = (times_ns > first_ns) & (times_ns <= ends_ns[-1])
+    for per_second in moving:
+        ends_ns, values = np.array([rate.end_ns for rate in per_second]), np.array([rate.per_s for rate in per_second])
+        inside = (times_ns > per_second[0].start_ns) & (times_ns <= ends_ns[-1])
         sums[inside] += values[np.searchsorted(ends_ns, times_ns[inside])]
     return list(zip(times_ns.astype(float).tolist(), sums.tolist(), strict=True))
 

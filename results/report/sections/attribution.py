@@ -76,7 +76,7 @@ def _roofline(ceiling: Ceiling, group: list[tuple[ProfiledTrial, Roofline]]) -> 
 def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
     by_load: dict[str, list[Stack]] = {}
     for trial in trials:
-        if trial.attribution.requests:
+        if trial.attribution.means:
             record, means = trial.attribution.record, trial.attribution.means[latency]
             segments = [
                 Segment(_KINDS[part], part_title(trial.attribution, part), value)

@@ -73,6 +73,17 @@ def test_bytes_and_operations_of_each_step(model: Path):
     assert costs.context_tokens == (20 + 21 + 20) / 3
 
 
+def test_a_dropped_token_of_a_gpu_has_taken_the_output_matrix(model: Path):
+    """A step is launched before the one in flight shows that a request has ended."""
+    settings = {**SETTINGS, "model": str(model), "device": "cuda"}
+    described = EngineDescription("e", "reference", details={"config": settings})
+    kept, dropped = (
+        trial_costs(described, [log([ChunkRecord(0, 21, 1, 0, output_tokens)])]).steps[0][0] for output_tokens in (1, 0)
+    )
+    assert dropped == kept
+    assert dropped.bytes == 2 * (LAYERS + HEAD) + 22 * KV
+
+
 @pytest.mark.parametrize(
     ("settings", "dtype", "devices", "weight_bytes"),
     [
