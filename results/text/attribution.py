@@ -9,9 +9,9 @@ from results.attribution.clock import ClockCheck
 from results.attribution.difference import Difference
 from results.attribution.energy import EnergyPhase, PhaseEnergy
 from results.attribution.trial import MAX_UNATTRIBUTED
+from results.cells import Trial
 from results.metrics import CATALOGUE, Unit
 from results.records import Verdict
-from results.run import Trial
 from results.text.findings import sentences
 from results.text.format import ABSENT, listed, percent_text, value_text
 from results.text.roofline import limit_sentence
