@@ -155,6 +155,7 @@ def simulate(
     *,
     concurrency: int | None = None,
     delays: Delays = NO_DELAYS,
+    warm_up_s: float | None = None,
 ) -> Served:
     """Simulate a load.
 
@@ -165,6 +166,7 @@ def simulate(
         concurrency: closed loop: number of slots, each of which sends its next request when the last one has ended.
             None for an open loop.
         delays: times that the server spends outside its steps.
+        warm_up_s: open loop: time before the steady window; None for a tenth of the planned times.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.
@@ -172,7 +174,7 @@ def simulate(
     largest = max(request.prompt_tokens + request.output_tokens for request in requests)
     if limits.kv_tokens is not None and largest > limits.kv_tokens:
         raise BadPlan(f"a request of {largest:,} tokens does not fit into a KV cache of {limits.kv_tokens:,.0f} tokens")
-    return _Simulation(requests, durations, limits, concurrency, delays).run()
+    return _Simulation(requests, durations, limits, concurrency, delays=delays, warm_up_s=warm_up_s).run()
 
 
 class _Simulation:
@@ -184,10 +186,12 @@ class _Simulation:
         durations: Durations,
         limits: Limits,
         concurrency: int | None,
+        *,
         delays: Delays,
+        warm_up_s: float | None,
     ) -> None:
         self._durations, self._limits, self._delays = durations, limits, delays
-        self._concurrency = concurrency
+        self._concurrency, self._warm_up_s = concurrency, warm_up_s
         self._now = self._planned = 0.0  # planned: when the next step is planned
         self._is_idle = True
         self._unsent = deque(requests)
@@ -347,11 +351,11 @@ class _Simulation:
     def _window(self) -> tuple[float, float]:
         """From the end of the first requests, one per slot, to the last planned time; the whole load if that is empty.
 
-        In an open loop the first tenth of the planned times is the ramp.
+        In an open loop it begins after the warm-up.
         """
         last = self._last_sent
         if self._concurrency is None:
-            start = last / 10
+            start = last / 10 if self._warm_up_s is None else self._warm_up_s
         else:
             ends = sorted(t for _, t in self._ended)
             start = ends[min(len(ends), self._concurrency) - 1]

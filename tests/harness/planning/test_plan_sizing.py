@@ -3,9 +3,15 @@
 import pytest
 
 from harness.errors import BadPlan
-from harness.planning.plan import Question, make_plan, prices, question_of
-from harness.planning.sizing import Candidate, Why, cheapest_first
+from harness.planning.gpus import gpu_table
+from harness.planning.model import load_model
+from harness.planning.plan import TYPICAL, Question, make_plan, prices, question_of
+from harness.planning.precision import CACHES, PRECISIONS
+from harness.planning.server import Limits, Request, poisson_s, simulate
+from harness.planning.sizing import Candidate, Server, Why, capacity_per_s, cheapest_first
+from harness.planning.step_times import StepTimes, StepWork
 from results.errors import NotComparable
+from results.objectives import objectives
 
 SLO = "ttft_p90<500ms,itl_p90<50ms"
 
@@ -27,6 +33,31 @@ def test_replicas_are_the_rate_over_what_one_keeps_up(h200: list[Candidate]):
         assert candidate.count == candidate.ranks * candidate.replicas
         assert candidate.values["ttft_p90_s"] < 0.5
         assert candidate.values["itl_p90_s"] < 0.05
+
+
+LONG_ANSWERS = Request(16, 1000)
+
+
+@pytest.fixture(scope="module")
+def times() -> StepTimes:
+    costs = load_model("smollm2-135m").costs(PRECISIONS["bf16"], CACHES["bf16"])
+    return StepTimes(StepWork(costs), gpu_table()["h200"], PRECISIONS["bf16"], TYPICAL)
+
+
+@pytest.fixture(scope="module")
+def server(times: StepTimes) -> Server:
+    return Server(times, Limits(), [LONG_ANSWERS], 1)
+
+
+def test_requests_that_a_filling_server_answers_do_not_count(server: Server, times: StepTimes):
+    rate = 0.95 * server.most_per_s
+    requests = [Request(16, 1000, t) for t in poisson_s(rate, 8_000, 1)]
+    steady = simulate(requests, times, Limits(), delays=TYPICAL.delays, warm_up_s=requests[4_000].arrival_s)
+    assert server.open(rate).itl(0.5) == pytest.approx(steady.itl(0.5), rel=0.1)
+
+
+def test_no_capacity_exceeds_the_throughput_of_a_full_server(server: Server):
+    assert 0.95 * server.most_per_s < capacity_per_s(server, objectives("itl_p90<1s")) < server.most_per_s
 
 
 def test_more_gpus_of_one_replica_keep_up_more_but_not_in_proportion(h200: list[Candidate]):
