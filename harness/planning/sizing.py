@@ -26,6 +26,7 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
+_APART = 1e-3  # requests in flight: so few that they hardly ever meet
 _GIB = 2**30
 _REQUESTS, _TAIL_REQUESTS = 400, 1500
 """Fewest requests for a percentile, and for a p99."""
@@ -204,8 +205,8 @@ class Server:
             rate_per_s: of the arrivals.
             fewest: requests in the window.
         """
-        warm_up_s = _WARM_UPS * self._residence_s
-        window = max(fewest, math.ceil(_WINDOWS * self._residence_s * rate_per_s))
+        warm_up_s = _WARM_UPS * self.residence_s
+        window = max(fewest, math.ceil(_WINDOWS * self.residence_s * rate_per_s))
         count = math.ceil(warm_up_s * rate_per_s) + window
         times = poisson_s(rate_per_s, count, self._seed)
         mixed = [self._mix[i % len(self._mix)] for i in range(count)]
@@ -218,7 +219,7 @@ class Server:
         return self.closed(self._seats).requests_per_s
 
     @property
-    def _residence_s(self) -> float:
+    def residence_s(self) -> float:
         """Mean time of a request in a full server (Little's law)."""
         return self._seats / self.most_per_s
 
@@ -274,12 +275,14 @@ def holds(objectives: Sequence[Objective], served: Served) -> bool:
 def capacity_per_s(server: Server, objectives: Sequence[Objective]) -> float:
     """Highest Poisson rate at which a replica meets the objectives; 0 if it meets them at none.
 
-    The search covers a factor of 64 below the throughput of a full server.
+    The search goes down from the throughput of a full server until requests hardly ever meet.
     """
     fewest, high = _fewest_requests(objectives), server.most_per_s
     low = high / _RANGE
-    if not holds(objectives, server.open(low, fewest)):
-        return 0.0
+    while not holds(objectives, server.open(low, fewest)):
+        if low * server.residence_s < _APART:
+            return 0.0
+        low, high = low / _RANGE, low
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(objectives, server.open(middle, fewest)) else (low, middle)
@@ -318,7 +321,7 @@ def candidate(
         return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)
     capacity = capacity_per_s(server, objectives)
     if capacity == 0:
-        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that meet by chance already break the SLO")
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that hardly ever meet already break the SLO")
     replicas = math.ceil(rate_per_s / capacity)
     served = server.open(rate_per_s / replicas, _fewest_requests(objectives))
     return Candidate(

@@ -60,6 +60,14 @@ def test_no_capacity_exceeds_the_throughput_of_a_full_server(server: Server):
     assert 0.95 * server.most_per_s < capacity_per_s(server, objectives("itl_p90<1s")) < server.most_per_s
 
 
+def test_an_slo_that_only_requests_apart_from_each_other_keep_has_a_low_capacity(server: Server):
+    alone_s = server.closed(1).itl(0.99)
+    assert alone_s is not None
+    capacity = capacity_per_s(server, objectives(f"itl_p99<{1.001 * alone_s * 1e6}us"))
+    assert 0 < capacity < server.most_per_s / 64
+    assert capacity_per_s(server, objectives(f"itl_p99<{0.9 * alone_s * 1e6}us")) == 0
+
+
 def test_more_gpus_of_one_replica_keep_up_more_but_not_in_proportion(h200: list[Candidate]):
     by_ranks = {candidate.ranks: candidate.capacity_per_s for candidate in h200}
     assert by_ranks[1] < by_ranks[2] < by_ranks[4] < by_ranks[8]
