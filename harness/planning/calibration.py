@@ -23,7 +23,7 @@ from harness.planning.memory import workspace_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Served, simulate
-from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from harness.planning.step_times import Efficiency, StepTimes, StepWork, kv_share
 
 _START = {  # as the fields of Efficiency; on a CPU, which runs no step behind another one, and on a GPU
     False: (0.6, 0.4, 1e-3, 2e-4, 1e-2, 5e-5, 1e-5),
@@ -91,9 +91,17 @@ class Fitter:
         cache: of its KV cache.
         gpu: the device.
         ranks: GPUs of tensor parallelism.
+
+    Raises:
+        BadPlan: there are several GPUs, but none has a link to others.
     """
 
     def __init__(self, model: Model, precision: Precision, cache: CachePrecision, gpu: Gpu, ranks: int = 1) -> None:
+        if ranks > 1 and gpu.link_bytes_per_s is None:
+            raise BadPlan(
+                f"the engine ran on {ranks} GPUs, but {gpu.name} has no link to others; give a --gpu with "
+                "link_bytes_per_s, from --gpus FILE.toml if it is not known"
+            )
         self._model, self._precision, self._gpu = model, precision, gpu
         self._costs = model.costs(precision, cache)
         self._ranks = ranks
@@ -147,8 +155,9 @@ class Fitter:
         """Memory that the model explains: a reserved share of the device, or what the load used."""
         if self._is_gpu and engine.memory_fraction is not None:
             return engine.memory_fraction * self._gpu.memory_bytes * self._ranks
-        workspace = workspace_bytes(self._model, served.peak_step_tokens, 1)
-        return self._costs.weight_bytes + served.peak_kv_tokens * self._costs.kv_bytes_per_token + workspace
+        workspace = workspace_bytes(self._model, served.peak_step_tokens, 1, self._ranks) * self._ranks
+        kv_bytes = self._costs.kv_bytes_per_token * kv_share(self._costs, self._ranks) * self._ranks
+        return self._costs.weight_bytes + served.peak_kv_tokens * kv_bytes + workspace
 
     def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
         """Measured memory; None if it is absent or not the engine's own."""

@@ -55,6 +55,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         memory_fraction: of GPU memory that the engine reserves; None if unknown.
         why_no_memory: why its memory cannot be attributed to it; None if it can.
         adapter: of the engine.
+        ranks: GPUs of tensor parallelism.
     """
 
     engine: str
@@ -64,6 +65,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     memory_fraction: float | None
     why_no_memory: str | None
     adapter: str = ""
+    ranks: int = 1
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -127,7 +129,16 @@ def _engine(
         by_load.setdefault(str(trial["load"]), []).append(trial)
     share = cached_share(trials)
     loads = [_load(label, own, requests, share) for label, own in by_load.items()]
-    return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared, entry.get("adapter", ""))
+    return MeasuredEngine(
+        engine=name,
+        run=str(path),
+        loads=loads,
+        limits=limits,
+        memory_fraction=spec.get("memory_fraction"),
+        why_no_memory=shared,
+        adapter=entry.get("adapter", ""),
+        ranks=int(spec.get("tensor_parallel_size") or 1),
+    )
 
 
 def cached_share(trials: Sequence[Row]) -> float:

@@ -1,7 +1,8 @@
 """The plan of one model: memory, floors and cost on each GPU, and the GPUs that keep an SLO."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def make_plan(question: Question) -> Plan:
         )
     table = gpu_table(question.gpus, question.machine)
     devices = chosen(table, question.gpu)
-    calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
+    calibration = _calibrated(question, functools.partial(Fitter, model, precision, cache, devices[0]))
     efficiency, runtime_bytes = _known(calibration, question.engine)
     setting = Setting(
         model=model,
@@ -270,13 +271,14 @@ def _check(question: Question) -> None:
         raise BadPlan(problem)
 
 
-def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
+def _calibrated(question: Question, fitter: Callable[[int], Fitter]) -> list[Calibration]:
+    """Calibrations by the runs; `fitter` takes the number of GPUs that an engine ran on."""
     engines = [engine for path in question.from_run for engine in measured_engines(path)]
     names = list(dict.fromkeys(engine.engine for engine in engines))
     if question.engine is not None and question.engine not in names:
         raise BadPlan(f"these runs have no engine '{question.engine}'; they have {', '.join(names)}")
     wanted = [engine for engine in engines if question.engine in {None, engine.engine}]
-    return [calibrate(fitter, engine) for engine in wanted]
+    return [calibrate(fitter(engine.ranks), engine) for engine in wanted]
 
 
 def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Efficiency, float]:

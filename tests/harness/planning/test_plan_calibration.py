@@ -104,6 +104,27 @@ def test_a_published_run_is_read_with_its_settings():
     assert 0 < first.requests[0].cached_tokens < 0.05 * first.requests[0].prompt_tokens
 
 
+def test_a_run_on_two_gpus_is_predicted_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    with (tmp_path / "experiment.toml").open("a") as file:
+        file.write('spec = { tensor_parallel_size = 2 }\nengines = [{ adapter = "vllm", label = "e" }]\n')
+    fitters: list[Fitter] = []
+
+    def calibrated(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
+        fitters.append(fitter)
+        return Calibration(engine.engine, engine.run, TRUE, None, is_prediction=False, predictions=[])
+
+    monkeypatch.setattr("harness.planning.plan.calibrate", calibrated)
+    bakeoff.plan("llama-3.1-8b", gpu="h200", from_run=tmp_path)
+    bf16 = PRECISIONS["bf16"], CACHES["bf16"]
+    two = Fitter(load_model("llama-3.1-8b"), *bf16, gpu_table()["h200"], 2)
+    assert fitters[0].times(TRUE).seconds(8, 512) == two.times(TRUE).seconds(8, 512)
+    with pytest.raises(BadPlan, match="ran on 2 GPUs, but h200 has no link"):
+        Fitter(
+            load_model("llama-3.1-8b"), *bf16, msgspec.structs.replace(gpu_table()["h200"], link_bytes_per_s=None), 2
+        )
+
+
 def test_servers_that_share_a_gpu_have_no_memory_of_their_own():
     engines = measured_engines(ROOT / "docs/results/h200-served-random")
     assert {engine.why_no_memory for engine in engines} == {"it ran at an address, beside others"}
