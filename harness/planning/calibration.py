@@ -113,16 +113,24 @@ class Fitter:
         from scipy.optimize import least_squares  # noqa: PLC0415  (0.3 s; only calibrations need it)
 
         origin = np.log(_START[self._is_gpu])
+        if self._precision.converts:
+            origin[0] += math.log(self._precision.read_share_of(engine.adapter))
         first = origin if start is None else np.log(np.clip(_vector(start), _LOW, _HIGH))
 
         def residuals(logs: np.ndarray) -> np.ndarray:
-            fit = _efficiency(np.exp(logs), "", engine.adapter)
+            fit = self._efficiency(np.exp(logs), engine)
             errors = [error for load in loads for error in self._errors(engine, load, fit)]
             return np.array([*errors, *(np.array(_PRIOR) * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
         solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
-        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}", engine.adapter)
+        return self._efficiency(np.exp(solution.x), engine)
+
+    def _efficiency(self, values: np.ndarray, engine: MeasuredEngine) -> Efficiency:
+        """Shares of the precision itself where weights are only stored in it; others have shares near those of bf16."""
+        source = f"fitted to {engine.engine} in {engine.run}"
+        shares_of = self._precision.name if self._precision.converts else "bf16"
+        return Efficiency(*map(float, values), source=source, adapter=engine.adapter, precision=shares_of)
 
     def times(self, efficiency: Efficiency) -> StepTimes:
         """Step times of an engine with this fit."""
@@ -221,7 +229,3 @@ def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency:
 
 def _vector(efficiency: Efficiency) -> list[float]:
     return list(msgspec.structs.astuple(efficiency)[: len(_LOW)])
-
-
-def _efficiency(values: Sequence[float] | np.ndarray, source: str, adapter: str) -> Efficiency:
-    return Efficiency(*map(float, values), source=source, adapter=adapter)

@@ -7,8 +7,8 @@ A step's products read weights while they compute, so the slower of the two coun
 
 Weights that are only stored in fewer bits are converted before they multiply; there the two add instead. B and F are
 the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
-precision if that is not bf16. Without shares and fixed times this is the floor of an engine whose kernels run one
-after the other; :func:`floor_s` lets them overlap.
+precision unless b and f were fitted in it. Without shares and fixed times this is the floor of an engine whose kernels
+run one after the other; :func:`floor_s` lets them overlap.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,7 @@ class Efficiency(msgspec.Struct, frozen=True):
         idle_s: as in :class:`Delays`.
         source: where the figures come from.
         adapter: of the engine, whose kernels read weights in fewer bits.
+        precision: of the weights from whose step times the shares come; for others those of the precision come on top.
     """
 
     bytes_share: float = 1.0
@@ -51,6 +52,7 @@ class Efficiency(msgspec.Struct, frozen=True):
     idle_s: float = 0.0
     source: str = "the device's limits, no overhead"
     adapter: str = "vllm"
+    precision: str = "bf16"
 
     @property
     def delays(self) -> Delays:
@@ -136,6 +138,8 @@ class StepTimes:
 
     def __init__(self, work: StepWork, gpu: Gpu, precision: Precision, efficiency: Efficiency) -> None:
         self._work, self._gpu, self.efficiency = work, gpu, efficiency
+        if efficiency.precision == precision.name:
+            precision = precision.without_shares
         self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
         self._weights_per_s = self._bytes_per_s * precision.read_share_of(efficiency.adapter)
         # A device without products in 8 bits converts such weights for its products in bf16.

@@ -30,13 +30,15 @@ def fitter() -> Fitter:
     return Fitter(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
 
 
-def planted(fitter: Fitter, *concurrency: int, memory_bytes: float | None = None) -> MeasuredEngine:
+def planted(
+    fitter: Fitter, *concurrency: int, memory_bytes: float | None = None, efficiency: Efficiency = TRUE
+) -> MeasuredEngine:
     """An engine whose measured loads follow exactly from an efficiency."""
     engine = MeasuredEngine("planted", "a run", [], Limits(plans_ahead=True), 0.9, None)
     loads: list[Load] = []
     for slots in concurrency:
         load = Load(f"c={slots}", slots, MIX, {})
-        measured = simulated(load, fitter.served(engine, load, TRUE))
+        measured = simulated(load, fitter.served(engine, load, efficiency))
         loads.append(
             msgspec.structs.replace(
                 load, measured=measured | ({"peak_gpu_bytes": memory_bytes} if memory_bytes else {})
@@ -54,6 +56,16 @@ def test_a_fit_finds_the_efficiency_that_made_the_figures(calibration: Calibrati
     assert calibration.efficiency.bytes_share == pytest.approx(TRUE.bytes_share, rel=0.05)
     assert calibration.efficiency.flops_share == pytest.approx(TRUE.flops_share, rel=0.05)
     assert calibration.efficiency.request_s == pytest.approx(TRUE.request_s, rel=0.3)
+
+
+def test_a_calibration_in_4_bits_finds_any_share_of_the_bandwidth():
+    """The plan's share for 4 bits, 0.43, is no bound."""
+    true = msgspec.structs.replace(TRUE, bytes_share=0.9, precision="int4")
+    fitter = Fitter(load_model("llama-3.1-8b"), PRECISIONS["int4"], CACHES["bf16"], gpu_table()["h200"])
+    engine = planted(fitter, 1, 8, 32, efficiency=true)
+    fit = fitter.efficiency(engine, engine.loads)
+    assert fit.bytes_share > 0.6
+    assert fitter.times(fit).seconds(8, 512) == pytest.approx(fitter.times(true).seconds(8, 512), rel=0.04)
 
 
 def test_each_load_is_predicted_by_the_others(calibration: Calibration):
