@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.planning.gpus import Gpu
-from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
+from harness.planning.model import Chunk, Machine, ModelCosts, StepCosts, without_cache
 from harness.planning.precision import Precision
 from harness.planning.server import Delays
 
@@ -157,6 +157,12 @@ class StepTimes:
         return fixed + products + work.kv_bytes / self._bytes_per_s + self._work.reduce_s(work, self._gpu)
 
 
-def limits(gpu: Gpu, precision: Precision, ranks: int = 1) -> Machine:
-    """The device in the form that :func:`floor_s` takes; several GPUs count as one, with infinitely fast links."""
-    return Machine(gpu.bytes_per_s * ranks, gpu.flops(precision.compute) * ranks)
+def limits(gpu: Gpu, precision: Precision) -> Machine:
+    """The device in the form that :func:`floor_s` takes."""
+    return Machine(gpu.bytes_per_s, gpu.flops(precision.compute))
+
+
+def costs_per_gpu(costs: ModelCosts, ranks: int, chunks: Sequence[Chunk]) -> StepCosts:
+    """Costs of a step on each GPU of tensor parallelism, with infinitely fast links."""
+    step, weights = costs.step(chunks), without_cache(costs).step(chunks).bytes
+    return StepCosts(weights / ranks + (step.bytes - weights) * kv_share(costs, ranks), step.flops / ranks)

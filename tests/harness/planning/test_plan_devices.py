@@ -140,6 +140,14 @@ def test_copies_of_the_kv_cache_are_counted_where_there_are_more_gpus_than_heads
     assert eight.kv_per_token == 98_304 / 4
 
 
+def test_floors_read_the_copies_of_the_kv_cache_too():
+    """4 key/value heads on 8 GPUs: each reads an eighth of the weights, but a quarter of the cache."""
+    eight = device("qwen3-30b-a3b", tensor_parallel=8, input_tokens=32_000, output_tokens=2)
+    costs = load_model("qwen3-30b-a3b").costs(PRECISIONS["bf16"], CACHES["bf16"])
+    weights = costs.decode(1, 0).bytes - 98_304
+    assert eight.itl_floor_s == pytest.approx((weights / 8 + 32_002 * 98_304 / 4) / (4.8e12 * 0.931))
+
+
 def test_a_smaller_kv_cache_fits_more_sequences():
     wide, narrow = device().fitting[8192], device(kv="fp8").fitting[8192]
     assert narrow == pytest.approx(2 * wide, abs=1)
