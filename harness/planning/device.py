@@ -167,7 +167,8 @@ def _row(setting: Setting, gpu: Gpu, ranks: int, batch: int, *, server: Server, 
     middle = traffic.input_tokens + traffic.output_tokens // 2
     served = server.closed(batch)
     output_per_s = served.requests_per_s * traffic.output_tokens
-    decode_s = traffic.output_tokens * server.decode_s(batch, middle) / batch
+    # The first token comes from the prompt's step.
+    decode_s = (traffic.output_tokens - 1) * server.decode_s(batch, middle) / batch
     prompt_s = max(0.0, 1 / served.requests_per_s - decode_s)
     second = None if price.per_hour is None else price.per_hour * ranks / _HOUR_S
     cost_in = None if second is None else second * prompt_s / traffic.input_tokens * _MILLION

@@ -115,6 +115,12 @@ def test_costs_of_input_and_output_are_the_price_of_a_second(h200: DevicePlan):
         assert a_request / 1e6 == pytest.approx(0.001 / row.requests_per_s)
 
 
+def test_the_first_token_comes_from_the_prompts_step():
+    one, two = (device(price={"": 3.6}, output_tokens=tokens).batches[0] for tokens in (1, 2))
+    assert one.cost_per_million_output == 0
+    assert two.cost_per_million_output * 2 / 1e6 == pytest.approx(0.001 * two.itl_p50_s, rel=0.01)
+
+
 def test_cached_tokens_cost_less_and_are_billed_less():
     plain, cached = (
         device(price={"": 3.6}, cached_share=share, cached_discount=0.9).batches[3] for share in (0.0, 0.5)
