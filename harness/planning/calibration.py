@@ -69,7 +69,8 @@ class Calibration(msgspec.Struct, frozen=True):
         engine: label.
         run: path of the run.
         efficiency: fitted to all loads.
-        fixed_bytes: memory beyond the model's own; None if it was not measured.
+        fixed_bytes: memory beyond the model's own, on a GPU beyond the share that the engine reserves; None if it was
+            not measured.
         is_prediction: whether predictions come from other loads.
         predictions: of each load.
     """

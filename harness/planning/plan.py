@@ -186,7 +186,7 @@ def make_plan(question: Question) -> Plan:
     table = gpu_table(question.gpus, question.machine)
     devices = chosen(table, question.gpu)
     calibration = _calibrated(question, functools.partial(Fitter, model, precision, cache, devices[0]))
-    efficiency, runtime_bytes = _known(calibration, question.engine)
+    efficiency, runtime_bytes = _known(calibration, question.engine, devices[0])
     setting = Setting(
         model=model,
         precision=precision,
@@ -281,12 +281,17 @@ def _calibrated(question: Question, fitter: Callable[[int], Fitter]) -> list[Cal
     return [calibrate(fitter(engine.ranks), engine) for engine in wanted]
 
 
-def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Efficiency, float]:
-    """Efficiency and runtime memory: of the engine, else of the first one, else typical values."""
+def _known(calibrations: Sequence[Calibration], engine: str | None, gpu: Gpu) -> tuple[Efficiency, float]:
+    """Efficiency and runtime memory: of the engine, else of the first one, else typical values.
+
+    A run on a GPU does not show the runtime's memory: the engine reserves its share of the GPU, weights, KV cache and
+    all, and what is measured beyond lies outside that share.
+    """
     calibration = next((candidate for candidate in calibrations if engine in {None, candidate.engine}), None)
     if calibration is None:
         return TYPICAL, RUNTIME_BYTES
-    return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)
+    measured = calibration.fixed_bytes if gpu.name == "cpu" else None
+    return calibration.efficiency, RUNTIME_BYTES if measured is None else max(0.0, measured)
 
 
 def _price(question: Question, gpu: Gpu) -> float | None:

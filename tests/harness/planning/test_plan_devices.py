@@ -240,13 +240,34 @@ def test_the_page_is_complete_and_offline(
     text = capsys.readouterr().out
     assert "vllm in a run: 80 % of the bandwidth, 90 % of the products, 500 µs a step" in text
     assert "+2.0 %" in text
-    assert "runtime 1.4 GiB" in text, "memory beside the model is the run's"
+    assert "runtime 0.6 GiB" in text, "memory outside the engine's share of the GPU is not the runtime's"
     page = path.read_text(encoding="utf-8")
     assert "default-src 'none'" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") == 4  # memory, frontier, ITL, and predicted beside measured
     assert {"64 sequences", "predicted", "measured", "NVIDIA H200 datasheet"} <= set(re.split(r"[<>]|\d+: ", page))
     assert "each load is predicted by a fit to the others" in page
+
+
+def test_memory_beside_the_model_on_a_cpu_is_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
+    machine = tmp_path / "machine.json"
+    machine.write_text(
+        json.dumps(
+            [
+                {
+                    "device": "cpu",
+                    "name": "x",
+                    "memory_bytes": 64_000_000_000,
+                    "read_bytes_per_s": 1e10,
+                    "flops_per_s": {"float32": 1e11},
+                }
+            ]
+        )
+    )
+    run_folder = ROOT / "docs/results/h200-bakeoff"
+    plan = bakeoff.plan("llama-3.1-8b", gpu="cpu", machine=machine, from_run=run_folder, engine="vllm")
+    assert plan.devices[0].memory.runtime == FITTED.fixed_bytes
 
 
 def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):
