@@ -144,6 +144,7 @@ class Fitter:
             self.times(efficiency),
             engine.limits,
             concurrency=load.concurrency,
+            max_in_flight=load.max_in_flight,
             delays=efficiency.delays,
         )
 
