@@ -184,6 +184,7 @@ def make_plan(question: Question) -> Plan:
             f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
         )
     table = gpu_table(question.gpus, question.machine)
+    chosen(table, filter(None, question.price))  # refuses prices of unknown GPUs
     devices = chosen(table, question.gpu)
     calibration = _calibrated(question, functools.partial(Fitter, model, precision, cache, devices[0]))
     efficiency, runtime_bytes = _known(calibration, question.engine, devices[0])
@@ -295,7 +296,8 @@ def _known(calibrations: Sequence[Calibration], engine: str | None, gpu: Gpu) ->
 
 
 def _price(question: Question, gpu: Gpu) -> float | None:
-    return question.price.get(gpu.name, question.price.get(""))
+    by_name = {name.lower(): price for name, price in question.price.items()}
+    return by_name.get(gpu.name.lower(), by_name.get(""))
 
 
 def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:

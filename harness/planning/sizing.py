@@ -337,15 +337,14 @@ def candidate(
 
 
 def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that keep the SLO by price (without prices by power), then by number of GPUs; then the others."""
-    priced = all(candidate.price_per_hour is not None for candidate in candidates if candidate.failure is None)
+    """Candidates that keep the SLO by price, without one by power and last; then those that fail."""
 
     def key(candidate: Candidate) -> tuple[bool, float, float, int]:
-        power = math.inf if candidate.tdp_w is None else candidate.tdp_w
+        price, power = candidate.price_per_hour, candidate.tdp_w
         return (
             candidate.failure is not None,
-            (candidate.price_per_hour or 0.0) if priced else 0.0,
-            power,
+            math.inf if price is None else price,
+            math.inf if power is None else power,
             candidate.count,
         )
 

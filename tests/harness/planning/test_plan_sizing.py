@@ -3,9 +3,10 @@
 import pytest
 
 from harness.errors import BadPlan
+from harness.planning.cells import unpriced_text
 from harness.planning.gpus import gpu_table
 from harness.planning.model import load_model
-from harness.planning.plan import TYPICAL, Question, make_plan, prices, question_of
+from harness.planning.plan import TYPICAL, Question, Sizing, make_plan, prices, question_of
 from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.server import Limits, Request, poisson_s, simulate
 from harness.planning.sizing import Candidate, Server, Why, capacity_per_s, cheapest_first
@@ -101,13 +102,23 @@ def test_the_cheapest_is_first_and_failures_are_last():
 
     priced = [candidate("a", 3.0, 1), candidate("b", 2.0, 9), candidate("c", None, 1, Why.DOES_NOT_FIT)]
     assert [c.gpu for c in cheapest_first(priced)] == ["b", "a", "c"]
-    partly = [candidate("a", 3.0, 5), candidate("b", None, 1)]
-    assert [c.gpu for c in cheapest_first(partly)] == ["b", "a"]
+    partly = [candidate("c", None, 2), candidate("a", 3.0, 5), candidate("b", None, 1)]
+    ordered = cheapest_first(partly)
+    assert [c.gpu for c in ordered] == ["a", "b", "c"]
+    assert unpriced_text(Sizing([], 1.0, ordered)) == "last, without a --price: b, c"
+    assert not unpriced_text(Sizing([], 1.0, ordered[1:]))
 
 
 def test_prices_rank_and_are_summed():
     first, *_ = sized(gpu=["h200", "h100"], price=prices(["h200=1.5", "9"]))
     assert (first.gpu, first.price_per_hour) == ("h200", 1.5)
+
+
+def test_prices_are_found_by_name_in_any_case_and_refused_for_unknown_gpus():
+    (upper,) = sized(gpu=["h200"], tensor_parallel=1, price={"H200": 1.5})
+    assert upper.price_per_hour == 1.5
+    with pytest.raises(BadPlan, match="unknown GPU 'h300'; known: a10g, l40s"):
+        sized(gpu=["h200"], price={"H300": 1.5})
 
 
 @pytest.mark.parametrize(
