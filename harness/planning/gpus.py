@@ -76,8 +76,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
 
     def flops(self, dtype: str) -> float:
-        """Products per second in a data type; for an unsupported one in bf16, or in the widest type of the device."""
+        """Products per second in a data type; for an unsupported one in bf16, or in the widest type of the device.
+
+        Raises:
+            BadPlan: the type is fp32, which no other one replaces.
+        """
         rates = self.flops_per_s
+        if dtype == "fp32" and dtype not in rates:
+            raise BadPlan(f"the products of {self.name} in fp32 are unknown; add flops_per_s.fp32 to its --gpus file")
         return rates.get(dtype) or rates.get("bf16") or rates.get("fp16") or rates["fp32"]
 
 

@@ -31,7 +31,7 @@ def test_the_table_has_the_gpus_that_are_rented_and_a_source_for_each_figure():
             gpu.sources
         )
         assert all(len(source.split(": ", 1)[1]) > 5 for source in gpu.sources.values())
-        assert set(gpu.flops_per_s) >= {"bf16", "int8"}
+        assert set(gpu.flops_per_s) >= {"fp32", "bf16", "int8"}
 
 
 def test_peaks_are_cut_to_what_can_be_reached():
@@ -46,6 +46,14 @@ def test_a_type_that_a_gpu_lacks_is_computed_in_bf16():
     a100 = gpu_table()["a100-80gb"]
     assert a100.flops("fp8") == a100.flops("bf16") == pytest.approx(0.7 * 312e12)
     assert a100.flops("int8") == 2 * a100.flops("bf16")
+
+
+def test_fp32_has_a_rate_of_its_own_and_no_other_type_replaces_it(tmp_path: Path):
+    assert gpu_table()["a100-80gb"].flops("fp32") == pytest.approx(0.7 * 19.5e12)
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    with pytest.raises(BadPlan, match=r"products of mine in fp32 are unknown; add flops_per_s\.fp32"):
+        gpu_table(path)["mine"].flops("fp32")
 
 
 def test_a_file_adds_gpus_and_has_precedence(tmp_path: Path):
