@@ -14,7 +14,7 @@ import msgspec
 
 from harness.errors import BadPlan
 from harness.planning.gpus import Gpu
-from harness.planning.memory import Memory, fitting_sequences, memory_of
+from harness.planning.memory import Memory, fitting_sequences, memory_of, sequence_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Limits, Request, Served, poisson_s, simulate
@@ -149,8 +149,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     def need_text(self, gpu: Gpu, ranks: int) -> str:
         """The memory that one request needs, and the memory there is."""
-        memory = self.memory(gpu, ranks)
-        needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
+        memory, costs = self.memory(gpu, ranks), self.model.costs(self.precision, self.cache)
+        needed = memory.usable - memory.for_kv + sequence_bytes(costs, ranks, self.traffic.tokens)
         return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
 
     def server(self, gpu: Gpu, ranks: int) -> "Server":

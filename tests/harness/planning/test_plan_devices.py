@@ -146,6 +146,15 @@ def test_copies_of_the_kv_cache_are_counted_where_there_are_more_gpus_than_heads
     assert eight.kv_per_token == 98_304 / 4
 
 
+def test_what_one_request_needs_counts_windows():
+    """Gemma 3 12B with 100,000 tokens: 8 of 48 layers keep them all, the others 1,024."""
+    refused = device("gemma-3-12b", gpu=["a10g"], tensor_parallel=1, input_tokens=99_000, output_tokens=1_000)
+    memory = refused.memory
+    kv_bytes = 393_216 * (8 * 100_000 + 40 * 1024) / 48
+    needed = (memory.weights + memory.workspace + memory.runtime + kv_bytes) / GIB
+    assert f"one request needs {needed:.1f} GiB" in (refused.why_not or "")
+
+
 def test_floors_read_the_copies_of_the_kv_cache_too():
     """4 key/value heads on 8 GPUs: each reads an eighth of the weights, but a quarter of the cache."""
     eight = device("qwen3-30b-a3b", tensor_parallel=8, input_tokens=32_000, output_tokens=2)

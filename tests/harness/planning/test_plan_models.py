@@ -70,6 +70,7 @@ def test_a_token_of_8_b_takes_128_kib_and_of_70_b_327_kb():
         ("deepseek-v2-lite", "27 layers × 1 latent of 576 elements (MLA)", 27 * 576 * 2),
         ("deepseek-v3", "61 layers × 1 latent of 576 elements (MLA)", 70_272),
         ("gemma-3-12b", "40 layers keep 1,024 tokens at most", 393_216),
+        ("phi-3-mini", "32 layers keep 2,047 tokens at most", 393_216),
     ],
 )
 def test_what_a_token_of_kv_cache_is_made_of(name: str, kind: str, size: int):
@@ -82,7 +83,9 @@ def test_multi_query_attention_and_shared_layers(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(raw))
     model = load_model(str(tmp_path))
     assert model.kv_parts == "16 layers × 2 × 1 heads × 128 elements (MQA)"
-    assert model.costs(BF16, KV16).kv_bytes_per_token == 16 * 2 * 128 * 2
+    costs = model.costs(BF16, KV16)
+    assert costs.kv_bytes_per_token == 16 * 2 * 128 * 2
+    assert costs.decode(1, 1001).bytes - costs.decode(1, 1000).bytes == 32 * 2 * 128 * 2, "each of 32 layers reads it"
 
 
 def test_layers_with_a_window_keep_only_that():
