@@ -124,6 +124,21 @@ def test_a_multimodal_config_is_read_as_its_language_model(tmp_path: Path):
     assert load_model(str(path)).config == load_model("gemma-3-12b").config
 
 
+def test_the_published_config_of_gemma_3_leaves_out_what_transformers_knows(tmp_path: Path):
+    """google/gemma-3-12b-it, whose text_config lacks vocab_size; that of the 4B lacks num_attention_heads, too."""
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    assert load_model(str(path)).costs(BF16, KV16).parameters == costs("gemma-3-12b").parameters
+    del text["num_attention_heads"]
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    assert load_model(str(path)).config.num_attention_heads == 8
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
