@@ -307,5 +307,7 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
         return read(raw, where)
     except KeyError as error:
         raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{where}: a field is not of its type or range ({error}); fetch the checkpoint again"
+        ) from error

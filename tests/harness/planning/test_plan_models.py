@@ -147,6 +147,7 @@ def test_the_published_config_of_gemma_3_leaves_out_what_transformers_knows(tmp_
         ("[]", "holds no object"),
         ('{"model_type": "mamba"}', "model_type 'mamba' is not supported"),
         ('{"model_type": "llama"}', "the field 'num_attention_heads' is missing"),
+        ('{"model_type": "gemma3", "text_config": 5}', "text_config holds no object"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str):
