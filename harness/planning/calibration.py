@@ -180,11 +180,12 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     """Fit an engine, and predict each of its loads from the others.
 
     Raises:
-        BadPlan: no load has requests with token counts and figures.
+        BadPlan: no load has requests with token counts and figures, or a figure is 0 or infinite.
     """
     loads = [load for load in engine.loads if load.requests and load.measured]
     if not loads:
         raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")
+    _check_figures(engine, loads)
     whole = fitter.efficiency(engine, loads)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
@@ -198,6 +199,17 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     return Calibration(
         engine.engine, engine.run, whole, median(known_bytes) if known_bytes else None, apart, predictions
     )
+
+
+def _check_figures(engine: MeasuredEngine, loads: Sequence[Load]) -> None:
+    for load in loads:
+        for name in METRICS:
+            value = load.measured.get(name)
+            if value is not None and not 0 < value < math.inf:
+                raise BadPlan(
+                    f"{engine.run}: {name} of {engine.engine} at {load.label} is {value:g}, which no step time "
+                    "explains; give a run whose engine streams each token, or another --engine"
+                )
 
 
 def predict(

@@ -180,7 +180,7 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: flo
         spread={
             name: (max(samples) - min(samples)) / median(samples)
             for name, samples in values.items()
-            if len(samples) > 1
+            if len(samples) > 1 and median(samples) > 0
         },
         max_in_flight=int(limited[1]) if limited else None,
     )

@@ -266,7 +266,8 @@ def _check(question: Question) -> None:
             not question.from_run or bool(question.gpu),
             "--from-run needs --gpu: the device that the run was measured on",
         ),
-        (all(price > 0 for price in question.price.values()), "--price must be above 0"),
+        (all(0 < price < math.inf for price in question.price.values()), "--price must be above 0, and finite"),
+        (question.seed >= 0, "--seed must be at least 0"),
     )
     if problem := next((problem for is_ok, problem in checks if not is_ok), None):
         raise BadPlan(problem)

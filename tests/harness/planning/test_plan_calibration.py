@@ -180,6 +180,12 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
     assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [0, 0]
 
 
+def test_a_figure_of_0_is_refused(tmp_path: Path, fitter: Fitter):
+    write_run(tmp_path, [trial("a", "VALID", 0.0), trial("b", "VALID", 0.0)])
+    with pytest.raises(BadPlan, match="itl_p50_s of e at c=2 is 0, which no step time explains; give a run"):
+        calibrate(fitter, measured_engines(tmp_path)[0])
+
+
 def test_a_limit_of_requests_in_flight_is_read_from_the_label(tmp_path: Path):
     write_run(tmp_path, [trial("a", "VALID", 0.01) | {"load": "poisson 50/s ≤16"}])
     (load,) = measured_engines(tmp_path)[0].loads

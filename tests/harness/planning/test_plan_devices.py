@@ -14,7 +14,7 @@ from harness.cli.guarded import guarded
 from harness.planning.calibration import Calibration, Prediction
 from harness.planning.device import DevicePlan
 from harness.planning.gpus import gpu_table
-from harness.planning.model import load_model
+from harness.planning.model import known_models, load_model
 from harness.planning.page import write_page
 from harness.planning.plan import Plan
 from harness.planning.precision import CACHES, PRECISIONS
@@ -215,6 +215,8 @@ def test_json_has_the_whole_plan(capsys: pytest.CaptureFixture[str]):
         (["llama-2-7b", "--input", "4000"], "requests of 4,256 tokens exceed the 4,096 of llama-2-7b"),
         (["smollm2-135m", "--slo", "ttft_p90<1s"], "--slo and --rate belong together"),
         (["smollm2-135m", "--gpu", "h200", "--from-run", "/nowhere"], "/nowhere"),
+        (["smollm2-135m", "--seed=-1"], "--seed must be at least 0"),
+        (["smollm2-135m", "--price", "inf"], "--price must be above 0, and finite"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
@@ -277,6 +279,14 @@ def test_memory_beside_the_model_on_a_cpu_is_the_runs(tmp_path: Path, monkeypatc
     run_folder = ROOT / "docs/results/h200-bakeoff"
     plan = bakeoff.plan("llama-3.1-8b", gpu="cpu", machine=machine, from_run=run_folder, engine="vllm")
     assert plan.devices[0].memory.runtime == FITTED.fixed_bytes
+
+
+def test_a_model_with_one_context_has_a_page(tmp_path: Path):
+    raw = known_models()["smollm2-135m"] | {"max_position_embeddings": 256}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    short = bakeoff.plan(str(tmp_path), gpu="h200", input_tokens=200, output_tokens=56, sequences=4)
+    assert list(short.devices[0].fitting) == [256]
+    write_page(short, tmp_path / "plan.html")
 
 
 def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):

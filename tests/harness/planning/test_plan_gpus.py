@@ -88,6 +88,8 @@ def test_a_measured_machine_is_taken_as_it_is(tmp_path: Path):
         ("[gpus", "own.toml:"),
         (OWN.replace("bytes_per_s", "speed"), "unknown field `speed`"),
         (OWN.replace(', source = "box" }', " }", 1), "missing required field `source`"),
+        *((OWN.replace("1e12", odd), r"above 0, and finite.*bytes_per_s") for odd in ("0", "-1.0", "nan", "inf")),
+        (OWN.replace("bf16 =", "int8 ="), "flops_per_s must have bf16 or fp16 or fp32"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str):
@@ -101,9 +103,10 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, mess
 def test_files_that_are_not_there_and_no_machine_are_refused(tmp_path: Path):
     with pytest.raises(BadPlan, match="cannot read"):
         gpu_table(tmp_path / "none.toml")
-    (tmp_path / "machine.json").write_text("{}")
-    with pytest.raises(BadPlan, match="write it with bakeoff machine --json"):
-        gpu_table(machine=tmp_path / "machine.json")
+    for machine in ({}, [MACHINE[0] | {"read_bytes_per_s": 0}], [MACHINE[0] | {"flops_per_s": {}}]):
+        (tmp_path / "machine.json").write_text(json.dumps(machine))
+        with pytest.raises(BadPlan, match="write it with bakeoff machine --json"):
+            gpu_table(machine=tmp_path / "machine.json")
 
 
 def test_unknown_names_are_refused():
