@@ -28,7 +28,7 @@ _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
 _APART = 1e-3  # requests in flight: so few that they hardly ever meet
 _GIB = 2**30
-_REQUESTS, _TAIL_REQUESTS = 400, 1500
+_REQUESTS, _TAIL_REQUESTS = 1000, 1500
 """Fewest requests for a percentile, and for a p99."""
 _WARM_UPS, _WINDOWS = 3, 5
 """Residence times of a full server: until one that starts empty is in its steady state, and the shortest window."""

@@ -127,7 +127,7 @@ def kv_share(costs: ModelCosts, ranks: int) -> float:
 
 
 class StepTimes:
-    """Seconds of steps of one engine on one device.
+    """Seconds of steps of one engine on one device; caches them like :class:`StepWork`.
 
     Args:
         work: counts the work.
@@ -147,10 +147,17 @@ class StepTimes:
         self._converts = precision.converts or not is_native
         product_share = precision.product_share if is_native else 1.0
         self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * product_share
+        self._known: dict[tuple[int, int, tuple[tuple[int, int], ...]], float] = {}
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""
-        work = self._work.of(decodes, past, prompts)
+        key = decodes, round(past / _PAST_STEP), tuple(prompts)
+        seconds = self._known.get(key)
+        if seconds is None:
+            seconds = self._known[key] = self._seconds_of(self._work.of(decodes, past, prompts))
+        return seconds
+
+    def _seconds_of(self, work: Work) -> float:
         reads, operations = work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s
         products = reads + operations if self._converts else max(reads, operations)
         fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
