@@ -23,7 +23,7 @@ from harness.planning.memory import workspace_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Served, simulate
-from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from harness.planning.step_times import Efficiency, StepTimes, StepWork, kv_share
 
 _START = {  # as the fields of Efficiency; on a CPU, which runs no step behind another one, and on a GPU
     False: (0.6, 0.4, 1e-3, 2e-4, 1e-2, 5e-5, 1e-5),
@@ -69,7 +69,8 @@ class Calibration(msgspec.Struct, frozen=True):
         engine: label.
         run: path of the run.
         efficiency: fitted to all loads.
-        fixed_bytes: memory beyond the model's own; None if it was not measured.
+        fixed_bytes: memory beyond the model's own, on a GPU beyond the share that the engine reserves; None if it was
+            not measured.
         is_prediction: whether predictions come from other loads.
         predictions: of each load.
     """
@@ -91,9 +92,17 @@ class Fitter:
         cache: of its KV cache.
         gpu: the device.
         ranks: GPUs of tensor parallelism.
+
+    Raises:
+        BadPlan: there are several GPUs, but none has a link to others.
     """
 
     def __init__(self, model: Model, precision: Precision, cache: CachePrecision, gpu: Gpu, ranks: int = 1) -> None:
+        if ranks > 1 and gpu.link_bytes_per_s is None:
+            raise BadPlan(
+                f"the engine ran on {ranks} GPUs, but {gpu.name} has no link to others; give a --gpu with "
+                "link_bytes_per_s, from --gpus FILE.toml if it is not known"
+            )
         self._model, self._precision, self._gpu = model, precision, gpu
         self._costs = model.costs(precision, cache)
         self._ranks = ranks
@@ -105,16 +114,24 @@ class Fitter:
         from scipy.optimize import least_squares  # noqa: PLC0415  (0.3 s; only calibrations need it)
 
         origin = np.log(_START[self._is_gpu])
+        if self._precision.converts:
+            origin[0] += math.log(self._precision.read_share_of(engine.adapter))
         first = origin if start is None else np.log(np.clip(_vector(start), _LOW, _HIGH))
 
         def residuals(logs: np.ndarray) -> np.ndarray:
-            fit = _efficiency(np.exp(logs), "", engine.adapter)
+            fit = self._efficiency(np.exp(logs), engine)
             errors = [error for load in loads for error in self._errors(engine, load, fit)]
             return np.array([*errors, *(np.array(_PRIOR) * (logs - origin))])
 
         bounds = np.log(_LOW) - 1e-9, np.log(_HIGH) + 1e-9
         solution = least_squares(residuals, first, bounds=bounds, diff_step=_STEP, max_nfev=25, xtol=1e-4, ftol=1e-5)
-        return _efficiency(np.exp(solution.x), f"fitted to {engine.engine} in {engine.run}", engine.adapter)
+        return self._efficiency(np.exp(solution.x), engine)
+
+    def _efficiency(self, values: np.ndarray, engine: MeasuredEngine) -> Efficiency:
+        """Shares of the precision itself where weights are only stored in it; others have shares near those of bf16."""
+        source = f"fitted to {engine.engine} in {engine.run}"
+        shares_of = self._precision.name if self._precision.converts else "bf16"
+        return Efficiency(*map(float, values), source=source, adapter=engine.adapter, precision=shares_of)
 
     def times(self, efficiency: Efficiency) -> StepTimes:
         """Step times of an engine with this fit."""
@@ -127,6 +144,7 @@ class Fitter:
             self.times(efficiency),
             engine.limits,
             concurrency=load.concurrency,
+            max_in_flight=load.max_in_flight,
             delays=efficiency.delays,
         )
 
@@ -147,8 +165,9 @@ class Fitter:
         """Memory that the model explains: a reserved share of the device, or what the load used."""
         if self._is_gpu and engine.memory_fraction is not None:
             return engine.memory_fraction * self._gpu.memory_bytes * self._ranks
-        workspace = workspace_bytes(self._model, served.peak_step_tokens, 1)
-        return self._costs.weight_bytes + served.peak_kv_tokens * self._costs.kv_bytes_per_token + workspace
+        workspace = workspace_bytes(self._model, served.peak_step_tokens, 1, self._ranks) * self._ranks
+        kv_bytes = self._costs.kv_bytes_per_token * kv_share(self._costs, self._ranks) * self._ranks
+        return self._costs.weight_bytes + served.peak_kv_tokens * kv_bytes + workspace
 
     def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
         """Measured memory; None if it is absent or not the engine's own."""
@@ -161,11 +180,12 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     """Fit an engine, and predict each of its loads from the others.
 
     Raises:
-        BadPlan: no load has requests with token counts and figures.
+        BadPlan: no load has requests with token counts and figures, or a figure is 0 or infinite.
     """
     loads = [load for load in engine.loads if load.requests and load.measured]
     if not loads:
         raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")
+    _check_figures(engine, loads)
     whole = fitter.efficiency(engine, loads)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
@@ -179,6 +199,17 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     return Calibration(
         engine.engine, engine.run, whole, median(known_bytes) if known_bytes else None, apart, predictions
     )
+
+
+def _check_figures(engine: MeasuredEngine, loads: Sequence[Load]) -> None:
+    for load in loads:
+        for name in METRICS:
+            value = load.measured.get(name)
+            if value is not None and not 0 < value < math.inf:
+                raise BadPlan(
+                    f"{engine.run}: {name} of {engine.engine} at {load.label} is {value:g}, which no step time "
+                    "explains; give a run whose engine streams each token, or another --engine"
+                )
 
 
 def predict(
@@ -212,7 +243,3 @@ def _extra_bytes(fitter: Fitter, engine: MeasuredEngine, load: Load, efficiency:
 
 def _vector(efficiency: Efficiency) -> list[float]:
     return list(msgspec.structs.astuple(efficiency)[: len(_LOW)])
-
-
-def _efficiency(values: Sequence[float] | np.ndarray, source: str, adapter: str) -> Efficiency:
-    return Efficiency(*map(float, values), source=source, adapter=adapter)

@@ -133,6 +133,13 @@ def _has_price(sizing: Sizing) -> bool:
     return any(candidate.price_per_hour is not None for candidate in sizing.candidates)
 
 
+def unpriced_text(sizing: Sizing) -> str:
+    """GPUs that come last for lack of a price; empty if there are none."""
+    kept = [candidate for candidate in sizing.candidates if candidate.failure is None]
+    unpriced = dict.fromkeys(candidate.gpu for candidate in kept if candidate.price_per_hour is None)
+    return f"last, without a --price: {', '.join(unpriced)}" if unpriced and _has_price(sizing) else ""
+
+
 def failures(candidates: Sequence[Candidate]) -> list[str]:
     """Why candidates fail, one line each."""
     failed = [candidate for candidate in candidates if candidate.failure is not None]

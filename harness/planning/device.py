@@ -8,7 +8,7 @@ from harness.planning.gpus import Gpu
 from harness.planning.memory import Memory, fitting_sequences
 from harness.planning.model import Chunk, Machine, ModelCosts, floor_s
 from harness.planning.sizing import RANKS, Server, Setting
-from harness.planning.step_times import limits
+from harness.planning.step_times import costs_per_gpu, limits
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -100,7 +100,7 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
     """
     count = ranks or _fewest(setting, gpu)
     costs = setting.model.costs(setting.precision, setting.cache)
-    memory, machine = setting.memory(gpu, count), limits(gpu, setting.precision, count)
+    memory, machine = setting.memory(gpu, count), limits(gpu, setting.precision)
     traffic = setting.traffic
     middle = traffic.input_tokens + traffic.output_tokens // 2
     prompt = Chunk(traffic.input_tokens - traffic.cached_tokens, traffic.cached_tokens)
@@ -111,10 +111,10 @@ def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> 
         ranks=count,
         memory=memory,
         fitting=fitting,
-        ttft_floor_s=floor_s(costs.step([prompt]), machine),
-        itl_floor_s=floor_s(costs.decode(1, middle), machine),
-        critical_batch=critical_batch(lambda batch: is_compute_bound(costs, machine, batch, 0)),
-        critical_batch_at_context=critical_batch(lambda batch: is_compute_bound(costs, machine, batch, middle)),
+        ttft_floor_s=floor_s(costs_per_gpu(costs, count, [prompt]), machine),
+        itl_floor_s=floor_s(costs_per_gpu(costs, count, [Chunk(past=middle)]), machine),
+        critical_batch=critical_batch(lambda batch: is_compute_bound(costs, machine, batch, 0, count)),
+        critical_batch_at_context=critical_batch(lambda batch: is_compute_bound(costs, machine, batch, middle, count)),
         batches=[] if why_not else _rows(setting, gpu, count, min(fitting[traffic.tokens], setting.sequences), price),
         why_not=why_not,
     )
@@ -138,9 +138,9 @@ def _why_not(setting: Setting, gpu: Gpu, ranks: int) -> str | None:
     return None if setting.fitting(gpu, ranks) else setting.need_text(gpu, ranks)
 
 
-def is_compute_bound(costs: ModelCosts, machine: Machine, batch: int, context: int) -> bool:
-    """Whether the products of a decode step take longer than its memory traffic."""
-    step = costs.decode(batch, context)
+def is_compute_bound(costs: ModelCosts, machine: Machine, batch: int, context: int, ranks: int = 1) -> bool:
+    """Whether the products of a decode step take longer than its memory traffic on each of `ranks` machines."""
+    step = costs_per_gpu(costs, ranks, [Chunk(past=context, count=batch)])
     return step.flops / machine.flops_per_s >= step.bytes / machine.bytes_per_s
 
 
@@ -162,20 +162,21 @@ def _rows(setting: Setting, gpu: Gpu, ranks: int, most: int, price: Price) -> li
 
 
 def _row(setting: Setting, gpu: Gpu, ranks: int, batch: int, *, server: Server, price: Price) -> BatchRow:
-    costs, machine = setting.model.costs(setting.precision, setting.cache), limits(gpu, setting.precision, ranks)
+    costs, machine = setting.model.costs(setting.precision, setting.cache), limits(gpu, setting.precision)
     traffic = setting.traffic
     middle = traffic.input_tokens + traffic.output_tokens // 2
     served = server.closed(batch)
     output_per_s = served.requests_per_s * traffic.output_tokens
-    decode_s = traffic.output_tokens * server.decode_s(batch, middle) / batch
+    # The first token comes from the prompt's step.
+    decode_s = (traffic.output_tokens - 1) * server.decode_s(batch, middle) / batch
     prompt_s = max(0.0, 1 / served.requests_per_s - decode_s)
     second = None if price.per_hour is None else price.per_hour * ranks / _HOUR_S
     cost_in = None if second is None else second * prompt_s / traffic.input_tokens * _MILLION
     billed = 1 - traffic.cached_tokens / traffic.input_tokens * price.cached_discount
     return BatchRow(
         batch=batch,
-        itl_floor_s=floor_s(costs.decode(batch, middle), machine),
-        is_memory_bound=not is_compute_bound(costs, machine, batch, middle),
+        itl_floor_s=floor_s(costs_per_gpu(costs, ranks, [Chunk(past=middle, count=batch)]), machine),
+        is_memory_bound=not is_compute_bound(costs, machine, batch, middle, ranks),
         itl_p50_s=served.itl(0.5),
         tpot_p50_s=served.tpot(0.5),
         ttft_p50_s=served.ttft(0.5),

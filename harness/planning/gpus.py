@@ -1,7 +1,8 @@
 """Figures of GPUs: the built-in table, a user's own, or what ``bakeoff machine --json`` measured."""
 
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,18 @@ _BYTES_SHARE, _FLOPS_SHARE = 0.9, 0.7
 """Shares of a datasheet's peaks that one large read and sustained matrix products reach; used unless measured."""
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """torch's names of data types."""
+_WIDE = ("bf16", "fp16", "fp32")
+"""Types one of which computes what a device does not support."""
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A number and where it comes from."""
+    """A positive number and where it comes from."""
 
     value: float
     source: str
+
+    def __post_init__(self) -> None:
+        _check_positive("value", self.value)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +41,9 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes_share: Figure | None = None
     flops_share: Figure | None = None
 
+    def __post_init__(self) -> None:
+        _check_types(self.flops_per_s)
+
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: dict[str, _Entry]
@@ -48,6 +57,26 @@ class _Measured(msgspec.Struct, frozen=True):
     memory_bytes: int
     read_bytes_per_s: float
     flops_per_s: dict[str, float]
+
+    def __post_init__(self) -> None:
+        _check_types([_DTYPES.get(name, name) for name in self.flops_per_s])
+        rates = {f"flops_per_s.{name}": rate for name, rate in self.flops_per_s.items()}
+        for name, value in {
+            "memory_bytes": self.memory_bytes,
+            "read_bytes_per_s": self.read_bytes_per_s,
+            **rates,
+        }.items():
+            _check_positive(name, value)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} {value} must be above 0, and finite")
+
+
+def _check_types(dtypes: Container[str]) -> None:
+    if not any(dtype in dtypes for dtype in _WIDE):
+        raise ValueError(f"flops_per_s must have {' or '.join(_WIDE)}")
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +105,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
 
     def flops(self, dtype: str) -> float:
-        """Products per second in a data type; for an unsupported one in bf16, or in the widest type of the device."""
+        """Products per second in a data type; for an unsupported one in bf16, or in the widest type of the device.
+
+        Raises:
+            BadPlan: the type is fp32, which no other one replaces.
+        """
         rates = self.flops_per_s
+        if dtype == "fp32" and dtype not in rates:
+            raise BadPlan(f"the products of {self.name} in fp32 are unknown; add flops_per_s.fp32 to its --gpus file")
         return rates.get(dtype) or rates.get("bf16") or rates.get("fp16") or rates["fp32"]
 
 

@@ -23,7 +23,7 @@ METRICS = ("itl_p50_s", "ttft_p50_s", "output_tokens_per_s", "tpot_p50_s")
 """Metrics that a calibration fits and predicts, in addition to memory."""
 PEAKS = ("peak_gpu_bytes", "peak_host_bytes")
 _FEWEST_REQUESTS = 300
-_CLOSED = re.compile(r"c=(\d+)")
+_CLOSED, _LIMITED = re.compile(r"c=(\d+)"), re.compile(r".* ≤(\d+)")
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True):
         requests: of one trial, in planned order, repeated if they are few.
         measured: medians over the VALID repeats by metric; absent metrics have no entry.
         spread: largest less smallest of the VALID repeats over their median, by metric; no entry with one repeat.
+        max_in_flight: of an open loop; None without a limit.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Load(msgspec.Struct, frozen=True):
     requests: list[Request]
     measured: dict[str, float]
     spread: dict[str, float] = {}
+    max_in_flight: int | None = None
 
 
 class MeasuredEngine(msgspec.Struct, frozen=True):
@@ -55,6 +57,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         memory_fraction: of GPU memory that the engine reserves; None if unknown.
         why_no_memory: why its memory cannot be attributed to it; None if it can.
         adapter: of the engine.
+        ranks: GPUs of tensor parallelism.
     """
 
     engine: str
@@ -64,6 +67,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     memory_fraction: float | None
     why_no_memory: str | None
     adapter: str = ""
+    ranks: int = 1
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -127,7 +131,16 @@ def _engine(
         by_load.setdefault(str(trial["load"]), []).append(trial)
     share = cached_share(trials)
     loads = [_load(label, own, requests, share) for label, own in by_load.items()]
-    return MeasuredEngine(name, str(path), loads, limits, spec.get("memory_fraction"), shared, entry.get("adapter", ""))
+    return MeasuredEngine(
+        engine=name,
+        run=str(path),
+        loads=loads,
+        limits=limits,
+        memory_fraction=spec.get("memory_fraction"),
+        why_no_memory=shared,
+        adapter=entry.get("adapter", ""),
+        ranks=int(spec.get("tensor_parallel_size") or 1),
+    )
 
 
 def cached_share(trials: Sequence[Row]) -> float:
@@ -152,7 +165,7 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: flo
         for cached in [_number(row, "cached_tokens")]
     ]
     sent.sort()
-    closed = _CLOSED.fullmatch(label)
+    closed, limited = _CLOSED.fullmatch(label), _LIMITED.fullmatch(label)
     values = {name: _values(trials, name) for name in (*METRICS, *PEAKS)}
     return Load(
         label=label,
@@ -167,8 +180,9 @@ def _load(label: str, trials: Sequence[Row], requests: Sequence[Row], share: flo
         spread={
             name: (max(samples) - min(samples)) / median(samples)
             for name, samples in values.items()
-            if len(samples) > 1
+            if len(samples) > 1 and median(samples) > 0
         },
+        max_in_flight=int(limited[1]) if limited else None,
     )
 
 

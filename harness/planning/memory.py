@@ -85,6 +85,10 @@ def workspace_bytes(model: Model, step_tokens: int, sequences: int, ranks: int =
 
 
 def fitting_sequences(memory: Memory, costs: ModelCosts, ranks: int, context: int) -> int:
-    """Number of sequences of a context that fit at once; layers with a window keep only that."""
-    sequence_bytes = (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)
-    return max(0, int(memory.for_kv // sequence_bytes))
+    """Number of sequences of a context that fit at once."""
+    return max(0, int(memory.for_kv // sequence_bytes(costs, ranks, context)))
+
+
+def sequence_bytes(costs: ModelCosts, ranks: int, context: int) -> float:
+    """KV cache of one sequence on each GPU; layers with a window keep only that."""
+    return (costs.memory_bytes(1, context) - costs.weight_bytes) * kv_share(costs, ranks)

@@ -134,7 +134,10 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 def _config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """The language model's config: in multimodal configs that is text_config."""
-    raw = raw.get("text_config") or raw
+    text = raw.get("text_config")
+    if text and not isinstance(text, dict):
+        raise BadPlan(f"{where}: text_config holds no object; give a model's config.json")
+    raw = text or raw
     if raw.get("model_type") == "deepseek_v3":
         raw = {**raw, **_SHAPED_LIKE_V2}
     try:

@@ -107,7 +107,8 @@ def _memory_chart(plan: Plan) -> Markup:
     ]
     contexts = sorted(next(iter(plan.memory_bytes.values())))
     ticks = [(float(tick), f"{tick // 1024}k") for tick in _CONTEXT_TICKS if tick <= contexts[-1]]
-    scale = Scale(contexts[0], contexts[-1], ticks, "context of each sequence, tokens →", log=True)
+    end = max(2 * contexts[0], contexts[-1])  # a model with short contexts has one only
+    scale = Scale(contexts[0], end, ticks, "context of each sequence, tokens →", log=True)
     limits = [
         (device.memory.usable * device.ranks, device.gpu.name + (f" × {device.ranks}" if device.ranks > 1 else ""))
         for device in plan.devices

@@ -1,7 +1,8 @@
 """The plan of one model: memory, floors and cost on each GPU, and the GPUs that keep an SLO."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,10 @@ def make_plan(question: Question) -> Plan:
             f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
         )
     table = gpu_table(question.gpus, question.machine)
+    chosen(table, filter(None, question.price))  # refuses prices of unknown GPUs
     devices = chosen(table, question.gpu)
-    calibration = _calibrated(question, Fitter(model, precision, cache, devices[0])) if question.from_run else []
-    efficiency, runtime_bytes = _known(calibration, question.engine)
+    calibration = _calibrated(question, functools.partial(Fitter, model, precision, cache, devices[0]))
+    efficiency, runtime_bytes = _known(calibration, question.engine, devices[0])
     setting = Setting(
         model=model,
         precision=precision,
@@ -264,31 +266,39 @@ def _check(question: Question) -> None:
             not question.from_run or bool(question.gpu),
             "--from-run needs --gpu: the device that the run was measured on",
         ),
-        (all(price > 0 for price in question.price.values()), "--price must be above 0"),
+        (all(0 < price < math.inf for price in question.price.values()), "--price must be above 0, and finite"),
+        (question.seed >= 0, "--seed must be at least 0"),
     )
     if problem := next((problem for is_ok, problem in checks if not is_ok), None):
         raise BadPlan(problem)
 
 
-def _calibrated(question: Question, fitter: Fitter) -> list[Calibration]:
+def _calibrated(question: Question, fitter: Callable[[int], Fitter]) -> list[Calibration]:
+    """Calibrations by the runs; `fitter` takes the number of GPUs that an engine ran on."""
     engines = [engine for path in question.from_run for engine in measured_engines(path)]
     names = list(dict.fromkeys(engine.engine for engine in engines))
     if question.engine is not None and question.engine not in names:
         raise BadPlan(f"these runs have no engine '{question.engine}'; they have {', '.join(names)}")
     wanted = [engine for engine in engines if question.engine in {None, engine.engine}]
-    return [calibrate(fitter, engine) for engine in wanted]
+    return [calibrate(fitter(engine.ranks), engine) for engine in wanted]
 
 
-def _known(calibrations: Sequence[Calibration], engine: str | None) -> tuple[Efficiency, float]:
-    """Efficiency and runtime memory: of the engine, else of the first one, else typical values."""
+def _known(calibrations: Sequence[Calibration], engine: str | None, gpu: Gpu) -> tuple[Efficiency, float]:
+    """Efficiency and runtime memory: of the engine, else of the first one, else typical values.
+
+    A run on a GPU does not show the runtime's memory: the engine reserves its share of the GPU, weights, KV cache and
+    all, and what is measured beyond lies outside that share.
+    """
     calibration = next((candidate for candidate in calibrations if engine in {None, candidate.engine}), None)
     if calibration is None:
         return TYPICAL, RUNTIME_BYTES
-    return calibration.efficiency, max(0.0, calibration.fixed_bytes or RUNTIME_BYTES)
+    measured = calibration.fixed_bytes if gpu.name == "cpu" else None
+    return calibration.efficiency, RUNTIME_BYTES if measured is None else max(0.0, measured)
 
 
 def _price(question: Question, gpu: Gpu) -> float | None:
-    return question.price.get(gpu.name, question.price.get(""))
+    by_name = {name.lower(): price for name, price in question.price.items()}
+    return by_name.get(gpu.name.lower(), by_name.get(""))
 
 
 def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:

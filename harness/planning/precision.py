@@ -44,6 +44,11 @@ class Precision(msgspec.Struct, frozen=True):
         """Whether weights are only stored in fewer bits, and converted before they multiply."""
         return self.weight_bits < _BF16_BITS and self.compute == "bf16"
 
+    @property
+    def without_shares(self) -> "Precision":
+        """The same storage at the shares of an efficiency that was fitted in this precision."""
+        return msgspec.structs.replace(self, read_share=1.0, own_read_share=None, product_share=1.0)
+
     def read_share_of(self, adapter: str) -> float:
         """Share of bf16's bandwidth at which an engine's kernels read the weights."""
         own = self.own_read_share if adapter == "reference" else None

@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         prompt_tokens: of its prompt.
         output_tokens: of its answer, at least 1.
-        arrival_s: planned time; in a closed loop only the first request of each slot has one.
+        arrival_s: planned time; in a closed loop only that of each slot's first request counts.
         cached_tokens: leading tokens of the prompt that are in the prefix cache.
     """
 
@@ -155,6 +155,8 @@ def simulate(
     *,
     concurrency: int | None = None,
     delays: Delays = NO_DELAYS,
+    max_in_flight: int | None = None,
+    warm_up_s: float | None = None,
 ) -> Served:
     """Simulate a load.
 
@@ -164,7 +166,9 @@ def simulate(
         limits: of the server.
         concurrency: closed loop: number of slots, each of which sends its next request when the last one has ended.
             None for an open loop.
+        max_in_flight: open loop: requests above this number wait inside the client, from their planned time on.
         delays: times that the server spends outside its steps.
+        warm_up_s: open loop: time before the steady window; None for a tenth of the planned times.
 
     Raises:
         BadPlan: a request does not fit into the KV cache.
@@ -172,7 +176,10 @@ def simulate(
     largest = max(request.prompt_tokens + request.output_tokens for request in requests)
     if limits.kv_tokens is not None and largest > limits.kv_tokens:
         raise BadPlan(f"a request of {largest:,} tokens does not fit into a KV cache of {limits.kv_tokens:,.0f} tokens")
-    return _Simulation(requests, durations, limits, concurrency, delays).run()
+    simulation = _Simulation(
+        requests, durations, limits, concurrency, max_in_flight=max_in_flight, delays=delays, warm_up_s=warm_up_s
+    )
+    return simulation.run()
 
 
 class _Simulation:
@@ -184,10 +191,14 @@ class _Simulation:
         durations: Durations,
         limits: Limits,
         concurrency: int | None,
+        *,
+        max_in_flight: int | None,
         delays: Delays,
+        warm_up_s: float | None,
     ) -> None:
         self._durations, self._limits, self._delays = durations, limits, delays
-        self._concurrency = concurrency
+        self._concurrency, self._warm_up_s = concurrency, warm_up_s
+        self._slots = max_in_flight if concurrency is None else concurrency
         self._now = self._planned = 0.0  # planned: when the next step is planned
         self._is_idle = True
         self._unsent = deque(requests)
@@ -221,10 +232,8 @@ class _Simulation:
         return self._served()
 
     def _send_first(self) -> None:
-        if self._concurrency is None:
-            while self._unsent:
-                self._send(self._unsent[0].arrival_s, 0.0)
-        for _ in range(min(self._concurrency or 0, len(self._unsent))):
+        sent = len(self._unsent)
+        for _ in range(sent if self._slots is None else min(self._slots, sent)):
             self._send(self._unsent[0].arrival_s, 0.0)
 
     def _send(self, planned_s: float, front_end_s: float) -> None:
@@ -296,7 +305,9 @@ class _Simulation:
         self._context += decodes * steps
         if decodes:
             self._gaps.append((self._now, seconds, decodes * steps))
-        cached = self._context + sum(running.computed for running in self._prompts)
+        cached = self._context
+        for running in self._prompts:
+            cached += running.computed
         self._loads.append((self._now, seconds * steps, decodes + len(self._prompts), cached))
         self._peak_kv = max(self._peak_kv, cached)
         self._peak_step = max(self._peak_step, decodes + prompt_tokens)
@@ -317,8 +328,8 @@ class _Simulation:
             self._context -= size - 1
             self._reserved -= size
             self._ended.append((running, max(last_s, running.first_s)))
-            if self._concurrency is not None and self._unsent:
-                self._send(last_s, front_end_s)
+            if self._slots is not None and self._unsent:
+                self._send(self._unsent[0].arrival_s if self._concurrency is None else last_s, front_end_s)
 
     def _served(self) -> Served:
         start, end = self._window()
@@ -347,11 +358,11 @@ class _Simulation:
     def _window(self) -> tuple[float, float]:
         """From the end of the first requests, one per slot, to the last planned time; the whole load if that is empty.
 
-        In an open loop the first tenth of the planned times is the ramp.
+        In an open loop it begins after the warm-up.
         """
         last = self._last_sent
         if self._concurrency is None:
-            start = last / 10
+            start = last / 10 if self._warm_up_s is None else self._warm_up_s
         else:
             ends = sorted(t for _, t in self._ended)
             start = ends[min(len(ends), self._concurrency) - 1]

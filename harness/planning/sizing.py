@@ -5,6 +5,7 @@ gets a Poisson process of its share. A replica's capacity is the highest rate at
 objective, found by bisection on one seed; replicas are the rate over that capacity, rounded up.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -13,7 +14,7 @@ import msgspec
 
 from harness.errors import BadPlan
 from harness.planning.gpus import Gpu
-from harness.planning.memory import Memory, fitting_sequences, memory_of
+from harness.planning.memory import Memory, fitting_sequences, memory_of, sequence_bytes
 from harness.planning.model import Model
 from harness.planning.precision import CachePrecision, Precision
 from harness.planning.server import Limits, Request, Served, poisson_s, simulate
@@ -25,9 +26,12 @@ CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Default token budgets of a step: the reference engine's; on a data-centre GPU vLLM's, too."""
 _BISECTIONS = 8  # of a range of factor 64: within 1.6 %
 _RANGE = 64.0
-_ABOVE = 1.05  # of a full server's throughput: no higher rate can be sustained
+_APART = 1e-3  # requests in flight: so few that they hardly ever meet
 _GIB = 2**30
-_REQUESTS, _TAIL_REQUESTS = 400, 1500
+_REQUESTS, _TAIL_REQUESTS = 1000, 1500
+"""Fewest requests for a percentile, and for a p99."""
+_WARM_UPS, _WINDOWS = 3, 5
+"""Residence times of a full server: until one that starts empty is in its steady state, and the shortest window."""
 _QUANTILE: Mapping[str, Callable[[Served, float], float | None]] = {
     "ttft": Served.ttft,
     "itl": Served.itl,
@@ -145,13 +149,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     def need_text(self, gpu: Gpu, ranks: int) -> str:
         """The memory that one request needs, and the memory there is."""
-        memory = self.memory(gpu, ranks)
-        needed = memory.usable - memory.for_kv + memory.kv_per_token * self.traffic.tokens
+        memory, costs = self.memory(gpu, ranks), self.model.costs(self.precision, self.cache)
+        needed = memory.usable - memory.for_kv + sequence_bytes(costs, ranks, self.traffic.tokens)
         return f"one request needs {needed / _GIB:.1f} GiB on each GPU, {memory.usable / _GIB:.1f} GiB are usable"
 
     def server(self, gpu: Gpu, ranks: int) -> "Server":
         """A replica."""
-        work = StepWork(self.model.costs(self.precision, self.cache), ranks)
+        work = _step_work(self.model, self.precision, self.cache, ranks)
         times = StepTimes(work, gpu, self.precision, self.efficiency)
         limits = Limits(
             self.sequences,
@@ -160,6 +164,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             plans_ahead=gpu.name != "cpu",
         )
         return Server(times, limits, [self.traffic.request], self.seed)
+
+
+@functools.lru_cache(maxsize=len(RANKS))
+def _step_work(model: Model, precision: Precision, cache: CachePrecision, ranks: int) -> StepWork:
+    """Shared by all GPUs, whose simulations repeat the same steps."""
+    return StepWork(model.costs(precision, cache), ranks)
 
 
 class Server:
@@ -188,20 +198,46 @@ class Server:
         ]
         return self._serve(requests, concurrency)
 
-    def open(self, rate_per_s: float, count: int = _REQUESTS) -> Served:
-        """Under Poisson arrivals."""
+    def open(self, rate_per_s: float, fewest: int = _REQUESTS) -> Served:
+        """Under Poisson arrivals, in the steady state: the start, while the server fills, is left out.
+
+        Args:
+            rate_per_s: of the arrivals.
+            fewest: requests in the window.
+        """
+        warm_up_s = _WARM_UPS * self.residence_s
+        window = max(fewest, math.ceil(_WINDOWS * self.residence_s * rate_per_s))
+        count = math.ceil(warm_up_s * rate_per_s) + window
         times = poisson_s(rate_per_s, count, self._seed)
         mixed = [self._mix[i % len(self._mix)] for i in range(count)]
         requests = [msgspec.structs.replace(request, arrival_s=t) for request, t in zip(mixed, times, strict=True)]
-        return self._serve(requests, None)
+        return self._serve(requests, None, warm_up_s)
+
+    @functools.cached_property
+    def most_per_s(self) -> float:
+        """Throughput of a full server; no higher rate of arrivals can be sustained."""
+        return self.closed(self._seats).requests_per_s
+
+    @property
+    def residence_s(self) -> float:
+        """Mean time of a request in a full server (Little's law)."""
+        return self._seats / self.most_per_s
+
+    @property
+    def _seats(self) -> int:
+        """Requests that run at once."""
+        if self.limits.kv_tokens is None:
+            return self.limits.sequences
+        largest = max(request.prompt_tokens + request.output_tokens for request in self._mix)
+        return min(self.limits.sequences, int(self.limits.kv_tokens // largest))
 
     def decode_s(self, batch: int, context: int) -> float:
         """Seconds of one decode step."""
         return self._times.seconds(batch, context)
 
-    def _serve(self, requests: Sequence[Request], concurrency: int | None) -> Served:
+    def _serve(self, requests: Sequence[Request], concurrency: int | None, warm_up_s: float | None = None) -> Served:
         delays = self._times.efficiency.delays
-        return simulate(requests, self._times, self.limits, concurrency=concurrency, delays=delays)
+        return simulate(requests, self._times, self.limits, concurrency=concurrency, delays=delays, warm_up_s=warm_up_s)
 
 
 def check_predictable(objectives: Sequence[Objective]) -> None:
@@ -239,17 +275,22 @@ def holds(objectives: Sequence[Objective], served: Served) -> bool:
 def capacity_per_s(server: Server, objectives: Sequence[Objective]) -> float:
     """Highest Poisson rate at which a replica meets the objectives; 0 if it meets them at none.
 
-    The search covers a factor of 64 below the throughput of a full server.
+    The search goes down from the throughput of a full server until requests hardly ever meet.
     """
-    count = _TAIL_REQUESTS if any("_p99" in objective.metric for objective in objectives) else _REQUESTS
-    high = server.closed(server.limits.sequences).requests_per_s * _ABOVE
+    fewest, high = _fewest_requests(objectives), server.most_per_s
     low = high / _RANGE
-    if not holds(objectives, server.open(low, count)):
-        return 0.0
+    while not holds(objectives, server.open(low, fewest)):
+        if low * server.residence_s < _APART:
+            return 0.0
+        low, high = low / _RANGE, low
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if holds(objectives, server.open(middle, count)) else (low, middle)
+        low, high = (middle, high) if holds(objectives, server.open(middle, fewest)) else (low, middle)
     return low
+
+
+def _fewest_requests(objectives: Sequence[Objective]) -> int:
+    return _TAIL_REQUESTS if any("_p99" in objective.metric for objective in objectives) else _REQUESTS
 
 
 def candidate(
@@ -280,9 +321,9 @@ def candidate(
         return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, detail)
     capacity = capacity_per_s(server, objectives)
     if capacity == 0:
-        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that meet by chance already break the SLO")
+        return Candidate(gpu.name, ranks, Why.TOO_SLOW_ALONE, "arrivals that hardly ever meet already break the SLO")
     replicas = math.ceil(rate_per_s / capacity)
-    served = server.open(rate_per_s / replicas)
+    served = server.open(rate_per_s / replicas, _fewest_requests(objectives))
     return Candidate(
         gpu.name,
         ranks,
@@ -296,15 +337,14 @@ def candidate(
 
 
 def cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that keep the SLO by price (without prices by power), then by number of GPUs; then the others."""
-    priced = all(candidate.price_per_hour is not None for candidate in candidates if candidate.failure is None)
+    """Candidates that keep the SLO by price, without one by power and last; then those that fail."""
 
     def key(candidate: Candidate) -> tuple[bool, float, float, int]:
-        power = math.inf if candidate.tdp_w is None else candidate.tdp_w
+        price, power = candidate.price_per_hour, candidate.tdp_w
         return (
             candidate.failure is not None,
-            (candidate.price_per_hour or 0.0) if priced else 0.0,
-            power,
+            math.inf if price is None else price,
+            math.inf if power is None else power,
             candidate.count,
         )
 

@@ -7,8 +7,8 @@ A step's products read weights while they compute, so the slower of the two coun
 
 Weights that are only stored in fewer bits are converted before they multiply; there the two add instead. B and F are
 the device's bandwidth and products per second, b and f the engine's shares of them, times the shares of the
-precision if that is not bf16. Without shares and fixed times this is the floor of an engine whose kernels run one
-after the other; :func:`floor_s` lets them overlap.
+precision unless b and f were fitted in it. Without shares and fixed times this is the floor of an engine whose kernels
+run one after the other; :func:`floor_s` lets them overlap.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from harness.planning.gpus import Gpu
-from harness.planning.model import Chunk, Machine, ModelCosts, without_cache
+from harness.planning.model import Chunk, Machine, ModelCosts, StepCosts, without_cache
 from harness.planning.precision import Precision
 from harness.planning.server import Delays
 
@@ -40,6 +40,7 @@ class Efficiency(msgspec.Struct, frozen=True):
         idle_s: as in :class:`Delays`.
         source: where the figures come from.
         adapter: of the engine, whose kernels read weights in fewer bits.
+        precision: of the weights from whose step times the shares come; for others those of the precision come on top.
     """
 
     bytes_share: float = 1.0
@@ -51,6 +52,7 @@ class Efficiency(msgspec.Struct, frozen=True):
     idle_s: float = 0.0
     source: str = "the device's limits, no overhead"
     adapter: str = "vllm"
+    precision: str = "bf16"
 
     @property
     def delays(self) -> Delays:
@@ -125,7 +127,7 @@ def kv_share(costs: ModelCosts, ranks: int) -> float:
 
 
 class StepTimes:
-    """Seconds of steps of one engine on one device.
+    """Seconds of steps of one engine on one device; caches them like :class:`StepWork`.
 
     Args:
         work: counts the work.
@@ -136,6 +138,8 @@ class StepTimes:
 
     def __init__(self, work: StepWork, gpu: Gpu, precision: Precision, efficiency: Efficiency) -> None:
         self._work, self._gpu, self.efficiency = work, gpu, efficiency
+        if efficiency.precision == precision.name:
+            precision = precision.without_shares
         self._bytes_per_s = gpu.bytes_per_s * efficiency.bytes_share
         self._weights_per_s = self._bytes_per_s * precision.read_share_of(efficiency.adapter)
         # A device without products in 8 bits converts such weights for its products in bf16.
@@ -143,16 +147,29 @@ class StepTimes:
         self._converts = precision.converts or not is_native
         product_share = precision.product_share if is_native else 1.0
         self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * product_share
+        self._known: dict[tuple[int, int, tuple[tuple[int, int], ...]], float] = {}
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""
-        work = self._work.of(decodes, past, prompts)
+        key = decodes, round(past / _PAST_STEP), tuple(prompts)
+        seconds = self._known.get(key)
+        if seconds is None:
+            seconds = self._known[key] = self._seconds_of(self._work.of(decodes, past, prompts))
+        return seconds
+
+    def _seconds_of(self, work: Work) -> float:
         reads, operations = work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s
         products = reads + operations if self._converts else max(reads, operations)
         fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
         return fixed + products + work.kv_bytes / self._bytes_per_s + self._work.reduce_s(work, self._gpu)
 
 
-def limits(gpu: Gpu, precision: Precision, ranks: int = 1) -> Machine:
-    """The device in the form that :func:`floor_s` takes; several GPUs count as one, with infinitely fast links."""
-    return Machine(gpu.bytes_per_s * ranks, gpu.flops(precision.compute) * ranks)
+def limits(gpu: Gpu, precision: Precision) -> Machine:
+    """The device in the form that :func:`floor_s` takes."""
+    return Machine(gpu.bytes_per_s, gpu.flops(precision.compute))
+
+
+def costs_per_gpu(costs: ModelCosts, ranks: int, chunks: Sequence[Chunk]) -> StepCosts:
+    """Costs of a step on each GPU of tensor parallelism, with infinitely fast links."""
+    step, weights = costs.step(chunks), without_cache(costs).step(chunks).bytes
+    return StepCosts(weights / ranks + (step.bytes - weights) * kv_share(costs, ranks), step.flops / ranks)

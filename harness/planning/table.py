@@ -104,7 +104,7 @@ def _print_sizing(sizing: Sizing, console: Console) -> None:
     _say(console, "", f"{', '.join(sizing.slo)} at {sizing.rate_per_s:g} requests/s")
     if rows := cells.sizing_cells(sizing):
         console.print(_table(cells.sizing_headings(sizing), rows))
-    _say(console, *cells.failures(sizing.candidates), style="dim")
+    _say(console, *filter(None, [cells.unpriced_text(sizing)]), *cells.failures(sizing.candidates), style="dim")
 
 
 def _print_calibration(calibration: Calibration, console: Console) -> None:

@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 from reference_engine.errors import CheckpointError
 
+_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
+)  # fmt: skip
 _DEFAULT_LENGTH = 2048  # tokens, for a config without max_position_embeddings
 
 
@@ -90,6 +94,12 @@ class ModelConfig:
     norm_offset: float = 0.0  # added to the stored weights of norms
 
     def __post_init__(self) -> None:
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                raise CheckpointError(
+                    f"{name} {getattr(self, name)} must be at least 1: the checkpoint's config is damaged, fetch it "
+                    f"again"
+                )
         if self.num_attention_heads % self.num_key_value_heads:
             raise CheckpointError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
@@ -211,20 +221,30 @@ def layer_windows(
         sliding: whether each layer has the window if `layer_types` is missing; None for all, if there is a window.
 
     Raises:
-        CheckpointError: a layer type is unknown, or a layer slides but the model has no window.
+        CheckpointError: a layer type is unknown, or a layer slides but the model has no window, or one below 1.
     """
     if sliding is None:
         sliding = [window is not None] * int(raw["num_hidden_layers"])
     kinds = raw.get("layer_types") or ["sliding_attention" if slides else "full_attention" for slides in sliding]
     for kind in kinds:
         check_options({"layer_types": kind}, where, layer_types=("full_attention", "sliding_attention"))
+    if window is not None and window < 1:
+        raise CheckpointError(f"{where}: sliding_window {window} must be at least 1; fetch the checkpoint again")
     if window is None and "sliding_attention" in kinds:
         raise CheckpointError(f"{where}: layer_types has sliding layers, but there is no sliding_window for them")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def _head_dim(raw: Mapping[str, Any]) -> int:
-    return int(raw.get("head_dim") or raw["hidden_size"] // int(raw["num_attention_heads"]))
+    if raw.get("head_dim"):
+        return int(raw["head_dim"])
+    size, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    if heads < 1 or size % heads:
+        raise CheckpointError(
+            f"num_attention_heads {heads} does not divide hidden_size {size}, and there is no head_dim: the "
+            "checkpoint's config is damaged, fetch it again"
+        )
+    return size // heads
 
 
 def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) -> RopeScaling | None:

@@ -24,8 +24,9 @@ _DEEPSEEK_V2_DEFAULTS: Mapping[str, Any] = {
     "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
 }  # fmt: skip
 _GEMMA3_DEFAULTS: Mapping[str, Any] = {
-    "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "tie_word_embeddings": True,
-    "sliding_window": 4096, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
+    "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "max_position_embeddings": 131072, "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 6,
+    "query_pre_attn_scalar": 256,
 }  # fmt: skip
 _MISTRAL_DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096}
 _MIXTRAL_DEFAULTS: Mapping[str, Any] = {
@@ -306,5 +307,7 @@ def config_from_hf(raw: Mapping[str, Any], where: str) -> ModelConfig:
         return read(raw, where)
     except KeyError as error:
         raise CheckpointError(f"{where}: the field {error} is missing; fetch the checkpoint again") from error
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: a field is not of its type ({error}); fetch the checkpoint again") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{where}: a field is not of its type or range ({error}); fetch the checkpoint again"
+        ) from error

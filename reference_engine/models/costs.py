@@ -2,7 +2,8 @@
 
 A roofline model (Williams et al., CACM 2009): a step cannot be faster than its operations at the machine's peak rate,
 nor than its memory traffic at the machine's bandwidth. Only traffic that cannot be avoided counts: each weight that the
-step uses is read once, cached keys and values are read once, new ones are written once. Activations are left out.
+step uses is read once, cached keys and values are read once by each layer that uses them, new ones are written once.
+Activations are left out.
 """
 
 import dataclasses
@@ -54,11 +55,12 @@ class StepCosts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layers:
-    """Layers with one window in tokens: their number, and the KV bytes of a token in all of them."""
+    """Layers with one window in tokens: their number, and bytes of a token's keys and values, cached and read."""
 
     window: int | None
     count: int
     kv_bytes: float
+    read_bytes: float
 
 
 def floor_s(step: StepCosts, machine: Machine) -> float:
@@ -144,10 +146,10 @@ class ModelCosts:
     def _layers(self) -> Sequence["_Layers"]:
         """The layers, grouped by window."""
         config = self.config
-        windows = config.windows or (None,) * config.num_hidden_layers
-        sizes = [(window, self._kv_bytes(layer)) for layer, window in enumerate(windows)]
+        windows, size = config.windows or (None,) * config.num_hidden_layers, self._kv_bytes
+        cached = [window for layer, window in enumerate(windows) if config.shared_layer(layer) is None]
         return [
-            _Layers(window, windows.count(window), sum(size for other, size in sizes if other == window))
+            _Layers(window, windows.count(window), cached.count(window) * size, windows.count(window) * size)
             for window in dict.fromkeys(windows)
         ]
 
@@ -184,11 +186,10 @@ class ModelCosts:
         config = self.config
         return config.num_experts_per_tok / config.num_experts if isinstance(config, MoeConfig) else 0.0
 
-    def _kv_bytes(self, layer: int) -> float:
-        """Bytes of one token in one layer; 0 if the layer uses an earlier layer's."""
+    @property
+    def _kv_bytes(self) -> float:
+        """Bytes of one token in one layer."""
         heads, key_dim, value_dim, value_in_key = self.config.cached_vectors
-        if self.config.shared_layer(layer) is not None:
-            return 0.0
         return heads * sum(self._vector_bytes(dim) for dim in ((key_dim,) if value_in_key else (key_dim, value_dim)))
 
     def _vector_bytes(self, dim: int) -> float:
@@ -199,8 +200,8 @@ class ModelCosts:
     def _kv_traffic(self, chunk: Chunk) -> float:
         """Reads of the cached tokens that the chunk's first token sees, and writes of the chunk's own tokens."""
         return sum(
-            layers.kv_bytes
-            * (min(chunk.past, chunk.past if layers.window is None else layers.window - 1) + chunk.length)
+            layers.read_bytes * min(chunk.past, chunk.past if layers.window is None else layers.window - 1)
+            + layers.kv_bytes * chunk.length
             for layers in self._layers
         )
 

@@ -30,13 +30,15 @@ def fitter() -> Fitter:
     return Fitter(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
 
 
-def planted(fitter: Fitter, *concurrency: int, memory_bytes: float | None = None) -> MeasuredEngine:
+def planted(
+    fitter: Fitter, *concurrency: int, memory_bytes: float | None = None, efficiency: Efficiency = TRUE
+) -> MeasuredEngine:
     """An engine whose measured loads follow exactly from an efficiency."""
     engine = MeasuredEngine("planted", "a run", [], Limits(plans_ahead=True), 0.9, None)
     loads: list[Load] = []
     for slots in concurrency:
         load = Load(f"c={slots}", slots, MIX, {})
-        measured = simulated(load, fitter.served(engine, load, TRUE))
+        measured = simulated(load, fitter.served(engine, load, efficiency))
         loads.append(
             msgspec.structs.replace(
                 load, measured=measured | ({"peak_gpu_bytes": memory_bytes} if memory_bytes else {})
@@ -54,6 +56,16 @@ def test_a_fit_finds_the_efficiency_that_made_the_figures(calibration: Calibrati
     assert calibration.efficiency.bytes_share == pytest.approx(TRUE.bytes_share, rel=0.05)
     assert calibration.efficiency.flops_share == pytest.approx(TRUE.flops_share, rel=0.05)
     assert calibration.efficiency.request_s == pytest.approx(TRUE.request_s, rel=0.3)
+
+
+def test_a_calibration_in_4_bits_finds_any_share_of_the_bandwidth():
+    """The plan's share for 4 bits, 0.43, is no bound."""
+    true = msgspec.structs.replace(TRUE, bytes_share=0.9, precision="int4")
+    fitter = Fitter(load_model("llama-3.1-8b"), PRECISIONS["int4"], CACHES["bf16"], gpu_table()["h200"])
+    engine = planted(fitter, 1, 8, 32, efficiency=true)
+    fit = fitter.efficiency(engine, engine.loads)
+    assert fit.bytes_share > 0.6
+    assert fitter.times(fit).seconds(8, 512) == pytest.approx(fitter.times(true).seconds(8, 512), rel=0.04)
 
 
 def test_each_load_is_predicted_by_the_others(calibration: Calibration):
@@ -104,6 +116,27 @@ def test_a_published_run_is_read_with_its_settings():
     assert 0 < first.requests[0].cached_tokens < 0.05 * first.requests[0].prompt_tokens
 
 
+def test_a_run_on_two_gpus_is_predicted_with_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    with (tmp_path / "experiment.toml").open("a") as file:
+        file.write('spec = { tensor_parallel_size = 2 }\nengines = [{ adapter = "vllm", label = "e" }]\n')
+    fitters: list[Fitter] = []
+
+    def calibrated(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
+        fitters.append(fitter)
+        return Calibration(engine.engine, engine.run, TRUE, None, is_prediction=False, predictions=[])
+
+    monkeypatch.setattr("harness.planning.plan.calibrate", calibrated)
+    bakeoff.plan("llama-3.1-8b", gpu="h200", from_run=tmp_path)
+    bf16 = PRECISIONS["bf16"], CACHES["bf16"]
+    two = Fitter(load_model("llama-3.1-8b"), *bf16, gpu_table()["h200"], 2)
+    assert fitters[0].times(TRUE).seconds(8, 512) == two.times(TRUE).seconds(8, 512)
+    with pytest.raises(BadPlan, match="ran on 2 GPUs, but h200 has no link"):
+        Fitter(
+            load_model("llama-3.1-8b"), *bf16, msgspec.structs.replace(gpu_table()["h200"], link_bytes_per_s=None), 2
+        )
+
+
 def test_servers_that_share_a_gpu_have_no_memory_of_their_own():
     engines = measured_engines(ROOT / "docs/results/h200-served-random")
     assert {engine.why_no_memory for engine in engines} == {"it ran at an address, beside others"}
@@ -145,6 +178,18 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
     assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [4, 4]
     write_run(tmp_path, trials, cached_tokens=0)
     assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [0, 0]
+
+
+def test_a_figure_of_0_is_refused(tmp_path: Path, fitter: Fitter):
+    write_run(tmp_path, [trial("a", "VALID", 0.0), trial("b", "VALID", 0.0)])
+    with pytest.raises(BadPlan, match="itl_p50_s of e at c=2 is 0, which no step time explains; give a run"):
+        calibrate(fitter, measured_engines(tmp_path)[0])
+
+
+def test_a_limit_of_requests_in_flight_is_read_from_the_label(tmp_path: Path):
+    write_run(tmp_path, [trial("a", "VALID", 0.01) | {"load": "poisson 50/s ≤16"}])
+    (load,) = measured_engines(tmp_path)[0].loads
+    assert (load.concurrency, load.max_in_flight) == (None, 16)
 
 
 def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):

@@ -14,7 +14,7 @@ from harness.cli.guarded import guarded
 from harness.planning.calibration import Calibration, Prediction
 from harness.planning.device import DevicePlan
 from harness.planning.gpus import gpu_table
-from harness.planning.model import load_model
+from harness.planning.model import known_models, load_model
 from harness.planning.page import write_page
 from harness.planning.plan import Plan
 from harness.planning.precision import CACHES, PRECISIONS
@@ -115,6 +115,12 @@ def test_costs_of_input_and_output_are_the_price_of_a_second(h200: DevicePlan):
         assert a_request / 1e6 == pytest.approx(0.001 / row.requests_per_s)
 
 
+def test_the_first_token_comes_from_the_prompts_step():
+    one, two = (device(price={"": 3.6}, output_tokens=tokens).batches[0] for tokens in (1, 2))
+    assert one.cost_per_million_output == 0
+    assert two.cost_per_million_output * 2 / 1e6 == pytest.approx(0.001 * two.itl_p50_s, rel=0.01)
+
+
 def test_cached_tokens_cost_less_and_are_billed_less():
     plain, cached = (
         device(price={"": 3.6}, cached_share=share, cached_discount=0.9).batches[3] for share in (0.0, 0.5)
@@ -138,6 +144,23 @@ def test_copies_of_the_kv_cache_are_counted_where_there_are_more_gpus_than_heads
     two, eight = (device("qwen3-30b-a3b", tensor_parallel=ranks).memory for ranks in (2, 8))
     assert two.kv_per_token == 98_304 / 2
     assert eight.kv_per_token == 98_304 / 4
+
+
+def test_what_one_request_needs_counts_windows():
+    """Gemma 3 12B with 100,000 tokens: 8 of 48 layers keep them all, the others 1,024."""
+    refused = device("gemma-3-12b", gpu=["a10g"], tensor_parallel=1, input_tokens=99_000, output_tokens=1_000)
+    memory = refused.memory
+    kv_bytes = 393_216 * (8 * 100_000 + 40 * 1024) / 48
+    needed = (memory.weights + memory.workspace + memory.runtime + kv_bytes) / GIB
+    assert f"one request needs {needed:.1f} GiB" in (refused.why_not or "")
+
+
+def test_floors_read_the_copies_of_the_kv_cache_too():
+    """4 key/value heads on 8 GPUs: each reads an eighth of the weights, but a quarter of the cache."""
+    eight = device("qwen3-30b-a3b", tensor_parallel=8, input_tokens=32_000, output_tokens=2)
+    costs = load_model("qwen3-30b-a3b").costs(PRECISIONS["bf16"], CACHES["bf16"])
+    weights = costs.decode(1, 0).bytes - 98_304
+    assert eight.itl_floor_s == pytest.approx((weights / 8 + 32_002 * 98_304 / 4) / (4.8e12 * 0.931))
 
 
 def test_a_smaller_kv_cache_fits_more_sequences():
@@ -192,6 +215,8 @@ def test_json_has_the_whole_plan(capsys: pytest.CaptureFixture[str]):
         (["llama-2-7b", "--input", "4000"], "requests of 4,256 tokens exceed the 4,096 of llama-2-7b"),
         (["smollm2-135m", "--slo", "ttft_p90<1s"], "--slo and --rate belong together"),
         (["smollm2-135m", "--gpu", "h200", "--from-run", "/nowhere"], "/nowhere"),
+        (["smollm2-135m", "--seed=-1"], "--seed must be at least 0"),
+        (["smollm2-135m", "--price", "inf"], "--price must be above 0, and finite"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
@@ -226,13 +251,42 @@ def test_the_page_is_complete_and_offline(
     text = capsys.readouterr().out
     assert "vllm in a run: 80 % of the bandwidth, 90 % of the products, 500 µs a step" in text
     assert "+2.0 %" in text
-    assert "runtime 1.4 GiB" in text, "memory beside the model is the run's"
+    assert "runtime 0.6 GiB" in text, "memory outside the engine's share of the GPU is not the runtime's"
     page = path.read_text(encoding="utf-8")
     assert "default-src 'none'" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") == 4  # memory, frontier, ITL, and predicted beside measured
     assert {"64 sequences", "predicted", "measured", "NVIDIA H200 datasheet"} <= set(re.split(r"[<>]|\d+: ", page))
     assert "each load is predicted by a fit to the others" in page
+
+
+def test_memory_beside_the_model_on_a_cpu_is_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
+    machine = tmp_path / "machine.json"
+    machine.write_text(
+        json.dumps(
+            [
+                {
+                    "device": "cpu",
+                    "name": "x",
+                    "memory_bytes": 64_000_000_000,
+                    "read_bytes_per_s": 1e10,
+                    "flops_per_s": {"float32": 1e11},
+                }
+            ]
+        )
+    )
+    run_folder = ROOT / "docs/results/h200-bakeoff"
+    plan = bakeoff.plan("llama-3.1-8b", gpu="cpu", machine=machine, from_run=run_folder, engine="vllm")
+    assert plan.devices[0].memory.runtime == FITTED.fixed_bytes
+
+
+def test_a_model_with_one_context_has_a_page(tmp_path: Path):
+    raw = known_models()["smollm2-135m"] | {"max_position_embeddings": 256}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    short = bakeoff.plan(str(tmp_path), gpu="h200", input_tokens=200, output_tokens=56, sequences=4)
+    assert list(short.devices[0].fitting) == [256]
+    write_page(short, tmp_path / "plan.html")
 
 
 def test_the_page_begins_with_the_answer(plan: Plan, tmp_path: Path):

@@ -31,7 +31,7 @@ def test_the_table_has_the_gpus_that_are_rented_and_a_source_for_each_figure():
             gpu.sources
         )
         assert all(len(source.split(": ", 1)[1]) > 5 for source in gpu.sources.values())
-        assert set(gpu.flops_per_s) >= {"bf16", "int8"}
+        assert set(gpu.flops_per_s) >= {"fp32", "bf16", "int8"}
 
 
 def test_peaks_are_cut_to_what_can_be_reached():
@@ -46,6 +46,14 @@ def test_a_type_that_a_gpu_lacks_is_computed_in_bf16():
     a100 = gpu_table()["a100-80gb"]
     assert a100.flops("fp8") == a100.flops("bf16") == pytest.approx(0.7 * 312e12)
     assert a100.flops("int8") == 2 * a100.flops("bf16")
+
+
+def test_fp32_has_a_rate_of_its_own_and_no_other_type_replaces_it(tmp_path: Path):
+    assert gpu_table()["a100-80gb"].flops("fp32") == pytest.approx(0.7 * 19.5e12)
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    with pytest.raises(BadPlan, match=r"products of mine in fp32 are unknown; add flops_per_s\.fp32"):
+        gpu_table(path)["mine"].flops("fp32")
 
 
 def test_a_file_adds_gpus_and_has_precedence(tmp_path: Path):
@@ -80,6 +88,8 @@ def test_a_measured_machine_is_taken_as_it_is(tmp_path: Path):
         ("[gpus", "own.toml:"),
         (OWN.replace("bytes_per_s", "speed"), "unknown field `speed`"),
         (OWN.replace(', source = "box" }', " }", 1), "missing required field `source`"),
+        *((OWN.replace("1e12", odd), r"above 0, and finite.*bytes_per_s") for odd in ("0", "-1.0", "nan", "inf")),
+        (OWN.replace("bf16 =", "int8 ="), "flops_per_s must have bf16 or fp16 or fp32"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str):
@@ -93,9 +103,10 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, text: str, mess
 def test_files_that_are_not_there_and_no_machine_are_refused(tmp_path: Path):
     with pytest.raises(BadPlan, match="cannot read"):
         gpu_table(tmp_path / "none.toml")
-    (tmp_path / "machine.json").write_text("{}")
-    with pytest.raises(BadPlan, match="write it with bakeoff machine --json"):
-        gpu_table(machine=tmp_path / "machine.json")
+    for machine in ({}, [MACHINE[0] | {"read_bytes_per_s": 0}], [MACHINE[0] | {"flops_per_s": {}}]):
+        (tmp_path / "machine.json").write_text(json.dumps(machine))
+        with pytest.raises(BadPlan, match="write it with bakeoff machine --json"):
+            gpu_table(machine=tmp_path / "machine.json")
 
 
 def test_unknown_names_are_refused():

@@ -70,6 +70,7 @@ def test_a_token_of_8_b_takes_128_kib_and_of_70_b_327_kb():
         ("deepseek-v2-lite", "27 layers × 1 latent of 576 elements (MLA)", 27 * 576 * 2),
         ("deepseek-v3", "61 layers × 1 latent of 576 elements (MLA)", 70_272),
         ("gemma-3-12b", "40 layers keep 1,024 tokens at most", 393_216),
+        ("phi-3-mini", "32 layers keep 2,047 tokens at most", 393_216),
     ],
 )
 def test_what_a_token_of_kv_cache_is_made_of(name: str, kind: str, size: int):
@@ -82,7 +83,9 @@ def test_multi_query_attention_and_shared_layers(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(raw))
     model = load_model(str(tmp_path))
     assert model.kv_parts == "16 layers × 2 × 1 heads × 128 elements (MQA)"
-    assert model.costs(BF16, KV16).kv_bytes_per_token == 16 * 2 * 128 * 2
+    costs = model.costs(BF16, KV16)
+    assert costs.kv_bytes_per_token == 16 * 2 * 128 * 2
+    assert costs.decode(1, 1001).bytes - costs.decode(1, 1000).bytes == 32 * 2 * 128 * 2, "each of 32 layers reads it"
 
 
 def test_layers_with_a_window_keep_only_that():
@@ -121,6 +124,21 @@ def test_a_multimodal_config_is_read_as_its_language_model(tmp_path: Path):
     assert load_model(str(path)).config == load_model("gemma-3-12b").config
 
 
+def test_the_published_config_of_gemma_3_leaves_out_what_transformers_knows(tmp_path: Path):
+    """google/gemma-3-12b-it, whose text_config lacks vocab_size; that of the 4B lacks num_attention_heads, too."""
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    assert load_model(str(path)).costs(BF16, KV16).parameters == costs("gemma-3-12b").parameters
+    del text["num_attention_heads"]
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    assert load_model(str(path)).config.num_attention_heads == 8
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -129,6 +147,7 @@ def test_a_multimodal_config_is_read_as_its_language_model(tmp_path: Path):
         ("[]", "holds no object"),
         ('{"model_type": "mamba"}', "model_type 'mamba' is not supported"),
         ('{"model_type": "llama"}', "the field 'num_attention_heads' is missing"),
+        ('{"model_type": "gemma3", "text_config": 5}', "text_config holds no object"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str):

@@ -102,6 +102,13 @@ def test_littles_law():
     assert served.running * served.busy_share == pytest.approx(in_flight, rel=0.05)
 
 
+def test_a_client_holds_back_requests_above_its_limit_and_their_latency_counts_from_the_plan():
+    requests = [Request(1, 5), Request(1, 5, 0.001), Request(1, 5, 1.0)]
+    served = simulate(requests, Steps(), Limits(), max_in_flight=1, warm_up_s=-1.0)
+    assert served.ttft_s == pytest.approx([STEP_S, 6 * STEP_S - 0.001, STEP_S])
+    assert served.running == 1
+
+
 def test_prompts_are_cut_to_the_budget_and_decodes_go_first():
     steps = Steps()
     simulate([Request(10, 4), Request(25, 1, 0.005)], steps, Limits(step_tokens=10))

@@ -3,9 +3,16 @@
 import pytest
 
 from harness.errors import BadPlan
-from harness.planning.plan import Question, make_plan, prices, question_of
-from harness.planning.sizing import Candidate, Why, cheapest_first
+from harness.planning.cells import unpriced_text
+from harness.planning.gpus import gpu_table
+from harness.planning.model import load_model
+from harness.planning.plan import TYPICAL, Question, Sizing, make_plan, prices, question_of
+from harness.planning.precision import CACHES, PRECISIONS
+from harness.planning.server import Limits, Request, poisson_s, simulate
+from harness.planning.sizing import Candidate, Server, Why, capacity_per_s, cheapest_first
+from harness.planning.step_times import StepTimes, StepWork
 from results.errors import NotComparable
+from results.objectives import objectives
 
 SLO = "ttft_p90<500ms,itl_p90<50ms"
 
@@ -27,6 +34,39 @@ def test_replicas_are_the_rate_over_what_one_keeps_up(h200: list[Candidate]):
         assert candidate.count == candidate.ranks * candidate.replicas
         assert candidate.values["ttft_p90_s"] < 0.5
         assert candidate.values["itl_p90_s"] < 0.05
+
+
+LONG_ANSWERS = Request(16, 1000)
+
+
+@pytest.fixture(scope="module")
+def times() -> StepTimes:
+    costs = load_model("smollm2-135m").costs(PRECISIONS["bf16"], CACHES["bf16"])
+    return StepTimes(StepWork(costs), gpu_table()["h200"], PRECISIONS["bf16"], TYPICAL)
+
+
+@pytest.fixture(scope="module")
+def server(times: StepTimes) -> Server:
+    return Server(times, Limits(), [LONG_ANSWERS], 1)
+
+
+def test_requests_that_a_filling_server_answers_do_not_count(server: Server, times: StepTimes):
+    rate = 0.95 * server.most_per_s
+    requests = [Request(16, 1000, t) for t in poisson_s(rate, 8_000, 1)]
+    steady = simulate(requests, times, Limits(), delays=TYPICAL.delays, warm_up_s=requests[4_000].arrival_s)
+    assert server.open(rate).itl(0.5) == pytest.approx(steady.itl(0.5), rel=0.1)
+
+
+def test_no_capacity_exceeds_the_throughput_of_a_full_server(server: Server):
+    assert 0.95 * server.most_per_s < capacity_per_s(server, objectives("itl_p90<1s")) < server.most_per_s
+
+
+def test_an_slo_that_only_requests_apart_from_each_other_keep_has_a_low_capacity(server: Server):
+    alone_s = server.closed(1).itl(0.99)
+    assert alone_s is not None
+    capacity = capacity_per_s(server, objectives(f"itl_p99<{1.001 * alone_s * 1e6}us"))
+    assert 0 < capacity < server.most_per_s / 64
+    assert capacity_per_s(server, objectives(f"itl_p99<{0.9 * alone_s * 1e6}us")) == 0
 
 
 def test_more_gpus_of_one_replica_keep_up_more_but_not_in_proportion(h200: list[Candidate]):
@@ -62,13 +102,23 @@ def test_the_cheapest_is_first_and_failures_are_last():
 
     priced = [candidate("a", 3.0, 1), candidate("b", 2.0, 9), candidate("c", None, 1, Why.DOES_NOT_FIT)]
     assert [c.gpu for c in cheapest_first(priced)] == ["b", "a", "c"]
-    partly = [candidate("a", 3.0, 5), candidate("b", None, 1)]
-    assert [c.gpu for c in cheapest_first(partly)] == ["b", "a"]
+    partly = [candidate("c", None, 2), candidate("a", 3.0, 5), candidate("b", None, 1)]
+    ordered = cheapest_first(partly)
+    assert [c.gpu for c in ordered] == ["a", "b", "c"]
+    assert unpriced_text(Sizing([], 1.0, ordered)) == "last, without a --price: b, c"
+    assert not unpriced_text(Sizing([], 1.0, ordered[1:]))
 
 
 def test_prices_rank_and_are_summed():
     first, *_ = sized(gpu=["h200", "h100"], price=prices(["h200=1.5", "9"]))
     assert (first.gpu, first.price_per_hour) == ("h200", 1.5)
+
+
+def test_prices_are_found_by_name_in_any_case_and_refused_for_unknown_gpus():
+    (upper,) = sized(gpu=["h200"], tensor_parallel=1, price={"H200": 1.5})
+    assert upper.price_per_hour == 1.5
+    with pytest.raises(BadPlan, match="unknown GPU 'h300'; known: a10g, l40s"):
+        sized(gpu=["h200"], price={"H300": 1.5})
 
 
 @pytest.mark.parametrize(

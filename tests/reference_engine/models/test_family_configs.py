@@ -1,6 +1,7 @@
 """What config.json of each family means, and what is refused."""
 
 import dataclasses
+import math
 
 import pytest
 import transformers as hf
@@ -92,6 +93,13 @@ def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
         ("llama", {"rope_scaling": {"type": "linear"}}, "the field 'factor' is missing"),
         ("llama", {"cla_factor": 0}, "cla_factor 0"),
         ("llama", {"hidden_size": "wide"}, "a field is not of its type"),
+        ("llama", {"hidden_size": math.inf}, "a field is not of its type or range"),
+        ("llama", {"rope_scaling": "linear"}, "a field is not of its type"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers 0 must be at least 1"),
+        ("llama", {"num_key_value_heads": -1}, "num_key_value_heads -1 must be at least 1"),
+        ("llama", {"hidden_size": 66}, "num_attention_heads 8 does not divide hidden_size 66"),
+        ("mistral", {"sliding_window": 0}, "sliding_window 0 must be at least 1"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "a field is not of its type or range"),
         ("qwen2", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu' is"),
         ("qwen2", {"layer_types": ["full_attention"] * 3}, "layer_types names 3 layers"),
         ("qwen3", {"layer_types": ["linear_attention"] * 7}, "layer_types 'linear_attention' is not supported"),
