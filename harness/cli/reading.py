@@ -220,7 +220,11 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
         "warnings": quality_warnings(run),
-        "invalid": {trial.record.id: trial.record.invalidating for trial in run.finished if trial.record.invalidating},
+        "invalid": {
+            trial.record.id: trial.record.invalidating
+            for trial in (*run.finished, *run.profiled)
+            if trial.record.invalidating
+        },
     }
 
 

@@ -122,7 +122,9 @@ def test_the_record_of_steps_is_moved_into_the_trial_and_read(tmp_path: Path, re
     assert [path.parent.name for path in write_traces(run)] == [trial.record.id for trial in run.profiled]
 
 
-def test_invalid_trials_are_marked_and_tell_no_overhead(tmp_path: Path, recording: Path):
+def test_invalid_trials_are_marked_and_tell_no_overhead(
+    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+):
     run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), tmp_path / "runs")
     finding = Finding(FindingCode.NOT_STEADY, Severity.INVALID, {"change_share": 0.2})
     for trial in ("r1-a-1-profiled", "r1-a-2"):
@@ -136,6 +138,9 @@ def test_invalid_trials_are_marked_and_tell_no_overhead(tmp_path: Path, recordin
     assert beside_invalid.notes[-1] == f"overhead: unknown, because the plain trial is INVALID: {reason}"
     assert valid.notes[-1].startswith("overhead of the record, one trial each: ")
     assert f"<p>INVALID: {reason}. nothing to attribute: " in render_html(run)
+    capsys.readouterr()
+    assert guarded(make_app(), ["report", str(run.path), "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["invalid"]) == {"r1-a-1-profiled", "r1-a-2"}
 
 
 def test_ceilings_and_costs_of_steps_are_kept_with_the_run(tmp_path: Path, recording: Path):
