@@ -211,7 +211,11 @@ class Fleet:
                 await asyncio.gather(*(_stopped(worker.host) for worker in workers))
                 raise
             finally:
-                await asyncio.gather(*(worker.host.collect(worker.log) for worker in workers))
+                # Not the first failure alone: the logs of the other workers would be cut off.
+                collected = (worker.host.collect(worker.log) for worker in workers)
+                for result in await asyncio.gather(*collected, return_exceptions=True):
+                    if isinstance(result, BaseException):
+                        raise result
 
     async def _begin(self, workers: Sequence["_Worker"], order: LoadOrder, pool: WirePool) -> None:
         """Prepare every worker, then start all of them at one instant."""

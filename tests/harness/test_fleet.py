@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from benchmarks.essence import essence
 from harness.client import Closed, Open, local_fleet
-from harness.client.fleet import LoadOrder, divided
+from harness.client.fleet import Fleet, LoadOrder, divided
 from harness.errors import ClientFailed
+from harness.host.clock import run_virtual
 from results.errors import NotWritable
 from results.frames import FrameLog
 from results.records import StreamEnd, StreamRecord
@@ -171,3 +174,23 @@ def test_shares_of_a_cap_are_whole(cap: int, workers: int):
 
 def test_an_open_loop_without_a_cap_is_the_same_for_all():
     assert divided(OPEN, 3) == [OPEN] * 3
+
+
+def test_the_logs_of_the_others_are_collected_whole_if_one_worker_is_lost(tmp_path: Path):
+    collected: list[str] = []
+
+    class Host(SimpleNamespace):
+        async def collect(self, path: Path) -> None:
+            if self.is_lost:
+                raise ClientFailed("the client worker is lost")
+            await asyncio.sleep(1)
+            collected.append(path.name)
+
+    async def scene() -> None:
+        hosts: Any = [Host(is_lost=True), Host(is_lost=False)]
+        async with Fleet(hosts)._assigned(Closed(2, duration_s=1), TrialFolder(tmp_path)):
+            pass
+
+    with pytest.raises(ClientFailed, match="is lost"):
+        run_virtual(scene())
+    assert collected == [TrialFolder(tmp_path).stream_log(1).name]

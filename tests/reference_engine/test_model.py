@@ -131,7 +131,7 @@ def test_config_survives_the_way_to_hf_and_back(rope, eos):
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_parameters": {"rope_type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
-        ({"num_attention_heads": 3, "num_key_value_heads": 2}, "not a multiple"),
+        ({"num_attention_heads": 4, "num_key_value_heads": 3}, "not a multiple"),
     ],
 )
 def test_what_we_cannot_compute_exactly_is_refused(changes, message):
