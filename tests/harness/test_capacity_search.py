@@ -261,6 +261,7 @@ def test_judging_an_invalid_trial(codes: list[FindingCode], met: bool | None):
 def test_a_backlog_that_a_longer_ramp_might_avoid_is_no_evidence(first: int, last: int, met: bool | None):
     finding = invalid(FindingCode.SATURATED, first_in_flight=first, last_in_flight=last)
     assert judged([finding], Value(0.1)).met is met
+    assert judged([finding], Value(0.6)).met is False, "latencies that would still rise are too long already"
     assert judged([finding, void(FindingCode.FAILED_REQUESTS)], Value(0.1)).met is False
 
 

@@ -6,6 +6,8 @@ intervals include the spread between starts.
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from harness.conduct.policies import Decision, Done
 from harness.conduct.preparation import Preparation
 from results.findings import Cause, Finding, FindingCode, is_against_engine
@@ -32,18 +34,27 @@ def attempt_of(
     """Judge a trial at its level.
 
     A trial violates the objectives if it is INVALID because of its engine, or if a percentile lies among failed
-    requests. It is no evidence if it is INVALID for another reason, if its backlog grew no more than that of a batching
-    engine that approaches its steady state, or if it has too few requests for a percentile.
+    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile. A backlog
+    that grew no more than that of a batching engine that approaches its steady state is evidence only together with a
+    missed bound: latencies would still rise.
+
+    Args:
+        record: of the trial.
+        level: its load.
+        objectives: what it should meet.
+        metrics: its values; those of a saturated trial are of its answered requests.
     """
-    if invalidating := record.invalidating:
-        others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
-        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES and not _may_be_slow_start(invalidating)
-        return Attempt(record.id, level, met=False if failed else None, margin=None, findings=invalidating)
     violations = violated(objectives, metrics)
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
-    if len(violations) > len(unknown):
+    definite = [entry for entry in violations if entry not in unknown]
+    if invalidating := record.invalidating:
+        others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
+        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES
+        if _may_be_slow_start(invalidating):
+            failed = failed and bool(definite)
+        return Attempt(record.id, level, met=False if failed else None, margin=None, findings=invalidating)
+    if definite:
         margin = None if unknown else least_margin(objectives, metrics)
-        definite = [entry for entry in violations if entry not in unknown]
         return Attempt(record.id, level, met=False, margin=margin, violations=definite)
     if unknown:
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
@@ -54,6 +65,17 @@ def _may_be_slow_start(findings: Sequence[Finding]) -> bool:
     """Whether all that speaks against the engine is a growth of the backlog that a longer ramp might avoid."""
     against = [finding for finding in findings if finding.code.cause is Cause.ENGINE]
     return all(finding.code is FindingCode.SATURATED and not _growth(finding).exceeds_slow_start for finding in against)
+
+
+def _with_latencies(record: TrialRecord) -> TrialRecord:
+    """The record as if its backlog were only suspect, so that latencies are not absent."""
+    findings = [
+        msgspec.structs.replace(finding, code=FindingCode.BACKLOG_GREW)
+        if finding.code is FindingCode.SATURATED
+        else finding
+        for finding in record.findings
+    ]
+    return msgspec.structs.replace(record, findings=findings)
 
 
 def _growth(finding: Finding) -> Growth:
@@ -144,7 +166,8 @@ class CapacitySearch:
 
     def _attempt(self, record: TrialRecord, level: float) -> Attempt:
         folder = self._run.trial(record.id)
-        metrics = trial_metrics(record, folder.read_requests(), folder.read_telemetry().records, self._experiment.slo)
+        requests, telemetry = folder.read_requests(), folder.read_telemetry().records
+        metrics = trial_metrics(_with_latencies(record), requests, telemetry, self._experiment.slo)
         return attempt_of(record, level, self._objectives, metrics)
 
     @property
