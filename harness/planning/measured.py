@@ -58,6 +58,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         why_no_memory: why its memory cannot be attributed to it; None if it can.
         adapter: of the engine.
         ranks: GPUs of tensor parallelism.
+        stages: of pipeline parallelism.
     """
 
     engine: str
@@ -68,6 +69,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     why_no_memory: str | None
     adapter: str = ""
     ranks: int = 1
+    stages: int = 1
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -140,6 +142,7 @@ def _engine(
         why_no_memory=shared,
         adapter=entry.get("adapter", ""),
         ranks=int(spec.get("tensor_parallel_size") or 1),
+        stages=int(spec.get("pipeline_parallel_size") or 1),
     )
 
 

@@ -280,6 +280,11 @@ def _calibrated(question: Question, fitter: Callable[[int], Fitter]) -> list[Cal
     if question.engine is not None and question.engine not in names:
         raise BadPlan(f"these runs have no engine '{question.engine}'; they have {', '.join(names)}")
     wanted = [engine for engine in engines if question.engine in {None, engine.engine}]
+    if pipeline := next((engine for engine in wanted if engine.stages > 1), None):
+        raise BadPlan(
+            f"{pipeline.engine} ran with pipeline parallelism in {pipeline.run}, which is not planned; choose an "
+            "--engine or a run without it"
+        )
     return [calibrate(fitter(engine.ranks), engine) for engine in wanted]
 
 

@@ -137,6 +137,14 @@ def test_a_run_on_two_gpus_is_predicted_with_two(tmp_path: Path, monkeypatch: py
         )
 
 
+def test_a_run_with_pipeline_parallelism_is_refused(tmp_path: Path):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    with (tmp_path / "experiment.toml").open("a") as file:
+        file.write('spec = { pipeline_parallel_size = 2 }\nengines = [{ adapter = "vllm", label = "e" }]\n')
+    with pytest.raises(BadPlan, match="e ran with pipeline parallelism in"):
+        bakeoff.plan("llama-3.1-8b", gpu="h200", from_run=tmp_path)
+
+
 def test_servers_that_share_a_gpu_have_no_memory_of_their_own():
     engines = measured_engines(ROOT / "docs/results/h200-served-random")
     assert {engine.why_no_memory for engine in engines} == {"it ran at an address, beside others"}
