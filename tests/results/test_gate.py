@@ -268,6 +268,48 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
     assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
+def test_a_load_that_only_the_branch_did_not_serve_is_a_doubt(tmp_path: Path) -> None:
+    a, b = sides(tmp_path, replace(SAME, loads=LOADS[1:3]))
+
+    def at_most(side: Side, trials: int) -> Side:
+        """The side with this many trials at c=4."""
+        kept = {
+            session: [t for t in of_session if t.record.load == LOADS[2] or t.record.repeat <= trials]
+            for session, of_session in side.sessions.items()
+        }
+        return msgspec.structs.replace(side, sessions=kept)
+
+    config = ComparisonConfig(metrics=("output_tokens_per_s",), band=0.5)
+    for trials, outcome in ((0, Outcome.CANNOT_TELL), (1, Outcome.CANNOT_TELL), (2, Outcome.NO_REGRESSION)):
+        assert judge(a, at_most(b, trials), config).outcome is outcome
+    assert doubt_texts(judge(a, at_most(b, 0), config)) == [
+        "output of branch at c=4: needs 2 runs of each side, there are 6 and 0"
+    ]
+    assert judge(at_most(a, 1), b, config).outcome is Outcome.NO_REGRESSION, "the branch is not the cause"
+
+
+def test_a_primary_metric_without_judgement_does_not_pass(tmp_path: Path) -> None:
+    """The branch's requests ask for half the tokens and all get them: neither worse nor comparable."""
+    a, b = sides(tmp_path, SAME)
+    (session,) = b.sessions
+    halved = [
+        msgspec.structs.replace(
+            trial,
+            work=msgspec.structs.replace(
+                trial.work,
+                asked_tokens=(trial.work.asked_tokens or 0) // 2,
+                output_tokens=trial.work.output_tokens // 2,
+            ),
+        )
+        for trial in b.sessions[session]
+    ]
+    b = msgspec.structs.replace(b, sessions={session: halved})
+    for band in (0.5, 0.0):
+        verdict = judge(a, b, ComparisonConfig(primary="e2e_p50_s", metrics=("e2e_p50_s",), band=band))
+        assert verdict.outcome is Outcome.CANNOT_TELL
+        assert "the requests ask for 12 output tokens each instead of 24" in verdict.sentence
+
+
 def shown(verdict: GateVerdict) -> str:
     out = io.StringIO()
     print_gate(verdict, Console(file=out, width=160))
