@@ -1,7 +1,8 @@
 """Compare one metric of two sides, one number per trial: measured together, at different times, or counted.
 
-Zeros have no ratio, and a percentile that lies among failures is infinite: worse than any number. If a trial of B has
-such a value in the bad direction and no trial of A has, B is worse whatever the noise; else an exact rank test decides.
+Zeros have no ratio. If more is better and a trial of B has a 0 but no trial of A, B is worse whatever the noise; else
+an exact rank test decides. A percentile that lies among failures is infinite: worse than any number. At a failure share
+of 1 % every p99 may or may not be, so ranks decide, or all trials of B against none of A.
 """
 
 import math
@@ -27,6 +28,8 @@ from results.statistics.interval import Interval
 from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
 from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
+
+_MIN_DECISIVE = 3  # all of B and none of A are among failures by chance in at most 2^-6 = 1.6 % of comparisons
 
 
 def compare_runs(
@@ -158,7 +161,8 @@ def _compare_extremes(
         return None
     reason = Reason.AMONG_FAILURES if math.inf in (*of_a, *of_b) else Reason.ZEROS
     bad_a, bad_b = count(of_a, bad=True), count(of_b, bad=True)
-    if bool(bad_a) != bool(bad_b):
+    is_one_side = (bad_a, bad_b) in {(0, len(of_b)), (len(of_a), 0)} and min(len(of_a), len(of_b)) >= _MIN_DECISIVE
+    if bool(bad_a) != bool(bad_b) and (reason is Reason.ZEROS or is_one_side):
         return result(Judgement.WORSE if bad_b else Judgement.BETTER)
     if min(len(of_a), len(of_b)) >= 2:
         for judgement, p_value in (

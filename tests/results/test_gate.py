@@ -244,13 +244,19 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
         ]
         return msgspec.structs.replace(side, sessions={session: trials})
 
-    whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[Value(0.1)] * 5, lost)
-    verdict = judge(whole, torn, ComparisonConfig(metrics=("ttft_p99_s",)))
+    config = ComparisonConfig(metrics=("ttft_p99_s",))
+    whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[lost] * 6)
+    verdict = judge(whole, torn, config)
     assert verdict.outcome is Outcome.REGRESSION
     assert regression_texts(verdict) == [
-        "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; lower is better"
+        "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 6 of 6 of B; lower is better"
     ]
-    assert judge(torn, whole, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+    assert judge(torn, whole, config).outcome is Outcome.NO_REGRESSION
+    by_chance = judge(whole, with_p99(b, *[Value(0.1)] * 5, lost), config)
+    assert by_chance.outcome is Outcome.CANNOT_TELL
+    assert doubt_texts(by_chance)[0].startswith(
+        "TTFT p99 of branch at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; the ranks do not"
+    )
 
 
 def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
