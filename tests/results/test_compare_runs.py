@@ -13,8 +13,8 @@ from results.statistics import Comparison, Evidence, Interval, Judgement, compar
 from results.statistics.comparison import Reason
 from results.statistics.permutation import permutation_test
 from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Method, contrast
-from results.text.comparison import reason_text
+from results.statistics.two_sample import Method, Scale, contrast
+from results.text.comparison import change_text, reason_text
 from tests.results.runs import runs, sides
 
 TTFT = CATALOGUE["ttft_p50_s"]
@@ -68,6 +68,11 @@ def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs(
     assert f"these runs can detect a change of {100 * wide.evidence.smallest_effect:.1f} %" in reason_text(wide)
     noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0), runs(0.7, 1.4), interleaved=False)
     assert reason_text(noisy).endswith("the noise is too large for ±3 %")
+
+
+def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
+    assert change_text(99.0, Scale.RATIO) == "9900.0 %"
+    assert change_text(1e300, Scale.RATIO) == "10000 % or more"
 
 
 def test_too_few_runs_have_no_verdict() -> None:

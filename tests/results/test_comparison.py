@@ -52,6 +52,8 @@ def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None
         select(str(demo_path))
     with pytest.raises(NotComparable, match="has no engine 'vllm'; it has reference, transformers"):
         select(f"{demo_path}@vllm")
+    with pytest.raises(NotComparable, match="names no engine after the @"):
+        select(f"{demo_path}@", "reference")
 
 
 def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
