@@ -119,7 +119,22 @@ def test_zeros_and_percentiles_among_failures_have_no_ratio(
     assert comparison.ratio is None
     assert reason_text(comparison).startswith("among failures in " if metric is P99 else "0 in ")
     assert comparison.no_worse(metric) is (word is Judgement.BETTER)
-    assert compare_sessions(metric, "c=1", [list(a.values())], [list(b.values())], alpha=0.05).judgement is word
+    of_runs = [[[value] for value in side.values()] for side in (a, b)]
+    assert compare_sessions(metric, "c=1", *of_runs, alpha=0.05).judgement is word
+
+
+def test_of_different_runs_the_runs_are_ranked() -> None:
+    """Eight trials of one bad day are one run: only a 0 of B that A never has decides."""
+    day = [9.0] * 8
+    bad = [math.inf] * 8
+    assert compare_sessions(P99, "c=1", [day] * 10, [bad], alpha=0.05).judgement is Judgement.UNCLEAR
+    assert compare_sessions(P99, "c=1", [day] * 3, [bad] * 3, alpha=0.05).judgement is Judgement.WORSE
+    often, seldom = [0.0] * 6 + [9.0, 9.1], [0.0, *[9.0 + 0.1 * trial for trial in range(7)]]
+    assert compare_sessions(GOODPUT, "c=1", [seldom], [often], alpha=0.05).judgement is Judgement.UNCLEAR
+    assert compare_runs(GOODPUT, "c=1", runs(*seldom), runs(*often), interleaved=True, alpha=0.05).judgement is (
+        Judgement.WORSE
+    )
+    assert compare_sessions(GOODPUT, "c=1", [day], [[0.0] * 8], alpha=0.05).judgement is Judgement.WORSE
 
 
 ATTAINMENT, FAILURES = CATALOGUE["attainment"], CATALOGUE["failures"]
