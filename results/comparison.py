@@ -81,7 +81,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
     main = primary_load(shared)
     if main is None:
         raise NotComparable("the two sides have no load level in common")
-    pairs = {load.label: _pair(a, b, load.label, config) for load in shared}
+    pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
     chosen = (main.label, config.primary or primary_metric(main))
     rest = [
         (load.label, name)
@@ -150,11 +150,11 @@ class _Pair(msgspec.Struct, frozen=True):
     config: ComparisonConfig
 
 
-def _pair(a: Side, b: Side, level: str, config: ComparisonConfig) -> _Pair:
+def _pair(a: Side, b: Side, level: str, config: ComparisonConfig, *, loads: int) -> _Pair:
     of_a, of_b = a.valid_sessions(level), b.valid_sessions(level)
     trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
     works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
-    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha)
+    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha / loads)
     return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, config)
 
 
@@ -223,13 +223,22 @@ def _by_session(sessions: Mapping[str, Sequence[AnyTrial]], name: str) -> dict[s
 
 
 def _min_error(pair: _Pair, metric: Metric) -> float:
-    """Lower bound of a count's standard error: one request per trial; for failures, one over all trials."""
+    """Lower bound of a count's standard error: one request per trial; for failures, one over all trials.
+
+    Goodput is compared as a ratio to the requests that met the SLO, the other counts to all requests.
+    """
     if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
         return 0.0
-    requests = [sum(map(measured_requests, trials)) for trials in pair.trials]
+    counted = _met if metric.name == "goodput_per_s" else measured_requests
+    requests = [sum(map(counted, trials)) for trials in pair.trials]
     if metric.name in _COUNTS:
         requests = [count / len(trials) for count, trials in zip(requests, pair.trials, strict=True)]
     return 1 / max(1.0, min(requests))
+
+
+def _met(trial: AnyTrial) -> float:
+    """Number of requests that met the SLO; 0 if it is unknown."""
+    return measured_requests(trial) * (trial.metrics["attainment"].value or 0.0)
 
 
 def _since_last_step(runs: list[list[float]]) -> list[list[float]]:

@@ -20,6 +20,7 @@ from results.statistics.two_sample import Scale
 WORK = "work"
 """Name of the band within which the work of both sides must agree."""
 WORK_BAND = 0.1
+_MIN_ALPHA = 1e-6  # far below it quantiles of Student's t lose their digits
 _SLO_METRICS = ("goodput_per_s", "attainment")
 _RATES = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|pp)?")
@@ -101,6 +102,8 @@ def agreed(
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
     """
+    if 0 < alpha < _MIN_ALPHA:
+        raise NotComparable(f"alpha must be at least {_MIN_ALPHA}, not {alpha}")
     names = tuple(metrics) if metrics else None
     config = ComparisonConfig(metrics=names, primary=primary, alpha=alpha, band=default_band)
     if band is None:

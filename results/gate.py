@@ -196,7 +196,7 @@ def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regress
 
 
 def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regression]:
-    """Guardrails that only B's trials lack: a requested metric that cannot be checked does not pass."""
+    """Guardrails that only B's trials lack: a metric that cannot be checked does not pass."""
     doubts: list[Regression] = []
     for guard in compared.guardrails:
         if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
@@ -204,7 +204,8 @@ def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regressi
         in_a, in_b = (
             [trial.metrics[guard.metric].value is not None for trial in side.at(guard.level)] for side in (a, b)
         )
-        if in_a and all(in_a) and in_b and not all(in_b):
+        has_too_few = len(in_b) < MIN_RUNS <= len(in_a) and guard.level != compared.primary.level
+        if in_a and all(in_a) and (has_too_few or not all(in_b)):
             doubts.append(_of_metric(guard))
     return doubts
 

@@ -41,7 +41,8 @@ def history(
         newest: number of most recent runs to use; None for all.
 
     Raises:
-        NotComparable: the folder holds several experiments and none is named, or a metric is unknown.
+        NotComparable: the folder holds several experiments and none is named, a metric is unknown, or `newest` is below
+            1.
         RunNotFound: no complete run matches.
         NoEvidence: no series has enough runs to detect a step.
     """
@@ -86,6 +87,8 @@ def history_of(
 
 
 def _runs(index: Index, name: str | None, branch: str | None, newest: int | None) -> list[RunFacts]:
+    if newest is not None and newest < 1:
+        raise NotComparable(f"--newest must be at least 1, not {newest}")
     names = index.choices()["name"]
     if name is None and len(names) > 1:
         raise NotComparable(f"{index.root} holds runs of several experiments; give --name: {', '.join(names)}")

@@ -104,9 +104,12 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
     Raises:
         RunNotFound, RunUnreadable: as for :func:`results.load`.
         NotImportable: as for :func:`~results.benchmark_json.stored_run`.
-        NotComparable, NoEvidence: as for :func:`only_side` and :func:`side_of`.
+        NotComparable: no engine follows the @; or as for :func:`only_side` and :func:`side_of`.
+        NoEvidence: as for these.
     """
-    location, _, named_engine = text.partition("@")
+    location, at, named_engine = text.partition("@")
+    if at and not named_engine:
+        raise NotComparable(f"'{text}' names no engine after the @")
     path = Path(location)
     is_file = path.is_file() or path.parent.is_file()
     run = stored_run(path, title) if is_file else load(location)

@@ -141,18 +141,19 @@ def compare_work(level: str, a: Sequence[Work], b: Sequence[Work], *, band: floa
         a: work of each valid trial of the baseline.
         b: work of each valid trial of the candidate.
         band: allowed relative difference.
-        alpha: significance level of the test of a difference.
+        alpha: significance level of the tests of all aspects together (Bonferroni).
     """
     if not a or not b or not all(work.requests for work in (*a, *b)):
         return WorkComparison(level, Judgement.SAME, [])  # one side has no trial, or no log
     differences: list[WorkDifference] = []
     is_significant = False
-    for aspect in _aspects(a, b):
+    aspects = list(_aspects(a, b))
+    for aspect in aspects:
         of_a, of_b = ([aspect.of(work) for work in side] for side in (a, b))
         mean_a, mean_b = (sum(side) / len(side) for side in (of_a, of_b))
         if abs(mean_b - mean_a) > band * (mean_a if aspect.is_relative else 1.0):
             differences.append(WorkDifference(aspect.kind, mean_a, mean_b, aspect.detail))
-            is_significant = is_significant or _differs_significantly(of_a, of_b, alpha)
+            is_significant = is_significant or _differs_significantly(of_a, of_b, alpha / len(aspects))
     judgement = Judgement.SAME
     if differences:
         judgement = Judgement.WORSE if is_significant else Judgement.UNCLEAR

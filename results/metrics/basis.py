@@ -7,8 +7,8 @@ import msgspec
 
 from results.metrics import latency, throughput
 from results.metrics.catalogue import CATALOGUE, QUANTILES
-from results.metrics.trial import latency_observations, under_load
-from results.records import RequestRecord, TelemetryRecord, Window
+from results.metrics.trial import latency_observations, share_of, under_load
+from results.records import RequestRecord, TelemetryRecord, TrialRecord
 
 
 class Span(StrEnum):
@@ -67,18 +67,18 @@ def family_of(metric: str) -> str:
 
 
 def observation_counts(
-    requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], window: Window
+    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord]
 ) -> dict[str, int]:
     """Count a trial's observations of each family of :data:`BASES`.
 
     Args:
+        trial: record of the trial.
         requests: decoded, warm-up included.
         telemetry: the trial's samples.
-        window: the trial's.
     """
-    load = under_load(requests)
+    load, window, counted = under_load(requests), trial.window, share_of(trial)
     inside = throughput.planned_inside(load, window)
-    successes = sum(throughput.share_inside(request, window) > 0 for request in load)
+    successes = sum(counted(request, window) > 0 for request in load)
     gpu = [record for record in telemetry if record.source.startswith("gpu")]
     energy = sum(window.holds(record.t_ns) for record in gpu if record.values.get("energy_j") is not None)
     return {

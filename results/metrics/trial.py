@@ -35,16 +35,20 @@ def trial_metrics(
         one value per name of the catalogue; for a saturated trial only rates are present.
     """
     load, window = under_load(requests), trial.window
-    codes = {finding.code for finding in trial.findings}
-    grew = bool(codes & {FindingCode.SATURATED, FindingCode.BACKLOG_GREW})
-    values = _of_requests(load, window, slo, throughput.ended_inside if grew else throughput.share_inside)
-    if FindingCode.SATURATED in codes:
+    values = _of_requests(load, window, slo, share_of(trial))
+    if FindingCode.SATURATED in {finding.code for finding in trial.findings}:
         values |= dict.fromkeys((*_latencies([], window), "goodput_per_s", "attainment"), _SATURATED)
     values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
     values["foreign_cpu_share"] = foreign_cpu_share(telemetry, window)
     values.update(_energies(values, telemetry, window, _idle_window(trial, requests, telemetry)))
     return values
+
+
+def share_of(trial: TrialRecord) -> throughput.ShareOf:
+    """How much of a request counts in the rates of a trial: while a backlog grew, a share would count time in it."""
+    grew = any(finding.code in {FindingCode.SATURATED, FindingCode.BACKLOG_GREW} for finding in trial.findings)
+    return throughput.ended_inside if grew else throughput.share_inside
 
 
 def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:

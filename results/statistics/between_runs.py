@@ -8,8 +8,9 @@ removes s_b. The unit is therefore the run. For k runs of A and m of B, each wit
 
 for any s_b and s_w, and for autocorrelated trials: v contains all of it (one-way random effects; Searle, Casella &
 McCulloch 1992, §3). If B's means are noisier within their runs than A's (fewer trials, or a share nearer to 1/2), the
-excess s_B²/n_B − s_A²/n_A is added, divided by m. The degrees of freedom remain those of v unless an F test shows that
-B's trials vary more; then they are Satterthwaite's (1946). Always using Satterthwaite's raises them whenever v is small
+excess max(s_A², s_B²)/n_B − s_A²/n_A is added, divided by m: one or two trials of B cannot show that B varies less than
+A. The degrees of freedom remain those of v unless an F test shows that B's trials vary more; then they are
+Satterthwaite's (1946). Always using Satterthwaite's raises them whenever v is small
 and the excess large by chance: 2.5 % of false alarms at a level of 1 % with three runs of A. With one run of B, the
 test asks whether B could have been one more run of A.
 
@@ -97,8 +98,9 @@ def between_runs(
     else:
         return None
     run_variance = variance * (1 / k + 1 / m)
-    excess = max(0.0, within_b.variance / within_b.trials - mean_variance_a) / m
-    if excess and (method is Method.NOISE_FLOOR or _vary_more(within_b, within_a)):
+    mean_variance_b = max(within_a.variance, within_b.variance) / within_b.trials
+    excess = max(0.0, mean_variance_b - mean_variance_a) / m
+    if excess and within_b.degrees and (method is Method.NOISE_FLOOR or _vary_more(within_b, within_a)):
         degrees = (run_variance + excess) ** 2 / (run_variance**2 / degrees + excess**2 / within_b.degrees)
     error = max(math.sqrt(run_variance + excess), min_error)
     return Contrast(float(means_b.mean() - means_a.mean()), error, degrees, method, (k, m), scale)

@@ -1,10 +1,13 @@
 """Compare one metric of two sides, one number per trial: measured together, at different times, or counted.
 
-Zeros have no ratio, and a percentile that lies among failures is infinite: worse than any number. If a trial of B has
-such a value in the bad direction and no trial of A has, B is worse whatever the noise; else an exact rank test decides.
+Zeros have no ratio. If more is better and a trial of B has a 0 but no trial of A, B is worse whatever the noise; else
+an exact rank test decides. A percentile that lies among failures is infinite: worse than any number. At a failure share
+of 1 % every p99 may or may not be, so ranks decide, or all trials of B against none of A. Of different runs the medians
+are ranked, because trials of one run share its day.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -27,6 +30,8 @@ from results.statistics.interval import Interval
 from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
 from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
+
+_MIN_DECISIVE = 3  # all of B and none of A are among failures by chance in at most 2^-6 = 1.6 % of comparisons
 
 
 def compare_runs(
@@ -108,7 +113,8 @@ def compare_sessions(
     if not of_a or not of_b:
         parameters = Parameters(runs_a=len(of_a), runs_b=len(of_b))
         return of_effect(metric, level, None, Judgement.UNCLEAR, Reason.TOO_FEW_RUNS, parameters=parameters)
-    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, of_a, of_b, alpha)):
+    medians = [statistics.median(values) for values in a], [statistics.median(values) for values in b]
+    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, of_a, of_b, alpha, units=medians)):
         return extreme
     effect = between_runs(a, b, scale=scale, floor=floor, min_error=min_error)
     if effect is None:
@@ -140,34 +146,61 @@ def guardrails(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _compare_extremes(
-    metric: Metric, level: str, a: Iterable[float], b: Iterable[float], alpha: float
+    metric: Metric,
+    level: str,
+    a: Iterable[float],
+    b: Iterable[float],
+    alpha: float,
+    *,
+    units: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Comparison | None:
-    """Compare sides with values that have no log (0, negative or infinite); None if all values have one."""
+    """Compare sides with values that have no log (0, negative or infinite); None if all values have one.
+
+    Args:
+        metric: says which direction is better.
+        level: label of the load level.
+        a: values of the baseline's trials.
+        b: values of the candidate's.
+        alpha: significance level.
+        units: independent values of both sides, whose ranks count; None for the trials.
+    """
     of_a, of_b = list(a), list(b)
     is_higher_better = metric.better is Better.HIGHER
 
     def count(side: Sequence[float], *, bad: bool) -> int:
         return sum(value == math.inf or (value <= 0 and (is_higher_better or not bad)) for value in side)
 
-    def result(judgement: Judgement, **parameters: float) -> Comparison:
-        counts = {"count_a": count(of_a, bad=False), "count_b": count(of_b, bad=False)}
-        runs = {"runs_a": len(of_a), "runs_b": len(of_b)}
-        return Comparison(metric.name, level, None, judgement, reason, {**counts, **runs, **parameters})
-
-    if not any(count(side, bad=False) for side in (of_a, of_b)):
+    counts = {"count_a": count(of_a, bad=False), "count_b": count(of_b, bad=False)}
+    if not any(counts.values()):
         return None
     reason = Reason.AMONG_FAILURES if math.inf in (*of_a, *of_b) else Reason.ZEROS
     bad_a, bad_b = count(of_a, bad=True), count(of_b, bad=True)
-    if bool(bad_a) != bool(bad_b):
-        return result(Judgement.WORSE if bad_b else Judgement.BETTER)
-    if min(len(of_a), len(of_b)) >= 2:
-        for judgement, p_value in (
-            (Judgement.BETTER if is_higher_better else Judgement.WORSE, rank_test(of_a, of_b).p_value),
-            (Judgement.WORSE if is_higher_better else Judgement.BETTER, rank_test(of_b, of_a).p_value),
-        ):
-            if p_value <= alpha / 2:
-                return result(judgement, p_value=p_value)
-    return result(Judgement.UNCLEAR)
+    p_value: float | None = None
+    if reason is Reason.ZEROS and bool(bad_a) != bool(bad_b):
+        judgement = Judgement.WORSE if bad_b else Judgement.BETTER
+    else:
+        judgement, p_value = _by_ranks(*(units or (of_a, of_b)), alpha / 2, is_higher_better=is_higher_better)
+    parameters: Parameters = {**counts, "runs_a": len(of_a), "runs_b": len(of_b)}
+    if p_value is not None:
+        parameters["p_value"] = p_value
+    return Comparison(metric.name, level, None, judgement, reason, parameters)
+
+
+def _by_ranks(
+    a: Sequence[float], b: Sequence[float], alpha: float, *, is_higher_better: bool
+) -> tuple[Judgement, float | None]:
+    """Judgement of one-sided rank tests with their p value, which is None where counts decide or nothing does."""
+    infinite = tuple(sum(value == math.inf for value in side) for side in (a, b))
+    if infinite in {(0, len(b)), (len(a), 0)} and min(len(a), len(b)) >= _MIN_DECISIVE:
+        return (Judgement.WORSE if infinite[1] else Judgement.BETTER), None
+    larger, smaller = Judgement.WORSE, Judgement.BETTER
+    if is_higher_better:
+        larger, smaller = smaller, larger
+    if min(len(a), len(b)) >= 2:
+        for judgement, p_value in ((larger, rank_test(a, b).p_value), (smaller, rank_test(b, a).p_value)):
+            if p_value <= alpha:
+                return judgement, p_value
+    return Judgement.UNCLEAR, None
 
 
 def _centre(scale: Scale, a: Sequence[float], b: Sequence[float]) -> Interval | None:

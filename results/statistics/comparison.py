@@ -125,7 +125,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def no_worse(self, metric: Metric) -> bool:
         """Whether B is shown to be worse than A by at most the band; with a band of 0, whether it is not worse."""
         effect = self.ratio or self.difference
-        if self.evidence is None:
+        if self.evidence is None or self.reason is Reason.UNEQUAL_WORK:
             return self.judgement in {Judgement.BETTER, Judgement.SAME}
         if self.evidence.band == 0:
             return self.judgement is not Judgement.WORSE

@@ -8,7 +8,7 @@ import functools
 import math
 
 from results.statistics.distributions import noncentral_t_tail, t_quantile
-from results.statistics.two_sample import Contrast, Method, Scale
+from results.statistics.two_sample import LARGEST_LOG, Contrast, Method, Scale
 
 POWER = 0.9
 MAX_RUNS = 100
@@ -18,7 +18,7 @@ MAX_RUNS = 100
 def smallest_effect(contrast: Contrast, alpha: float) -> float:
     """Smallest effect that runs like these detect with 90 % power: 0.05 is 5 %, or 5 points of a share."""
     effect = _errors_needed(round(contrast.degrees, 1), alpha) * contrast.standard_error
-    return math.expm1(effect) if contrast.scale is Scale.RATIO else effect
+    return math.expm1(min(effect, LARGEST_LOG)) if contrast.scale is Scale.RATIO else effect
 
 
 def runs_needed(contrast: Contrast, alpha: float, effect: float) -> int | None:

@@ -17,6 +17,7 @@ Both are for sides measured in one run. For different runs see :mod:`results.sta
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -29,6 +30,8 @@ from results.statistics.interval import Interval
 _SHARED_NOISE = 0.02
 """Significance level of the F test that chooses the paired test."""
 MIN_PAIRS = 3
+LARGEST_LOG = math.log(sys.float_info.max)
+"""Bound of log ratios: those of two runs with one degree of freedom may exceed what a float can hold."""
 
 
 class Method(StrEnum):
@@ -94,7 +97,7 @@ class Contrast(msgspec.Struct, frozen=True):
         half = t_quantile((1 + confidence) / 2, self.degrees) * self.standard_error
         bounds = [self.difference + shift for shift in (0.0, -half, half)]
         if self.scale is Scale.RATIO:
-            bounds = [math.exp(bound) for bound in bounds]
+            bounds = [math.exp(min(bound, LARGEST_LOG)) for bound in bounds]
         return Interval(*bounds, n=min(self.n))
 
 

@@ -22,6 +22,7 @@ _TEMPLATES = {
     Reason.ABSENT: "absent in {absent_trials} of {trials} trials of {side}: {detail}",
     Reason.UNEQUAL_WORK: "the sides did different work, so request times cannot be compared",
 }
+_HUGE = 100.0
 _ASPECTS = {
     WorkAspect.ANSWERED: "requests answered",
     WorkAspect.DELIVERED: "output tokens delivered of those requested",
@@ -77,7 +78,9 @@ def band_text(band: float, scale: Scale) -> str:
 
 def change_text(change: float, scale: Scale) -> str:
     """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares."""
-    return percent_text(change, 1) if scale is Scale.RATIO else f"{100 * change:.2g} pp"
+    if scale is Scale.DIFFERENCE:
+        return f"{100 * change:.2g} pp"
+    return percent_text(change, 1) if change < _HUGE else f"{percent_text(_HUGE)} or more"
 
 
 def _ranks_text(comparison: Comparison) -> str:

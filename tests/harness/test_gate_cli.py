@@ -126,6 +126,8 @@ def test_a_gate_keeps_two_engines_of_many() -> None:
         gate_experiment(whole, "main", "vllm")
     with pytest.raises(BadExperiment, match="at least 3 repeats, not 2"):
         gate_experiment(whole, "main", "branch", repeats=2)
+    with pytest.raises(BadExperiment, match="at least 3 repeats, not 0"):
+        gate_experiment(whole, "main", "branch", repeats=0)
 
 
 def test_gating_an_engine_against_itself_notes_the_noise(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 import results
+from results.findings import FindingCode, warning
 from results.metrics import CATALOGUE, latency, trial_metrics
 from results.metrics.basis import BASES, family_of, observation_counts
-from results.records import Load, Outcome, Phase, RequestRecord, Slo, TelemetryRecord, Window
+from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
 from results.report.sections.basis import basis_table
 from tests.results.handmade import MS, request, trial
 
-WINDOW = Window(0, 1000 * MS)
+TRIAL = trial(Load(rate_per_s=1.0), issue_end=1000)
 REQUESTS = [
     request(0, [10, 50, 60], [1, 4, 2], sent=3, index=0),
     request(20, [30, 900, 1100], [1, 1, 3], sent=20, index=1),
@@ -39,7 +41,7 @@ def test_worked_by_hand() -> None:
         TelemetryRecord(2000 * MS, "cpu", {"cores": 2, "unused_s": 1.0, "own_s": 1.0}),
         TelemetryRecord(2000 * MS, "gpu0", {"energy_j": 9.0, "memory_used_bytes": 1}),
     ]
-    counts = observation_counts(REQUESTS, telemetry, WINDOW)
+    counts = observation_counts(TRIAL, REQUESTS, telemetry)
     assert counts == {
         "ttft": 5, "ttft_from_send": 5, "e2e": 5, "normalized_latency": 5, "tpot": 4, "send_lag": 4,
         "itl": 8, "chunk_gap": 4, "output_tokens_per_s": 12, "prompt_tokens_per_s": 3,
@@ -62,14 +64,22 @@ def test_the_percentile_is_over_the_counted_observations(demo: results.Run, fami
             values += [math.inf] * (len(load) - len(done))
         else:
             values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](load, run_trial.window)
-        assert observation_counts(run_trial.requests, run_trial.telemetry, run_trial.window)[family] == len(values)
+        assert observation_counts(run_trial.record, run_trial.requests, run_trial.telemetry)[family] == len(values)
         assert run_trial.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
 
 
+@pytest.mark.parametrize("code", [FindingCode.BACKLOG_GREW, FindingCode.SATURATED])
+def test_while_a_backlog_grew_requests_count_by_their_last_token(code: FindingCode) -> None:
+    """The second of three ends after the window, so two are the observations, as in requests/s."""
+    grew = msgspec.structs.replace(TRIAL, findings=[warning(code)])
+    counts = observation_counts(grew, REQUESTS, [])
+    assert counts["requests_per_s"] == counts["prompt_tokens_per_s"] == 2
+    assert trial_metrics(grew, REQUESTS, [], Slo())["requests_per_s"].value == pytest.approx(2.0)
+
+
 def test_a_missing_percentile_names_the_same_count() -> None:
-    record = trial(Load(rate_per_s=1.0), issue_end=1000)
-    metrics = trial_metrics(record, REQUESTS, [], Slo())
-    counts = observation_counts(REQUESTS, [], WINDOW)
+    metrics = trial_metrics(TRIAL, REQUESTS, [], Slo())
+    counts = observation_counts(TRIAL, REQUESTS, [])
     for family in ("ttft", "itl", "tpot", "send_lag"):
         assert f"there are {counts[family]}" in (metrics[f"{family}_p99_s"].reason or "")
 
@@ -87,4 +97,4 @@ def test_the_table_adds_valid_trials_up(demo: results.Run) -> None:
 
 
 def test_without_a_finished_trial_nothing_is_counted() -> None:
-    assert set(observation_counts(list[RequestRecord](), [], Window(0, 0)).values()) == {0}
+    assert set(observation_counts(msgspec.structs.replace(TRIAL, window=Window(0, 0)), [], []).values()) == {0}

@@ -52,6 +52,20 @@ def test_noise_that_may_be_chance_widens_the_error_and_raises_no_degrees() -> No
     assert single.degrees == 2, "single trials do not say how trials vary"
 
 
+def test_fewer_trials_of_the_candidate_are_noisier_even_if_they_agree_by_chance() -> None:
+    """Two trials with a variance of 2 per run of A: single trials of B have 2 instead of 1, although none is seen."""
+    a = [[0.0, 2.0], [1.0, 3.0], [2.0, 4.0]]
+    effect = between_runs(a, [[6.0]], scale=Scale.DIFFERENCE)
+    assert effect is not None
+    assert (effect.standard_error, effect.degrees) == pytest.approx((math.sqrt(4 / 3 + 1), 2))
+    floored = between_runs(a[:1], [[6.0]], scale=Scale.DIFFERENCE, floor=NoiseFloor(1.0, 2))
+    assert floored is not None
+    assert floored.standard_error == pytest.approx(math.sqrt(2 + 1))
+    alike = between_runs(a, [[5.0, 5.0]], scale=Scale.DIFFERENCE)
+    assert alike is not None
+    assert alike.standard_error == pytest.approx(math.sqrt(4 / 3)), "as many trials as A: v has their noise"
+
+
 def test_two_runs_show_no_noise_and_a_floor_stands_for_it() -> None:
     """A floor of 0.1 for runs of two trials: SE = 0.1 √(1/2 + 1); with it the p-value can be computed."""
     a, b = [[1.0, 1.1], [1.2, 1.1]], [[1.1, 1.2]]

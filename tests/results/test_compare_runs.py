@@ -13,8 +13,8 @@ from results.statistics import Comparison, Evidence, Interval, Judgement, compar
 from results.statistics.comparison import Reason
 from results.statistics.permutation import permutation_test
 from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Method, contrast
-from results.text.comparison import reason_text
+from results.statistics.two_sample import Method, Scale, contrast
+from results.text.comparison import change_text, reason_text
 from tests.results.runs import runs, sides
 
 TTFT = CATALOGUE["ttft_p50_s"]
@@ -70,6 +70,11 @@ def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs(
     assert reason_text(noisy).endswith("the noise is too large for ±3 %")
 
 
+def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
+    assert change_text(99.0, Scale.RATIO) == "9900.0 %"
+    assert change_text(1e300, Scale.RATIO) == "10000 % or more"
+
+
 def test_too_few_runs_have_no_verdict() -> None:
     single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
     assert single.judgement is Judgement.UNCLEAR
@@ -95,15 +100,18 @@ FIVE = runs(10.0, 10.1, 9.9, 10.0, 10.05)
         (GOODPUT, runs(0.0, 0.0), runs(0.0, 0.0), Judgement.UNCLEAR),
         (GOODPUT, runs(0.0, 9.0, 9.1, 9.2), runs(0.0, 9.1, 9.0, 9.2), Judgement.UNCLEAR),
         (GOODPUT, runs(0.0, *[9.0] * 5), runs(*[0.0] * 6), Judgement.WORSE),
-        (P99, FIVE, runs(10.0, 10.0, math.inf, 10.0, 10.0), Judgement.WORSE),
-        (P99, runs(math.inf, 10.0), runs(10.0, 10.0), Judgement.BETTER),
+        (P99, FIVE, runs(10.0, 10.0, math.inf, 10.0, 10.0), Judgement.UNCLEAR),
+        (P99, runs(math.inf, 10.0), runs(10.0, 10.0), Judgement.UNCLEAR),
+        (P99, runs(10.0, 10.1, 9.9), runs(*[math.inf] * 3), Judgement.WORSE),
+        (P99, runs(*[math.inf] * 3), runs(10.0, 10.1, 9.9), Judgement.BETTER),
+        (P99, runs(10.0, 10.1), runs(*[math.inf] * 2), Judgement.UNCLEAR),
         (P99, runs(math.inf, *[9.0] * 5), runs(*[math.inf] * 6), Judgement.WORSE),
         (P99, runs(math.inf, 9.0), runs(math.inf, 9.0), Judgement.UNCLEAR),
         (ABOVE_IDLE, runs(*[0.5] * 6), runs(*[-0.1] * 6), Judgement.BETTER),
         (ABOVE_IDLE, runs(*[-0.1] * 6), runs(*[0.5] * 6), Judgement.WORSE),
     ],
 )
-def test_a_zero_or_a_percentile_among_failures_on_the_bad_side_is_worse(
+def test_zeros_and_percentiles_among_failures_have_no_ratio(
     metric: Metric, a: dict[int, float], b: dict[int, float], word: Judgement
 ) -> None:
     comparison = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
@@ -111,7 +119,22 @@ def test_a_zero_or_a_percentile_among_failures_on_the_bad_side_is_worse(
     assert comparison.ratio is None
     assert reason_text(comparison).startswith("among failures in " if metric is P99 else "0 in ")
     assert comparison.no_worse(metric) is (word is Judgement.BETTER)
-    assert compare_sessions(metric, "c=1", [list(a.values())], [list(b.values())], alpha=0.05).judgement is word
+    of_runs = [[[value] for value in side.values()] for side in (a, b)]
+    assert compare_sessions(metric, "c=1", *of_runs, alpha=0.05).judgement is word
+
+
+def test_of_different_runs_the_runs_are_ranked() -> None:
+    """Eight trials of one bad day are one run: only a 0 of B that A never has decides."""
+    day = [9.0] * 8
+    bad = [math.inf] * 8
+    assert compare_sessions(P99, "c=1", [day] * 10, [bad], alpha=0.05).judgement is Judgement.UNCLEAR
+    assert compare_sessions(P99, "c=1", [day] * 3, [bad] * 3, alpha=0.05).judgement is Judgement.WORSE
+    often, seldom = [0.0] * 6 + [9.0, 9.1], [0.0, *[9.0 + 0.1 * trial for trial in range(7)]]
+    assert compare_sessions(GOODPUT, "c=1", [seldom], [often], alpha=0.05).judgement is Judgement.UNCLEAR
+    assert compare_runs(GOODPUT, "c=1", runs(*seldom), runs(*often), interleaved=True, alpha=0.05).judgement is (
+        Judgement.WORSE
+    )
+    assert compare_sessions(GOODPUT, "c=1", [day], [[0.0] * 8], alpha=0.05).judgement is Judgement.WORSE
 
 
 ATTAINMENT, FAILURES = CATALOGUE["attainment"], CATALOGUE["failures"]

@@ -9,12 +9,13 @@ import pytest
 from results.comparison import compare_sides
 from results.comparison_config import ComparisonConfig
 from results.errors import NoEvidence, NotComparable
-from results.metrics import HEADLINE, absent
+from results.metrics import HEADLINE, Value, absent
 from results.records import Slo
-from results.sides import labels, select, together
+from results.sides import Side, labels, select, together
 from results.statistics import Judgement
 from results.statistics.two_sample import Method
 from results.text.comparison import reason_text
+from results.work import WorkComparison
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -51,6 +52,8 @@ def test_an_engine_must_be_named_when_there_are_several(demo_path: Path) -> None
         select(str(demo_path))
     with pytest.raises(NotComparable, match="has no engine 'vllm'; it has reference, transformers"):
         select(f"{demo_path}@vllm")
+    with pytest.raises(NotComparable, match="names no engine after the @"):
+        select(f"{demo_path}@", "reference")
 
 
 def test_a_run_without_a_valid_trial(tmp_path: Path) -> None:
@@ -179,6 +182,37 @@ def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path)
     assert labels(baseline, candidate)[0] == "only (d9 and 9 before it)"
     with pytest.raises(NotComparable, match="a side must be one engine, not other and only"):
         together([candidate, msgspec.structs.replace(runs[0], engine="other")])
+
+
+def test_one_request_at_the_bound_of_the_slo_is_no_difference_in_goodput(tmp_path: Path) -> None:
+    """Of 64 requests five and four meet the SLO in every repeat: a step of a fourth, not of a sixty-fourth."""
+    path = build_run(tmp_path, replace(RESUMED, requests=64))
+
+    def met(side: Side, requests: int) -> Side:
+        values = {"goodput_per_s": Value(requests / 10), "attainment": Value(requests / 64)}
+        (session,) = side.sessions
+        trials = [msgspec.structs.replace(t, metrics=t.metrics | values) for t in side.sessions[session]]
+        return msgspec.structs.replace(side, sessions={session: trials})
+
+    a, b = select(f"{path}@a"), select(f"{path}@b")
+    config = ComparisonConfig(metrics=("goodput_per_s",), primary="goodput_per_s")
+    words = [compare_sides(met(a, 5), met(b, requests), config).primary.judgement for requests in (4, 1)]
+    assert words == [Judgement.UNCLEAR, Judgement.UNCLEAR]
+    many = compare_sides(met(a, 64), met(b, 32), config).primary
+    assert many.judgement is Judgement.WORSE
+
+
+def test_work_at_all_loads_shares_one_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build_run(tmp_path, replace(RESUMED, loads=LOADS[:2]))
+    levels: list[float] = []
+
+    def remembered(level: str, *_: object, alpha: float, **__: object) -> WorkComparison:
+        levels.append(alpha)
+        return WorkComparison(level, Judgement.SAME, [])
+
+    monkeypatch.setattr("results.comparison.compare_work", remembered)
+    compare_sides(select(f"{path}@a"), select(f"{path}@b"), ComparisonConfig(alpha=0.02))
+    assert levels == [0.01, 0.01]
 
 
 def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None:

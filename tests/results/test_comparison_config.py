@@ -46,6 +46,12 @@ def test_a_band_that_cannot_be_is_one_line(text: str, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_a_level_too_small_for_quantiles_is_refused() -> None:
+    assert agreed(None, None, 1e-6, None).alpha == 1e-6
+    with pytest.raises(NotComparable, match="alpha must be at least 1e-06, not 1e-09"):
+        agreed(None, None, 1e-9, None)
+
+
 def test_what_is_compared_at_a_load() -> None:
     available = {*HEADLINE, "goodput_per_s", "attainment", "ttft_p99_s"}
     without_slo = available - {"goodput_per_s", "attainment"}

@@ -244,13 +244,19 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
         ]
         return msgspec.structs.replace(side, sessions={session: trials})
 
-    whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[Value(0.1)] * 5, lost)
-    verdict = judge(whole, torn, ComparisonConfig(metrics=("ttft_p99_s",)))
+    config = ComparisonConfig(metrics=("ttft_p99_s",))
+    whole, torn = with_p99(a, *[Value(0.1)] * 6), with_p99(b, *[lost] * 6)
+    verdict = judge(whole, torn, config)
     assert verdict.outcome is Outcome.REGRESSION
     assert regression_texts(verdict) == [
-        "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; lower is better"
+        "TTFT p99 at c=8: among failures in 0 of 6 runs of A and in 6 of 6 of B; lower is better"
     ]
-    assert judge(torn, whole, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+    assert judge(torn, whole, config).outcome is Outcome.NO_REGRESSION
+    by_chance = judge(whole, with_p99(b, *[Value(0.1)] * 5, lost), config)
+    assert by_chance.outcome is Outcome.CANNOT_TELL
+    assert doubt_texts(by_chance)[0].startswith(
+        "TTFT p99 of branch at c=8: among failures in 0 of 6 runs of A and in 1 of 6 of B; the ranks do not"
+    )
 
 
 def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
@@ -266,6 +272,48 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
     ]
     assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+
+
+def test_a_load_that_only_the_branch_did_not_serve_is_a_doubt(tmp_path: Path) -> None:
+    a, b = sides(tmp_path, replace(SAME, loads=LOADS[1:3]))
+
+    def at_most(side: Side, trials: int) -> Side:
+        """The side with this many trials at c=4."""
+        kept = {
+            session: [t for t in of_session if t.record.load == LOADS[2] or t.record.repeat <= trials]
+            for session, of_session in side.sessions.items()
+        }
+        return msgspec.structs.replace(side, sessions=kept)
+
+    config = ComparisonConfig(metrics=("output_tokens_per_s",), band=0.5)
+    for trials, outcome in ((0, Outcome.CANNOT_TELL), (1, Outcome.CANNOT_TELL), (2, Outcome.NO_REGRESSION)):
+        assert judge(a, at_most(b, trials), config).outcome is outcome
+    assert doubt_texts(judge(a, at_most(b, 0), config)) == [
+        "output of branch at c=4: needs 2 runs of each side, there are 6 and 0"
+    ]
+    assert judge(at_most(a, 1), b, config).outcome is Outcome.NO_REGRESSION, "the branch is not the cause"
+
+
+def test_a_primary_metric_without_judgement_does_not_pass(tmp_path: Path) -> None:
+    """The branch's requests ask for half the tokens and all get them: neither worse nor comparable."""
+    a, b = sides(tmp_path, SAME)
+    (session,) = b.sessions
+    halved = [
+        msgspec.structs.replace(
+            trial,
+            work=msgspec.structs.replace(
+                trial.work,
+                asked_tokens=(trial.work.asked_tokens or 0) // 2,
+                output_tokens=trial.work.output_tokens // 2,
+            ),
+        )
+        for trial in b.sessions[session]
+    ]
+    b = msgspec.structs.replace(b, sessions={session: halved})
+    for band in (0.5, 0.0):
+        verdict = judge(a, b, ComparisonConfig(primary="e2e_p50_s", metrics=("e2e_p50_s",), band=band))
+        assert verdict.outcome is Outcome.CANNOT_TELL
+        assert "the requests ask for 12 output tokens each instead of 24" in verdict.sentence
 
 
 def shown(verdict: GateVerdict) -> str:

@@ -82,6 +82,8 @@ def test_what_is_no_history(runs: Path, tmp_path: Path) -> None:
         history(runs, branch="y")
     with pytest.raises(NotComparable, match="unknown metric 'z'"):
         history(runs, metrics=("z",))
+    with pytest.raises(NotComparable, match="--newest must be at least 1, not -1"):
+        history(runs, newest=-1)
     run_of(tmp_path, 0)
     with pytest.raises(
         NoEvidence, match="the longest series has 1 runs; detecting a step needs 3 runs before and 3 after it"

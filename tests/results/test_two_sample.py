@@ -1,6 +1,7 @@
 """The ratio of two sides: Welch's test and pairs, worked by hand."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from results.statistics import Interval
+from results.statistics.power import smallest_effect
 from results.statistics.two_sample import Method, Scale, contrast
 from tests.results.runs import runs
 
@@ -105,6 +107,17 @@ def test_pairs_are_only_those_that_both_have() -> None:
     alone = contrast(runs(1.0, 2.0), {7: 1.0, 8: 2.0, 9: 2.0}, interleaved=True)
     assert alone is not None
     assert (alone.method, alone.n) == (Method.WELCH, (2, 3))
+
+
+def test_ratios_that_no_float_holds_are_bounded() -> None:
+    """One degree of freedom: at a level of 0.1 % the half-width is 637 standard errors of 1.4."""
+    effect = contrast({1: 1.0, 2: 1.0}, {1: 1.0, 2: math.exp(2.8)}, interleaved=False)
+    assert effect is not None
+    assert effect.degrees == 1
+    interval = effect.interval(0.999)
+    assert interval.low == pytest.approx(0)
+    assert interval.high == pytest.approx(sys.float_info.max, rel=1e-9)
+    assert smallest_effect(effect, 0.001) == pytest.approx(sys.float_info.max, rel=1e-9)
 
 
 def test_runs_without_noise() -> None:

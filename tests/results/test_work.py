@@ -80,6 +80,14 @@ def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
     assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
 
 
+def test_all_aspects_share_one_level() -> None:
+    """Answers of 75 to 85 % against whole ones: p 0.006 in one of six aspects is chance at a level of 1 % for all."""
+    a = trials(*[answer(20, 20)] * 4)
+    b = [work_of([answer(tokens, 20)] * 4) for tokens in (14, 16, 15, 17)]
+    assert compare_work("c=8", a, b, band=0.1, alpha=0.01).judgement is Judgement.UNCLEAR
+    assert compare_work("c=8", a, b, band=0.1, alpha=0.06).judgement is Judgement.WORSE
+
+
 def test_a_different_mix_of_requests_is_no_difference_in_work() -> None:
     """In a closed loop the faster side gets further in the plan, to longer requests; all answers are complete."""
     a, b = trials(answer(10, 10)), trials(answer(10, 10), answer(30, 30))

@@ -47,7 +47,9 @@ def gate_experiment(experiment: Experiment, a: str, b: str, repeats: int | None 
     if a == b:
         b = a + AGAIN
         pair[1] = msgspec.structs.replace(engines[a], label=b)
-    chosen = msgspec.structs.replace(experiment, engines=pair, repeats=repeats or experiment.repeats)
+    chosen = msgspec.structs.replace(
+        experiment, engines=pair, repeats=experiment.repeats if repeats is None else repeats
+    )
     if chosen.repeats < 3:
         raise BadExperiment(f"a gate needs at least 3 repeats, not {chosen.repeats}; 8 find 5 % at a noise of 2 %")
     return chosen, a, b

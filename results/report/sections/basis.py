@@ -65,7 +65,7 @@ def _column(cell: Cell, trials: Sequence[Trial], engines: Sequence[str]) -> Colu
 
 
 def _counts(trials: Sequence[Trial]) -> dict[str, int]:
-    counts = [observation_counts(trial.requests, trial.telemetry, trial.window) for trial in trials]
+    counts = [observation_counts(trial.record, trial.requests, trial.telemetry) for trial in trials]
     return {name: sum(of_trial[name] for of_trial in counts) for name in BASES}
 
 
