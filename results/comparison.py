@@ -31,6 +31,9 @@ _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
 """Metrics that count requests on one side of a bound. All repeats send the same plan, so the same request lies at the
 bound each time: a step of 1/N that repeats do not average out."""
 
+_FEW = 10.0
+"""Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
+
 
 class EngineComparison(msgspec.Struct, frozen=True):
     """Two engines compared, B against A.
@@ -187,12 +190,13 @@ def _measured(pair: _Pair, metric: Metric) -> Comparison:
     alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
     error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
     min_error = _min_error(pair, metric)
+    zeros_by_chance = metric.name == "goodput_per_s" and sum(map(_met, pair.trials[0])) < _FEW * len(pair.trials[0])
     of_a, of_b = (_by_session(sessions, metric.name) for sessions in pair.sessions)
     if of_a.keys() == of_b.keys() and len(of_a) == 1:
         (values_a,), (values_b,) = of_a.values(), of_b.values()
         return compare_runs(
             metric, level, values_a, values_b, interleaved=True,
-            alpha=alpha, band=band, error=error, min_error=min_error,
+            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
         )  # fmt: skip
     common = sorted(
         (session, repeat) for session, values in of_a.items() for repeat in values if repeat in of_b.get(session, {})
@@ -203,14 +207,14 @@ def _measured(pair: _Pair, metric: Metric) -> Comparison:
         )
         return compare_runs(
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
-            alpha=alpha, band=band, error=error, min_error=min_error,
+            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
         )  # fmt: skip
     runs_a, runs_b = ([list(values.values()) for values in side.values()] for side in (of_a, of_b))
     baseline = _since_last_step(runs_a)
     floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
     return compare_sessions(
         metric, level, baseline, runs_b, floor=floor,
-        alpha=alpha, band=band, error=error, min_error=min_error,
+        alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """Compare one metric of two sides, one number per trial: measured together, at different times, or counted.
 
-Zeros have no ratio. If more is better and a trial of B has a 0 but no trial of A, B is worse whatever the noise; else
-an exact rank test decides. A percentile that lies among failures is infinite: worse than any number. At a failure share
-of 1 % every p99 may or may not be, so ranks decide, or all trials of B against none of A. Of different runs the medians
-are ranked, because trials of one run share its day.
+Zeros have no ratio. If more is better and a trial of B has a 0 but no trial of A, B is worse whatever the noise, unless
+the metric counts few requests; else an exact rank test decides. A percentile that lies among failures is infinite:
+worse than any number. At a failure share of 1 % every p99 may or may not be, so ranks decide, or all trials of B
+against none of A. Of different runs the medians are ranked, because trials of one run share its day.
 """
 
 import math
@@ -31,7 +31,7 @@ from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
 from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
 
-_MIN_DECISIVE = 3  # all of B and none of A are among failures by chance in at most 2^-6 = 1.6 % of comparisons
+_MIN_DECISIVE = 3  # by chance all of B are bad and none of A in at most 2^-6 = 1.6 % of comparisons
 
 
 def compare_runs(
@@ -46,6 +46,7 @@ def compare_runs(
     band: float | None = None,
     error: float = 0.0,
     min_error: float = 0.0,
+    zeros_by_chance: bool = False,
 ) -> Comparison:
     """Compare one metric of two sides that were measured together.
 
@@ -60,9 +61,12 @@ def compare_runs(
         band: as in :class:`Criteria`; None for the metric's default.
         error: as in :class:`Criteria`.
         min_error: as in :class:`Criteria`.
+        zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
     """
     scale = scale_of(metric)
-    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, a.values(), b.values(), alpha)):
+    if scale is Scale.RATIO and (
+        extreme := _compare_extremes(metric, level, a.values(), b.values(), alpha, zeros_by_chance=zeros_by_chance)
+    ):
         return extreme
     effect = contrast(a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error)
     if effect is None:
@@ -94,6 +98,7 @@ def compare_sessions(
     band: float | None = None,
     error: float = 0.0,
     min_error: float = 0.0,
+    zeros_by_chance: bool = False,
 ) -> Comparison:
     """Compare one metric of two sides that were measured at different times.
 
@@ -107,6 +112,7 @@ def compare_sessions(
         band: as in :class:`Criteria`; None for the metric's default.
         error: as in :class:`Criteria`.
         min_error: as in :class:`Criteria`.
+        zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
     """
     scale = scale_of(metric)
     of_a, of_b = ([value for values in side for value in values] for side in (a, b))
@@ -114,7 +120,9 @@ def compare_sessions(
         parameters = Parameters(runs_a=len(of_a), runs_b=len(of_b))
         return of_effect(metric, level, None, Judgement.UNCLEAR, Reason.TOO_FEW_RUNS, parameters=parameters)
     medians = [statistics.median(values) for values in a], [statistics.median(values) for values in b]
-    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, of_a, of_b, alpha, units=medians)):
+    if scale is Scale.RATIO and (
+        extreme := _compare_extremes(metric, level, of_a, of_b, alpha, zeros_by_chance=zeros_by_chance, units=medians)
+    ):
         return extreme
     effect = between_runs(a, b, scale=scale, floor=floor, min_error=min_error)
     if effect is None:
@@ -152,6 +160,7 @@ def _compare_extremes(
     b: Iterable[float],
     alpha: float,
     *,
+    zeros_by_chance: bool,
     units: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Comparison | None:
     """Compare sides with values that have no log (0, negative or infinite); None if all values have one.
@@ -162,6 +171,7 @@ def _compare_extremes(
         a: values of the baseline's trials.
         b: values of the candidate's.
         alpha: significance level.
+        zeros_by_chance: whether a 0 in one trial is no evidence.
         units: independent values of both sides, whose ranks count; None for the trials.
     """
     of_a, of_b = list(a), list(b)
@@ -176,7 +186,8 @@ def _compare_extremes(
     reason = Reason.AMONG_FAILURES if math.inf in (*of_a, *of_b) else Reason.ZEROS
     bad_a, bad_b = count(of_a, bad=True), count(of_b, bad=True)
     p_value: float | None = None
-    if reason is Reason.ZEROS and bool(bad_a) != bool(bad_b):
+    is_decisive = bool(bad_a) != bool(bad_b) and (not zeros_by_chance or _all_of_one(bad_a, bad_b, of_a, of_b))
+    if reason is Reason.ZEROS and is_decisive:
         judgement = Judgement.WORSE if bad_b else Judgement.BETTER
     else:
         judgement, p_value = _by_ranks(*(units or (of_a, of_b)), alpha / 2, is_higher_better=is_higher_better)
@@ -186,13 +197,18 @@ def _compare_extremes(
     return Comparison(metric.name, level, None, judgement, reason, parameters)
 
 
+def _all_of_one(bad_a: int, bad_b: int, a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether all values of one side are bad and none of the other's, beyond chance."""
+    return (bad_a, bad_b) in {(0, len(b)), (len(a), 0)} and min(len(a), len(b)) >= _MIN_DECISIVE
+
+
 def _by_ranks(
     a: Sequence[float], b: Sequence[float], alpha: float, *, is_higher_better: bool
 ) -> tuple[Judgement, float | None]:
     """Judgement of one-sided rank tests with their p value, which is None where counts decide or nothing does."""
-    infinite = tuple(sum(value == math.inf for value in side) for side in (a, b))
-    if infinite in {(0, len(b)), (len(a), 0)} and min(len(a), len(b)) >= _MIN_DECISIVE:
-        return (Judgement.WORSE if infinite[1] else Judgement.BETTER), None
+    infinite_a, infinite_b = (sum(value == math.inf for value in side) for side in (a, b))
+    if _all_of_one(infinite_a, infinite_b, a, b):
+        return (Judgement.WORSE if infinite_b else Judgement.BETTER), None
     larger, smaller = Judgement.WORSE, Judgement.BETTER
     if is_higher_better:
         larger, smaller = smaller, larger

@@ -123,6 +123,16 @@ def test_zeros_and_percentiles_among_failures_have_no_ratio(
     assert compare_sessions(metric, "c=1", *of_runs, alpha=0.05).judgement is word
 
 
+def test_a_zero_among_few_requests_is_chance_and_zeros_in_all_trials_are_not() -> None:
+    """Three requests that meet the SLO in a mean trial: one trial in twenty has none."""
+    a, b = runs(3.0, 2.0, 4.0, 3.0, 1.0), runs(3.0, 4.0, 0.0, 2.0, 2.0)
+    for of_b, word in ((b, Judgement.UNCLEAR), (runs(*[0.0] * 5), Judgement.WORSE)):
+        judged = compare_runs(GOODPUT, "c=1", a, of_b, interleaved=True, zeros_by_chance=True)
+        stored = compare_sessions(GOODPUT, "c=1", [[*a.values()]], [[*of_b.values()]], zeros_by_chance=True)
+        assert judged.judgement is stored.judgement is word
+    assert compare_runs(GOODPUT, "c=1", a, b, interleaved=True).judgement is Judgement.WORSE
+
+
 def test_of_different_runs_the_runs_are_ranked() -> None:
     """Eight trials of one bad day are one run: only a 0 of B that A never has decides."""
     day = [9.0] * 8

@@ -188,10 +188,16 @@ def test_one_request_at_the_bound_of_the_slo_is_no_difference_in_goodput(tmp_pat
     """Of 64 requests five and four meet the SLO in every repeat: a step of a fourth, not of a sixty-fourth."""
     path = build_run(tmp_path, replace(RESUMED, requests=64))
 
-    def met(side: Side, requests: int) -> Side:
-        values = {"goodput_per_s": Value(requests / 10), "attainment": Value(requests / 64)}
+    def met(side: Side, requests: int, of: int = 6) -> Side:
+        """The side with this many requests in the first trials, and nine in the others."""
         (session,) = side.sessions
-        trials = [msgspec.structs.replace(t, metrics=t.metrics | values) for t in side.sessions[session]]
+        trials = [
+            msgspec.structs.replace(
+                trial,
+                metrics=trial.metrics | {"goodput_per_s": Value(count / 10), "attainment": Value(count / 64)},
+            )
+            for trial, count in zip(side.sessions[session], [requests] * of + [9] * (6 - of), strict=True)
+        ]
         return msgspec.structs.replace(side, sessions={session: trials})
 
     a, b = select(f"{path}@a"), select(f"{path}@b")
@@ -200,6 +206,8 @@ def test_one_request_at_the_bound_of_the_slo_is_no_difference_in_goodput(tmp_pat
     assert words == [Judgement.UNCLEAR, Judgement.UNCLEAR]
     many = compare_sides(met(a, 64), met(b, 32), config).primary
     assert many.judgement is Judgement.WORSE
+    assert compare_sides(met(a, 9), met(b, 0, of=1), config).primary.judgement is Judgement.UNCLEAR
+    assert compare_sides(met(a, 10), met(b, 0, of=1), config).primary.judgement is Judgement.WORSE
 
 
 def test_work_at_all_loads_shares_one_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
