@@ -20,6 +20,7 @@ from engines.errors import NotIdentified
 from engines.identity import Identity, Pages
 from engines.models import KNOWN_MODELS, cached
 from engines.registry import adapter_class, adapter_names
+from engines.server import require_listener
 from engines.server_engine import ServerEngine
 
 _TIMEOUT_S = 10.0
@@ -36,9 +37,11 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     Raises:
         BadOption: the URL is invalid, or the key's variable is not set.
         UnknownEngine: no adapter has that name.
+        NotReady: nothing listens at the URL.
         NotIdentified: the server does not answer, or its answers do not identify adapter and model.
     """
     address = base_url(deployment.url or "")
+    await require_listener(address)
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
     pages = await _pages(
         address, access_to(deployment), sorted({path for kind in kinds for path in kind.identity_pages})

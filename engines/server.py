@@ -2,15 +2,17 @@
 
 import asyncio
 import signal
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from engines import memory
 from engines.access import Access
-from engines.errors import EngineDied, OutOfMemory
+from engines.errors import EngineDied, NotReady, OutOfMemory
 from engines.secrets import masked
 from engines.tail import status_text, tail
 
@@ -19,6 +21,7 @@ _CAUSE_LINES = 200
 """The cause can be well above the last lines, because each process of an engine adds a traceback."""
 _KILLED = 128 + signal.SIGKILL
 _ASK_S = 10.0
+_CONNECT_S = 10.0
 
 
 class Server:
@@ -98,3 +101,19 @@ class Server:
 def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
     """A running server that was not launched here."""
     return Server(base_url, access)
+
+
+async def require_listener(url: str) -> None:
+    """Connect to the address of ``url`` once.
+
+    Raises:
+        NotReady: nothing listens there.
+    """
+    parts = urlsplit(url)
+    address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        connection = await asyncio.to_thread(socket.create_connection, address, _CONNECT_S)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NotReady(f"{url} cannot be reached: {reason}; start the server or correct the address") from error
+    connection.close()

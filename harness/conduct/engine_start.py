@@ -12,6 +12,7 @@ import psutil
 from engines import Engine, Launch, Model, Server, attached, launched
 from engines.base import SPAN_ENDPOINT
 from engines.secrets import masked_data
+from engines.server import require_listener
 from harness.conduct.spans import SpanReceiver, receiving
 from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
@@ -100,8 +101,16 @@ async def _started(
         yield EngineUnderTest(engine, server, description, startup, visible, own, build)
 
 
-def _running_server(engine: Engine) -> contextlib.AbstractAsyncContextManager[Server]:
-    return contextlib.nullcontext(attached(engine.url or "", engine.access))
+@contextlib.asynccontextmanager
+async def _running_server(engine: Engine) -> AsyncGenerator[Server]:
+    """The server at the engine's ``url``.
+
+    Raises:
+        NotReady: nothing listens there.
+    """
+    url = engine.url or ""
+    await require_listener(url)
+    yield attached(url, engine.access)
 
 
 async def _description(

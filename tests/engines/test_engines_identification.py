@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines import Deployment, pick_port
-from engines.errors import EngineError, NotIdentified
+from engines.errors import EngineError, NotIdentified, NotReady
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
 from engines.registry import adapter_class, adapter_names
@@ -82,7 +82,7 @@ def test_a_named_adapter_is_not_guessed_and_what_it_does_not_know_is_asked_for()
 
 
 def test_an_address_where_nothing_listens_is_one_line():
-    with pytest.raises(NotIdentified, match=r"^http://127\.0\.0\.1:\d+ cannot be reached: [^\n]+$"):
+    with pytest.raises(NotReady, match=r"^http://127\.0\.0\.1:\d+ cannot be reached: Connection refused; start the"):
         asyncio.run(identify(Deployment(url=f"http://127.0.0.1:{pick_port()}")))
 
 

@@ -152,7 +152,7 @@ def test_a_regression_fails_with_the_gates_sentence(scene: SimpleNamespace) -> N
 def test_a_run_that_is_no_evidence_fails_with_its_reason(scene: SimpleNamespace) -> None:
     shown = failure(scene, "test_invalid")
     assert shown[2] == '>       bakeoff.run("gone.toml")'
-    assert "the run is INVALID: openai c=1 r1: INVALID (3 of 3 requests failed, 3 of them as refused: " in shown[3]
+    assert "the run is INVALID: openai, repeat 1: http://127.0.0.1:1 cannot be reached: " in shown[3]
     assert "bakeoff report runs/" in shown[4]
     assert failure(scene, "test_mistake")[3:] == [
         "E       harness.errors.BadExperiment: nothing.toml does not exist; give the path of an experiment file",

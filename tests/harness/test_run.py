@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Pat
         create_run(experiment, tmp_path / "runs")
 
 
-def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
+def test_a_server_that_refuses_every_request_gives_invalid_trials(tmp_path: Path):
     gone = VirtualWorld({"reference": VirtualEngine(faults={Fault.REFUSED: 1.0})})
     result = run(tmp_path, gone, repeats=1, loads=[{"concurrency": 1}], trial=TRIAL | {"max_requests": 3})
     (trial,) = result.finished
@@ -215,6 +215,18 @@ def test_an_address_where_nothing_listens_gives_invalid_trials(tmp_path: Path):
     assert finding.code is FindingCode.FAILED_REQUESTS
     assert finding.parameters["failed_requests"] == finding.parameters["measured_requests"]
     assert finding.parameters["outcome"] == Outcome.REFUSED.value
+    assert result.cells[0].failures == (len(trial.requests), len(trial.requests))  # ramp and tail included
+
+
+def test_an_address_where_nothing_listens_fails_before_any_request(tmp_path: Path):
+    url = f"http://127.0.0.1:{pick_port()}"
+    experiment = make_experiment(tmp_path, url)
+    folder = create_run(experiment, tmp_path / "runs")
+    asyncio.run(run_experiment(experiment, folder, PlainObserver(Console(quiet=True), experiment)))
+    result = results.load(folder.path)
+    assert not result.finished
+    reason = "Connection refused; start the server or correct the address"
+    assert result.manifest.failure == f"reference, repeat 1: {url} cannot be reached: {reason}"
 
 
 def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_path: Path):
