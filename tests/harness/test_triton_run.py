@@ -58,7 +58,6 @@ def frames(run: results.Run) -> list[dict[str, Any]]:
 def test_answers_that_end_by_being_closed_are_whole_and_counted_by_the_tokenizer(tmp_path: Path) -> None:
     run, fake, page = attached(tmp_path, spoken(tmp_path, group=2), samples=True)
     trial, requests = only(run)
-    assert trial.record.verdict is Verdict.VALID
     assert {(request.outcome, request.finish_reason) for request in requests} == {(Outcome.OK, None)}
     assert {request.token_source for request in requests} == {TokenSource.TOKENIZER}
     assert {tuple(request.chunk_tokens) for request in requests} == {(2, 2, 1)}
