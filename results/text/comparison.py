@@ -31,6 +31,9 @@ _ASPECTS = {
     WorkAspect.FINISH: "answers that ended by '{detail}'",
 }
 
+_LARGE_CHANGE = 10.0
+"""A change whose exact size says nothing more than that the noise is too large."""
+
 
 def reason_text(comparison: Comparison) -> str:
     """Why a comparison has its judgement; it may quote engines: :func:`~results.text.format.plain` it."""
@@ -75,9 +78,11 @@ def band_text(band: float, scale: Scale) -> str:
     return f"{100 * band:.3g} %" if scale is Scale.RATIO else f"{100 * band:.3g} pp"
 
 
-def change_text(change: float, scale: Scale) -> str:
-    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares."""
-    return percent_text(change, 1) if scale is Scale.RATIO else f"{100 * change:.2g} pp"
+def change_text(change: float, scale: Scale, sign: str = "") -> str:
+    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares; beyond a factor of 11 or 100 pp only that bound."""
+    if scale is Scale.DIFFERENCE:
+        return f"{sign}{100 * change:.2g} pp" if change <= 1 else "> 100 pp"
+    return f"{sign}{percent_text(change, 1)}" if change <= _LARGE_CHANGE else f"> {percent_text(_LARGE_CHANGE)}"
 
 
 def _ranks_text(comparison: Comparison) -> str:
