@@ -96,6 +96,9 @@ class Run:
                 engines.setdefault(note, {})[trial.record.engine] = None
         origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
         reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
+        if self.manifest.resumed_from and self.finished and not origins:
+            why = "settings, code, model, traffic and machine are not the same, or none had finished"
+            reused = [f"no trial of {self.manifest.resumed_from} was reused: {why}"]
         return [*self.manifest.notes, *(f"{', '.join(names)}: {note}" for note, names in engines.items()), *reused]
 
     @cached_property

@@ -194,7 +194,8 @@ def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator
 def trial_line(record: TrialRecord) -> str:
     """A trial's result in a line, such as ``reference c=8 r1: VALID``, or INVALID and why."""
     why = f" ({sentences(record.invalidating)})" if record.invalidating else ""
-    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{why}"
+    reused = f", reused from {record.reused_from}" if record.reused_from else ""
+    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{why}{reused}"
 
 
 def clock_text(seconds: float) -> str:

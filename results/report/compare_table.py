@@ -79,7 +79,7 @@ def smallest_text(comparison: Comparison) -> str:
     """``±3.1 %``: the smallest detectable change, with power 0.9."""
     if comparison.evidence is None:
         return ABSENT
-    return f"±{change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]))}"
+    return change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]), "±")
 
 
 def _table(compared: EngineComparison) -> Table:

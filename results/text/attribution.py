@@ -153,7 +153,7 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
 
 
 def overhead_line(plain: Trial | None, profiled: Trial) -> str:
-    """Cost of the record, against the plain trial: ``overhead: output 196 against 192 tok/s (+2.0 %); …``."""
+    """Cost of the record: ``overhead …: output 196 tok/s with it, 192 tok/s without (+2.1 %); …``."""
     if plain is None:
         return "overhead: unknown, because the plain trial is missing"
     for name, record in (("plain", plain.record), ("profiled", profiled.record)):
@@ -165,7 +165,7 @@ def overhead_line(plain: Trial | None, profiled: Trial) -> str:
         if before and after is not None:
             texts = value_text(metric.unit, after), value_text(metric.unit, before)
             change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
-            parts.append(f"{metric.title} {texts[0]} against {texts[1]} ({change})")
+            parts.append(f"{metric.title} {texts[0]} with it, {texts[1]} without ({change})")
     return f"overhead of the record, one trial each: {'; '.join(parts) or 'unknown'}"
 
 

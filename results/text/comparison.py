@@ -22,7 +22,6 @@ _TEMPLATES = {
     Reason.ABSENT: "absent in {absent_trials} of {trials} trials of {side}: {detail}",
     Reason.UNEQUAL_WORK: "the sides did different work, so request times cannot be compared",
 }
-_HUGE = 100.0
 _ASPECTS = {
     WorkAspect.ANSWERED: "requests answered",
     WorkAspect.DELIVERED: "output tokens delivered of those requested",
@@ -31,6 +30,9 @@ _ASPECTS = {
     WorkAspect.TOKENS_QUANTILE: "output tokens, {detail} of answers",
     WorkAspect.FINISH: "answers that ended by '{detail}'",
 }
+
+_LARGE_CHANGE = 10.0
+"""A change whose exact size says nothing more than that the noise is too large."""
 
 
 def reason_text(comparison: Comparison) -> str:
@@ -76,11 +78,11 @@ def band_text(band: float, scale: Scale) -> str:
     return f"{100 * band:.3g} %" if scale is Scale.RATIO else f"{100 * band:.3g} pp"
 
 
-def change_text(change: float, scale: Scale) -> str:
-    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares."""
+def change_text(change: float, scale: Scale, sign: str = "") -> str:
+    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares; beyond a factor of 11 or 100 pp only that bound."""
     if scale is Scale.DIFFERENCE:
-        return f"{100 * change:.2g} pp"
-    return percent_text(change, 1) if change < _HUGE else f"{percent_text(_HUGE)} or more"
+        return f"{sign}{100 * change:.2g} pp" if change <= 1 else "> 100 pp"
+    return f"{sign}{percent_text(change, 1)}" if change <= _LARGE_CHANGE else f"> {percent_text(_LARGE_CHANGE)}"
 
 
 def _ranks_text(comparison: Comparison) -> str:

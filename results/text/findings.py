@@ -31,8 +31,8 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise trial.duration_s",
     FindingCode.WINDOW_TOO_SHORT: (
-        "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s, or give the "
-        "workload more requests"
+        "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s or "
+        "trial.max_requests, or give the workload more requests"
     ),
     FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise trial.duration_s, or the load"),
     FindingCode.CLIENT_LATE: (
@@ -108,8 +108,8 @@ SENTENCES: dict[FindingCode, str] = {
         "the engine may be falling behind; raise trial.ramp_s and trial.duration_s to tell"
     ),
     FindingCode.PLAN_ENDED_EARLY: (
-        "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; give the workload more "
-        "requests"
+        "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; raise "
+        "trial.max_requests, or give the workload more requests"
     ),
     FindingCode.TURN_MIX: (
         "the mean turn of the window's requests is {window_turn} and of the workload's {workload_turn}; "

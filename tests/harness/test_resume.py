@@ -13,6 +13,7 @@ from engines.registry import engine
 from engines.server_engine import ServerEngine
 from harness.conduct.conductor import Conductor
 from harness.conduct.policies.search_config import search_config
+from harness.conduct.progress import trial_line
 from harness.conduct.run import create_run
 from harness.conduct.world import RealWorld
 from harness.experiment.config import experiment_from
@@ -71,6 +72,21 @@ def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     again = reused(run(repeats=2, earlier=second))
     assert again["r1-a-1"] == origin
     assert again["r2-a-1"] == second.manifest.run_id
+    assert trial_line(second.finished[0].record) == f"a c=3 r1: VALID, reused from {origin}"
+
+
+def test_a_resumed_run_that_reuses_nothing_says_so(tmp_path: Path):
+    world = VirtualWorld({"a": VirtualEngine()})
+
+    def run(min_requests: int, earlier: RunFolder | None = None) -> results.Run:
+        trial = {"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0, "min_requests": min_requests}
+        experiment = virtual_experiment(["a"], [{"concurrency": 3}], repeats=1, trial=trial)
+        return run_in(world, experiment, tmp_path, earlier=earlier)
+
+    first = run(5)
+    assert not any("reused" in note for note in first.declared)
+    second = run(6, RunFolder.open(first.path))
+    assert second.declared[-1].startswith(f"no trial of {first.manifest.run_id} was reused: settings, code, ")
 
 
 def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

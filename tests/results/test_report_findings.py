@@ -63,7 +63,8 @@ def test_every_finding_has_the_parameters_of_its_sentence() -> None:
         (
             invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.5, needed_window_s=1),
             (
-                "the window is 500 ms long and must be 1.00 s or more; raise trial.max_window_s, or give the workload "
+                "the window is 500 ms long and must be 1.00 s or more; raise trial.max_window_s or "
+                "trial.max_requests, or give the workload "
                 "more requests"
             ),
         ),
