@@ -73,8 +73,8 @@ def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs(
 
 
 def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
-    assert change_text(99.0, Scale.RATIO) == "9900.0 %"
-    assert change_text(1e300, Scale.RATIO) == "> 1000 %"
+    assert change_text(9.9, Scale.RATIO, "±") == "±990.0 %"
+    assert change_text(1e300, Scale.RATIO, "±") == "> 1000 %"
 
 
 def test_too_few_runs_have_no_verdict() -> None:
