@@ -27,7 +27,7 @@ loads = [{ concurrency = 1 }, { concurrency = 2 }]
 """
 SERVER = "--ramp 0.1 --engine vllm --url http://127.0.0.1:1 --model m --tokenizer tokenizer --workload random"
 COMMANDS = {
-    "bench": (f"{SERVER} --concurrency 1 --duration 0.1 --no-calibrate", 3, "bakeoff: run INVALID: vllm c=1 r1"),
+    "bench": (f"{SERVER} --concurrency 1 --duration 0.1 --no-calibrate", 3, "bakeoff: run INVALID: vllm, repeat 1: "),
     "calibrate": ("--gaps-ms 0", 2, "gap"),
     "claims list": ("", 0, "not testable here: both checkpoints, and GPUs that hold them"),
     "claims report": ("--out nothing", 3, "cannot write nothing/claims.html"),
