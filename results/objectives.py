@@ -1,7 +1,7 @@
 """Service-level objectives written as text: ``ttft_p99<500ms,itl_p99<30ms,attainment>=0.99``.
 
-Each bounds one metric of the catalogue. The name may omit the unit suffix of the metric's name. A bound without a unit
-is in the metric's unit.
+Each bounds one metric of the catalogue. The name may omit the unit suffix of the metric's name; the bound of a time, a
+size or an energy then needs a unit. Any other bound without a unit is in the metric's unit.
 """
 
 import math
@@ -41,6 +41,8 @@ _UNITS: dict[Unit, dict[str, float]] = {
 }
 _PROPORTIONAL = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
 """Units of metrics whose noise is proportional to their value."""
+_NEEDS_UNIT = {Unit.SECONDS, Unit.BYTES, Unit.JOULES}
+"""Units of metrics whose bound could be meant in another unit: 300 is more often meant in ms than in s."""
 _FORM = re.compile(r"\s*(?P<name>\w+)\s*(?P<relation><=|>=|<|>)\s*(?P<number>[-+.\deE]*\d\.?)\s*(?P<unit>\S*)\s*")
 _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
 _EXAMPLE = "write it like ttft_p99<500ms"
@@ -105,7 +107,7 @@ def objectives(text: str) -> list[Objective]:
 
     Raises:
         NotComparable: an objective is malformed, names an unknown metric or unit, or bounds a metric in the direction
-            of improvement.
+            of improvement, or the unit of a bound is not known.
     """
     return [_objective(part) for part in text.split(",")]
 
@@ -129,6 +131,8 @@ def _objective(text: str) -> Objective:
         raise NotComparable(f"'{text.strip()}' is not an objective; {_EXAMPLE}")
     metric = metric_named(form["name"])
     relation = Relation(form["relation"])
+    if not form["unit"] and metric.unit in _NEEDS_UNIT and form["name"] != metric.name:
+        raise NotComparable(f"'{text.strip()}' has no unit; add one of {', '.join(_UNITS[metric.unit])}")
     try:
         bound = float(form["number"]) * _factor(form["unit"], metric)
     except ValueError as error:

@@ -21,7 +21,7 @@ def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
     [
         ("peak_host<2GiB", "peak_host_bytes", 2.0**31),
         ("output_tokens>800tok/s", "output_tokens_per_s", 800),
-        ("e2e_p90<1.5e1", "e2e_p90_s", 15),
+        ("e2e_p90<1.5e1s", "e2e_p90_s", 15),
         ("energy_per_output_token<5mJ", "energy_per_output_token_j", 0.005),
         ("failures<=0", "failures", 0),
     ],
@@ -65,6 +65,7 @@ def test_what_is_missed_comes_with_its_value() -> None:
         ("ttft_p99<500ms,", "'' is not an objective"),
         ("ttft_p98<1s", "unknown metric 'ttft_p98'"),
         ("ttft_p99<500tok/s", "'tok/s' is not a unit of ttft_p99_s; use s, ms, us, µs"),
+        ("ttft_p99<300", "'ttft_p99<300' has no unit; add one of s, ms, us, µs"),
         ("failures<1s", "'s' is not a unit of failures; it has no unit"),
         ("attainment>=99", "'attainment>=99' bounds a share by more than 1; write attainment>=99%"),
         ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99_s in the wrong direction: lower is better"),
