@@ -78,11 +78,9 @@ def run_and_check(scenario: Scenario) -> Outcome:
         worst = (0.0, "")
         if trial.window.length_s > 0:
             window = (trial.window.start_ns / S, trial.window.end_ns / S)
-            saturated, suspect = (
-                any(finding.code is code for finding in trial.record.findings)
-                for code in (FindingCode.SATURATED, FindingCode.BACKLOG_GREW)
-            )
-            backlog_grew = saturated or suspect
+            saturated = FindingCode.SATURATED in codes
+            warned = {finding.code for finding in trial.record.warnings}
+            backlog_grew = saturated or FindingCode.BACKLOG_GREW in warned
             values = expected(truth, *window, Slo(**SLO), saturated=saturated, backlog_grew=backlog_grew)
             for name, value in values.items():
                 measured = trial.metrics[name].value

@@ -202,7 +202,7 @@ def _attribution(attribution: "Attribution") -> dict[str, Any]:
         "derived": sorted(attribution.derived),
         "clock": attribution.clock,
         "attributed_share": attribution.attributed_share,
-        "not_recorded": len(attribution.requests) - len(attribution.recorded),
+        "not_recorded": attribution.not_recorded,
     }
 
 

@@ -305,9 +305,7 @@ class _Simulation:
         self._context += decodes * steps
         if decodes:
             self._gaps.append((self._now, seconds, decodes * steps))
-        cached = self._context
-        for running in self._prompts:
-            cached += running.computed
+        cached = self._context + sum(running.computed for running in self._prompts)
         self._loads.append((self._now, seconds * steps, decodes + len(self._prompts), cached))
         self._peak_kv = max(self._peak_kv, cached)
         self._peak_step = max(self._peak_step, decodes + prompt_tokens)

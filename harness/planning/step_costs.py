@@ -45,21 +45,20 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
         costs, dtype = _model_costs(config)
     except BadPlan as error:
         return TrialCosts(missing=str(error))
-    context = _mean_context(logs)
+    queued = [{event.number: event for event in log if isinstance(event, RequestQueued)} for log in logs]
+    context = _mean_context(logs, queued)
     batches = [(batch, costs.decode(batch, round(context))) for batch in _BATCHES]
     return TrialCosts(
         device=str(config.get("device")),
         dtype=dtype,
         devices=int(config.get("tensor_parallel_size") or 1) if config.get("device") == "cuda" else 1,
-        steps=[_step_costs(costs, log) for log in logs],
+        steps=[
+            [_step_cost(costs, event, of_log) for event in log if isinstance(event, StepRecord)]
+            for log, of_log in zip(logs, queued, strict=True)
+        ],
         context_tokens=context,
         decode=[BatchCost(batch, step.bytes, step.flops) for batch, step in batches],
     )
-
-
-def _step_costs(costs: ModelCosts, log: Sequence[EngineEvent]) -> list[StepCost]:
-    queued = _queued(log)
-    return [_step_cost(costs, event, queued) for event in log if isinstance(event, StepRecord)]
 
 
 def _step_cost(costs: ModelCosts, record: StepRecord, queued: Mapping[int, RequestQueued]) -> StepCost:
@@ -123,18 +122,17 @@ def _cache(kind: str, dtype: str) -> CachePrecision:
     return CACHES[name]
 
 
-def _queued(log: Sequence[EngineEvent]) -> dict[int, RequestQueued]:
-    """The requests of a log by their number in steps."""
-    return {event.number: event for event in log if isinstance(event, RequestQueued)}
+def _mean_context(logs: Sequence[Sequence[EngineEvent]], queued: Sequence[Mapping[int, RequestQueued]]) -> float:
+    """Mean tokens in the cache of a decoding sequence; 0 if none decoded.
 
-
-def _mean_context(logs: Sequence[Sequence[EngineEvent]]) -> float:
-    """Mean tokens in the cache of a decoding sequence; 0 if none decoded."""
+    Args:
+        logs: as for :func:`trial_costs`.
+        queued: the requests of each log by their number in steps.
+    """
     total = count = 0
-    for log in logs:
-        queued = _queued(log)
+    for log, of_log in zip(logs, queued, strict=True):
         for record in log:
             if isinstance(record, StepRecord):
-                past = [chunk.past_tokens for chunk in record.chunks if is_decode(chunk, queued[chunk.request])]
+                past = [chunk.past_tokens for chunk in record.chunks if is_decode(chunk, of_log[chunk.request])]
                 total, count = total + sum(past), count + len(past)
     return total / count if count else 0.0

@@ -101,13 +101,13 @@ class StepWork:
         config = self._costs.config
         chunks = [Chunk(length, cached) for length, cached in prompts]
         chunks += [Chunk(past=past, count=decodes)] if decodes else []
-        step, weights = self._costs.step(chunks), self._uncached.step(chunks).bytes
+        weight_bytes, kv_bytes, flops = _on_each_gpu(self._costs, self._uncached, self._ranks, chunks)
         tokens = decodes + sum(length for length, _ in prompts)
         reduced = _ALL_REDUCES * config.num_hidden_layers * tokens * config.hidden_size * _ACTIVATION_BYTES
         return Work(
-            weight_bytes=weights / self._ranks,
-            kv_bytes=(step.bytes - weights) * kv_share(self._costs, self._ranks),
-            flops=step.flops / self._ranks,
+            weight_bytes=weight_bytes,
+            kv_bytes=kv_bytes,
+            flops=flops,
             sequences=decodes + len(prompts),
             reduced_bytes=reduced if self._ranks > 1 else 0.0,
         )
@@ -127,7 +127,7 @@ def kv_share(costs: ModelCosts, ranks: int) -> float:
 
 
 class StepTimes:
-    """Seconds of steps of one engine on one device; caches them like :class:`StepWork`.
+    """Seconds of steps of one engine on one device.
 
     Args:
         work: counts the work.
@@ -147,17 +147,10 @@ class StepTimes:
         self._converts = precision.converts or not is_native
         product_share = precision.product_share if is_native else 1.0
         self._flops_per_s = gpu.flops(precision.compute) * efficiency.flops_share * product_share
-        self._known: dict[tuple[int, int, tuple[tuple[int, int], ...]], float] = {}
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step; see :meth:`StepWork.of`."""
-        key = decodes, round(past / _PAST_STEP), tuple(prompts)
-        seconds = self._known.get(key)
-        if seconds is None:
-            seconds = self._known[key] = self._seconds_of(self._work.of(decodes, past, prompts))
-        return seconds
-
-    def _seconds_of(self, work: Work) -> float:
+        work = self._work.of(decodes, past, prompts)
         reads, operations = work.weight_bytes / self._weights_per_s, work.flops / self._flops_per_s
         products = reads + operations if self._converts else max(reads, operations)
         fixed = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
@@ -171,5 +164,13 @@ def limits(gpu: Gpu, precision: Precision) -> Machine:
 
 def costs_per_gpu(costs: ModelCosts, ranks: int, chunks: Sequence[Chunk]) -> StepCosts:
     """Costs of a step on each GPU of tensor parallelism, with infinitely fast links."""
-    step, weights = costs.step(chunks), without_cache(costs).step(chunks).bytes
-    return StepCosts(weights / ranks + (step.bytes - weights) * kv_share(costs, ranks), step.flops / ranks)
+    weight_bytes, kv_bytes, flops = _on_each_gpu(costs, without_cache(costs), ranks, chunks)
+    return StepCosts(weight_bytes + kv_bytes, flops)
+
+
+def _on_each_gpu(
+    costs: ModelCosts, uncached: ModelCosts, ranks: int, chunks: Sequence[Chunk]
+) -> tuple[float, float, float]:
+    """Bytes of weights, bytes of the KV cache, and operations of a step on each GPU."""
+    step, weights = costs.step(chunks), uncached.step(chunks).bytes
+    return weights / ranks, (step.bytes - weights) * kv_share(costs, ranks), step.flops / ranks

@@ -74,11 +74,12 @@ class Evidence(msgspec.Struct, frozen=True):
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
     """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
-    invalidating = list(_invalidating(evidence))
-    return (Verdict.INVALID if invalidating else Verdict.VALID), [*invalidating, *_warnings(evidence)]
+    findings = sorted(_findings(evidence), key=lambda finding: finding.severity is not Severity.INVALID)
+    is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
+    return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
 
 
-def _invalidating(evidence: Evidence) -> Iterator[Finding]:
+def _findings(evidence: Evidence) -> Iterator[Finding]:
     load = under_load(evidence.requests)
     inside = planned_inside(load, evidence.window)
     if evidence.engine_death:
@@ -88,8 +89,8 @@ def _invalidating(evidence: Evidence) -> Iterator[Finding]:
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
     yield from _failed(inside, evidence.max_failure_share)
-    yield from (finding for finding in _unsteady(evidence, load) if finding.severity is Severity.INVALID)
-    yield from (finding for finding in _length(evidence) if finding.severity is Severity.INVALID)
+    yield from _unsteady(evidence, load)
+    yield from _length(evidence)
     if evidence.window.length_s > 0 and not inside and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
     yield from _late(inside)
@@ -98,16 +99,8 @@ def _invalidating(evidence: Evidence) -> Iterator[Finding]:
     yield from _stalled(evidence, load, inside)
     yield from client_faults(evidence)
     yield from _not_cold(evidence, load)
-    yield from (finding for finding in _of_machine(evidence) if finding.severity is Severity.INVALID)
-
-
-def _warnings(evidence: Evidence) -> Iterator[Finding]:
-    load = under_load(evidence.requests)
-    inside = planned_inside(load, evidence.window)
-    yield from (finding for finding in _length(evidence) if finding.severity is Severity.WARNING)
-    yield from (finding for finding in _of_machine(evidence) if finding.severity is not Severity.INVALID)
+    yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
-    yield from (finding for finding in _unsteady(evidence, load) if finding.severity is Severity.WARNING)
     yield from _turn_mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
@@ -297,10 +290,6 @@ def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
     turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
     if (change := throughput_change(load, window, turnover_s)) is not None:
         yield invalid(FindingCode.NOT_STEADY, change_share=change)
-
-
-def _of_machine(evidence: Evidence) -> Sequence[Finding]:
-    return list(machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share))
 
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:

@@ -87,6 +87,11 @@ class Attribution(msgspec.Struct, frozen=True, dict=True):
         return [request for request in self.requests if request.is_recorded]
 
     @property
+    def not_recorded(self) -> int:
+        """Number of requests that the server did not record."""
+        return len(self.requests) - len(self.recorded)
+
+    @property
     def unknown(self) -> str | None:
         """Why the mean latency cannot be divided; None if it can."""
         if self.missing or not self.requests:

@@ -44,10 +44,7 @@ def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
 
 def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
     """Prompt tokens of successful requests, weighted by their share within the window, over its length."""
-    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
-    if any(request.prompt_tokens is None for request, _ in shares):
-        return absent("the engine did not report its prompt tokens")
-    return _per_second(sum((request.prompt_tokens or 0) * share for request, share in shares), window)
+    return _weighted_prompts(requests, window, share_of, lambda request: request.prompt_tokens or 0)
 
 
 def uncached_prompt_tokens_per_s(
@@ -56,11 +53,9 @@ def uncached_prompt_tokens_per_s(
     """Like :func:`prompt_tokens_per_s`, without tokens from the prefix cache: what the engine had to compute."""
     if prompt_tokens(requests) is None:
         return absent("no answer reports cached prompt tokens")
-    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
-    if any(request.prompt_tokens is None for request, _ in shares):
-        return absent("the engine did not report its prompt tokens")
-    uncached = (((request.prompt_tokens or 0) - (request.cached_tokens or 0)) * share for request, share in shares)
-    return _per_second(sum(uncached), window)
+    return _weighted_prompts(
+        requests, window, share_of, lambda request: (request.prompt_tokens or 0) - (request.cached_tokens or 0)
+    )
 
 
 def requests_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
@@ -108,6 +103,15 @@ def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
 def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
     """Requests planned within the window."""
     return [request for request in requests if window.holds(request.planned_ns)]
+
+
+def _weighted_prompts(
+    requests: Sequence[RequestRecord], window: Window, share_of: ShareOf, tokens_of: Callable[[RequestRecord], int]
+) -> Value:
+    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
+    if any(request.prompt_tokens is None for request, _ in shares):
+        return absent("the engine did not report its prompt tokens")
+    return _per_second(sum(tokens_of(request) * share for request, share in shares), window)
 
 
 def _per_second(count: float, window: Window) -> Value:

@@ -10,9 +10,9 @@ for any s_b and s_w, and for autocorrelated trials: v contains all of it (one-wa
 McCulloch 1992, §3). If B's means are noisier within their runs than A's (fewer trials, or a share nearer to 1/2), the
 excess max(s_A², s_B²)/n_B − s_A²/n_A is added, divided by m: one or two trials of B cannot show that B varies less than
 A. The degrees of freedom remain those of v unless an F test shows that B's trials vary more; then they are
-Satterthwaite's (1946). Always using Satterthwaite's raises them whenever v is small
-and the excess large by chance: 2.5 % of false alarms at a level of 1 % with three runs of A. With one run of B, the
-test asks whether B could have been one more run of A.
+Satterthwaite's (1946). Always using Satterthwaite's raises them whenever v is small and the excess large by chance:
+2.5 % of false alarms at a level of 1 % with three runs of A. With one run of B, the test asks whether B could have been
+one more run of A.
 
 Fewer than :data:`MIN_RUNS` runs of A do not estimate v. A noise floor then replaces it: an upper bound of √v from
 repeated runs of one configuration (:func:`upper_bound`). Without a floor there is no comparison.

@@ -69,8 +69,8 @@ def coverage_line(attribution: Attribution) -> str:
     """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
     most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
     line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
-    if left_out := len(attribution.requests) - len(attribution.recorded):
-        line = f"{line}; left out of the means, because the server did not record them: {left_out:,}"
+    if attribution.not_recorded:
+        line = f"{line}; left out of the means, because the server did not record them: {attribution.not_recorded:,}"
     return f"{line}; {attribution.missing}" if attribution.missing else line
 
 
