@@ -190,7 +190,13 @@ SPAN_ENDPOINT = "{spans}"
 
 @runtime_checkable
 class SupportsKernels(Protocol):
-    """An engine that records its kernels by torch's profiler, on request."""
+    """An engine that records its kernels by torch's profiler, on request.
+
+    Attributes:
+        kernel_options: options of a launch that allow it.
+    """
+
+    kernel_options: ClassVar[Mapping[str, Any]]
 
     async def start_kernels(self, server: Server) -> None:
         """Start recording.

@@ -25,7 +25,7 @@ from engines.access import Access
 from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from engines.remains import MARK, kill_remains
 from engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
-from engines.server import LOG_TAIL_LINES, Server
+from engines.server import LOG_TAIL_LINES, Server, file_beside
 from engines.tail import status_text, tail
 
 _POLL_S = 0.05
@@ -127,7 +127,7 @@ async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asynci
     grace = [str(seconds) for seconds in launch.stop_grace_s]
     argv = [_with_files(word, log) for word in launch.argv]
     for name, content in launch.files.items():
-        _file(log, name).write_text(content, encoding="utf-8")
+        file_beside(log, name).write_text(content, encoding="utf-8")
     cleanup = [*launch.cleanup, "--"] if launch.cleanup else []
     env = {**without_secrets(os.environ), "PYTHONUNBUFFERED": "1", **launch.env, MARK: mark}
     secrets_line = _secrets_line([*env.values(), *argv, *launch.files.values(), *access.headers.values(), access.query])
@@ -171,13 +171,9 @@ def _finish_for_guard(launch: Launch, log: Path, mark: str, session: int | None)
             guard.clean_up(launch.cleanup, output.fileno())
 
 
-def _file(log: Path, name: str) -> Path:
-    return log.with_name(f"{log.stem}-{name}")
-
-
 def _with_files(word: str, log: Path) -> str:
     """An argument with ``{file:NAME}`` replaced by the path."""
-    return _FILE.sub(lambda named: str(_file(log, named[1]).absolute()), word)
+    return _FILE.sub(lambda named: str(file_beside(log, named[1]).absolute()), word)
 
 
 async def _watch(process: asyncio.subprocess.Process, server: Server, killed_before: int) -> None:

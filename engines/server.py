@@ -72,6 +72,10 @@ class Server:
         how = status_text(self.exit_status or 0)
         return OutOfMemory(f"the engine ran out of memory ({how}): {reason}; {memory.REMEDY}", self.log_tail())
 
+    def file(self, name: str) -> Path | None:
+        """Path of ``{file:NAME}`` in the launch; None if the engine was not started here."""
+        return file_beside(self.log, name) if self.log else None
+
     async def get_json(self, path: str) -> Any:  # noqa: ANN401  (any JSON value)
         """GET ``path`` as JSON; None if the page is missing or not JSON."""
         status, body = await self.ask("GET", path)
@@ -84,9 +88,9 @@ class Server:
         """POST to ``path``; whether the engine answered 200."""
         return (await self.ask("POST", path, body))[0] == 200
 
-    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+    async def ask(self, method: str, path: str, body: object = None, *, timeout_s: float = _ASK_S) -> tuple[int, bytes]:
         """Status and body of one request outside the load; status 0 without an answer."""
-        limit = aiohttp.ClientTimeout(total=_ASK_S)
+        limit = aiohttp.ClientTimeout(total=timeout_s)
         url = self.base_url + self.access.path(path)
         try:
             async with (
@@ -96,6 +100,11 @@ class Server:
                 return answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:  # the trial reports the failure
             return 0, masked(str(error)).encode()
+
+
+def file_beside(log: Path, name: str) -> Path:
+    """Path of ``{file:NAME}`` in a launch whose output goes to ``log``."""
+    return log.with_name(f"{log.stem}-{name}")
 
 
 def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008

@@ -12,9 +12,10 @@ import msgspec
 
 from engines.adapters.vllm import METRICS
 from engines.base import Setup
-from engines.dialects import Dialect, ReferenceDialect, failures
-from engines.errors import NotInstalled, StepLogMissing
+from engines.dialects import Dialect, ReferenceDialect
+from engines.errors import NotInstalled
 from engines.launcher import Server
+from engines.recording import ask_recorder
 from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
 
@@ -93,10 +94,7 @@ class _Files(msgspec.Struct):
 
 
 async def _step_log(server: Server, path: str) -> list[str]:
-    status, body = await server.ask("POST", path)
-    if status != 200:
-        raise StepLogMissing(failures.refusal(status, body) if status else "it does not answer")
-    answer = msgspec.json.decode(body, type=_Files)
+    answer = msgspec.json.decode(await ask_recorder(server, path), type=_Files)
     return answer.files or answer.traces
 
 
@@ -139,10 +137,8 @@ class ReferenceEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
-    recording_options: ClassVar[Mapping[str, Any]] = {
-        "step_log_dir": "{file:step-log}",
-        "profile_dir": "{file:profile}",
-    }
+    recording_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}"}
+    kernel_options: ClassVar[Mapping[str, Any]] = {"profile_dir": "{file:profile}"}
     metrics = METRICS
     stop_grace_s = (5.0, 2.0)
 

@@ -16,9 +16,11 @@ import msgspec
 
 from engines.base import SPAN_ENDPOINT, Setup
 from engines.dialects import Dialect, VllmDialect
+from engines.errors import StepLogMissing
 from engines.launcher import Server
 from engines.metrics import Histogram, Positions, Prometheus, Series
 from engines.metrics.prometheus import samples
+from engines.recording import ask_recorder
 from engines.server_engine import ServerEngine
 from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
 
@@ -51,6 +53,18 @@ _IDENTIFYING = {
 }  # fmt: skip
 """Fields of ``/server_info`` that describe the engine in reports."""
 _SYSTEM = ("torch_version", "cuda_runtime_version", "nvidia_driver_version", "nvidia_gpu_models")
+_PROFILE_FOLDER = "profile"
+_PROFILER = msgspec.json.encode(
+    {
+        "profiler": "torch",
+        "torch_profiler_dir": f"{{file:{_PROFILE_FOLDER}}}",
+        "torch_profiler_with_stack": False,
+        "torch_profiler_dump_cuda_time_total": False,
+        "ignore_frontend": True,  # it launches no kernels
+    }
+).decode()
+_STOP_PROFILE_S = 120.0
+"""Limit on the time in which it writes a trace."""
 _RESET_TRIES, _RESET_PAUSE_S = 20, 0.1
 _INFO_TRIES = 4
 """Number of attempts to read the configuration."""
@@ -119,6 +133,8 @@ class VllmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Number of front-end processes."""
     otlp_traces_endpoint: str | None = None
     """Address to which it exports OpenTelemetry spans of requests; ``bakeoff profile`` sets it."""
+    profiler_config: str | None = None
+    """Configuration of its profiler, as JSON; ``bakeoff profile --kernels`` sets it."""
     cpu_kvcache_space_gib: int | None = None
     """KV cache of the CPU build, in GiB; the adapter's default is 2."""
 
@@ -175,6 +191,7 @@ class VllmEngine(ServerEngine):
     }
     key_variable = "VLLM_API_KEY"
     recording_options: ClassVar[Mapping[str, Any]] = {"otlp_traces_endpoint": SPAN_ENDPOINT}
+    kernel_options: ClassVar[Mapping[str, Any]] = {"profiler_config": _PROFILER}
     span_delay_s = 1.0
     span_command = f"{_settings(_SPANS)} vllm serve … --otlp-traces-endpoint {{endpoint}}"
     ready_timeout_s = 600.0  # it compiles the model before it opens its port
@@ -226,6 +243,21 @@ class VllmEngine(ServerEngine):
                 return status == 200
             await asyncio.sleep(_RESET_PAUSE_S)
         return False
+
+    async def start_kernels(self, server: Server) -> None:
+        """Begin to record; only of a server that was started here is the traces' folder known."""
+        if server.file(_PROFILE_FOLDER) is None:
+            raise StepLogMissing("the folder of its traces is known only if Bakeoff starts vLLM")
+        await ask_recorder(server, "/start_profile")
+
+    async def stop_kernels(self, server: Server) -> list[str]:
+        """Stop recording; returns one trace for each worker."""
+        await ask_recorder(server, "/stop_profile", _STOP_PROFILE_S)
+        folder = server.file(_PROFILE_FOLDER)
+        assert folder is not None
+        if not (traces := sorted(map(str, folder.glob("*.trace.json.gz")))):
+            raise StepLogMissing(f"it wrote no trace into {folder}")
+        return traces
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Version, resolved configuration and size of the KV cache, as far as the server reports them."""

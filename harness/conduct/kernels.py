@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from engines import Engine, Server
-from engines.base import SupportsKernels
+from engines.base import SupportsKernels, SupportsStepLog
 from engines.errors import StepLogMissing
 from harness.conduct.step_log import StepLog
 from results.atomic import write_atomic
@@ -37,8 +37,9 @@ async def record_kernels(
         return "it does not record kernels"
     inner = folder.kernels
     inner.create()
-    log = StepLog(engine, server, inner)
-    await log.start()
+    log = StepLog(engine, server, inner) if isinstance(engine, SupportsStepLog) else None
+    if log:
+        await log.start()
     sending = asyncio.ensure_future(load(inner))
     try:
         await asyncio.sleep(_BEFORE_S)
@@ -57,6 +58,7 @@ async def record_kernels(
         return f"{error.filename} cannot be moved here ({error.strerror}): it lies on the engine's machine"
     finally:
         await asyncio.wait([sending])
-        await log.stop()
+        if log:
+            await log.stop()
     sending.result()  # raises the error that ended the load
-    return log.missing
+    return log.missing if log else None

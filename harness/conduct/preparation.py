@@ -78,9 +78,12 @@ def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
     """The adapter's options; for a run with profiled trials, plus those that let the engine record requests."""
     if not experiment.profile or config.url or not records_requests(config.adapter):
         return config.options
-    recording: dict[str, Any] = dict(adapter_class(config.adapter).recording_options)
+    kind = adapter_class(config.adapter)
+    recording: dict[str, Any] = dict(kind.recording_options)
     if SPAN_ENDPOINT in recording.values() and (config.container or config.ssh):
         return config.options  # it could not reach the receiver, which listens on the loopback interface
+    if experiment.kernels:
+        recording |= getattr(kind, "kernel_options", {})
     return {**recording, **config.options}
 
 

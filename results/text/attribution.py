@@ -20,6 +20,8 @@ from results.units import NS_PER_S
 
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3
+_KERNELS = 3
+"""Kernels that are named."""
 _CASES, _MIN_SAVING = 3, 0.01
 """Most savings that are named, and the least share of the mean that each must have."""
 _UNREPORTED = (
@@ -149,6 +151,10 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
         for record in records
         if (share := record.share_in_steps()) is not None
     ]
+    for record in records:
+        if (busy := record.busy_share()) is not None:
+            longest = ", ".join(f"{name} {percent_text(share)}" for name, share in record.longest()[:_KERNELS])
+            texts.append(f"the GPU was busy {percent_text(busy)} of the time, most of it with {longest}")
     return "; ".join(texts)
 
 

@@ -6,6 +6,7 @@ after the mark begins, and both clocks tell when that was.
 """
 
 import gzip
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,10 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _CPU = frozenset({"cpu_op", "user_annotation"})
 _MAX_BYTES = 1 << 30
 """Bound on the unpacked size of a profile: a second of a large model on a GPU is about a tenth of this."""
+
+
+_NAME_CHARS = 48
+"""Of a kernel's name, which can have thousands."""
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -46,19 +51,41 @@ class KernelRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         kernels: in order of their starts.
-        steps: of the engine.
+        steps: of the engine; None if it does not record them.
         residual_ns: largest difference between a step's mark and its planning; None without a mark.
     """
 
     kernels: list[Kernel]
-    steps: Steps
+    steps: Steps | None
     residual_ns: int | None
 
+    def _gpu_ns(self) -> np.ndarray:
+        """Start and end of the GPU's kernels, (kernels, 2)."""
+        return np.array([(k.start_ns, k.end_ns) for k in self.kernels if k.is_gpu], dtype=np.int64).reshape(-1, 2)
+
+    def busy_share(self) -> float | None:
+        """Share of the time from the first to the last kernel in which the GPU ran any; None without a GPU."""
+        kernels = self._gpu_ns()
+        if not len(kernels):
+            return None
+        ended_ns = np.maximum.accumulate(kernels[:, 1])
+        idle_ns = np.maximum(0, kernels[1:, 0] - ended_ns[:-1]).sum()
+        return float(1 - idle_ns / max(1, ended_ns[-1] - kernels[0, 0]))
+
+    def longest(self) -> list[tuple[str, float]]:
+        """The GPU's kernels with their shares of its kernel time, the largest first; names are cut."""
+        times_ns: Counter[str] = Counter()
+        for kernel in self.kernels:
+            if kernel.is_gpu:
+                times_ns[kernel.name.removeprefix("void ")[:_NAME_CHARS]] += kernel.end_ns - kernel.start_ns
+        total_ns = max(1, times_ns.total())
+        return [(name, time_ns / total_ns) for name, time_ns in times_ns.most_common()]
+
     def share_in_steps(self) -> float | None:
-        """Share of the GPU's kernel time that lies inside the recorded steps; None without a GPU."""
-        kernels = np.array([(k.start_ns, k.end_ns) for k in self.kernels if k.is_gpu], dtype=np.int64).reshape(-1, 2)
+        """Share of the GPU's kernel time that lies inside the recorded steps; None without a GPU or steps."""
+        kernels = self._gpu_ns()
         total_ns = int((kernels[:, 1] - kernels[:, 0]).sum())
-        if not total_ns:
+        if not total_ns or self.steps is None:
             return None
         planned_ns = np.array([record.planned_ns for record in self.steps.records], dtype=np.int64)
         edges_ns = np.stack([np.maximum(planned_ns, np.roll(self.steps.end_ns, 1)), self.steps.end_ns], axis=1)
@@ -103,11 +130,13 @@ def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
     except (OSError, ValueError) as error:
         raise RunUnreadable(f"{inner.clock} cannot be read ({error}); restore it from a copy") from error
     steps = [recorded for events in inner.read_steps() if (recorded := steps_of(events)).records]
-    return [_record(path, offset_ns, steps) for path in logs] if steps else []
+    return [_record(path, offset_ns, steps) for path in logs]
 
 
 def _record(path: Path, offset_ns: int, every: Sequence[Steps]) -> KernelRecord:
     kernels = _kernels(path, offset_ns)
+    if not every:
+        return KernelRecord(kernels, None, None)
     marks = np.array([kernel.start_ns for kernel in kernels if kernel.name == _MARK], dtype=np.int64)
     fits = [(_residual_ns(marks, steps), steps) for steps in every]
     residual_ns, steps = min(fits, key=lambda fit: fit[0] if fit[0] is not None else 1 << 62)

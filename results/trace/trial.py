@@ -49,7 +49,8 @@ def trial_trace(
         _engine(trace, trace.process(f"engine {number}"), steps, flows)
     for number, record in enumerate(kernels):
         process = trace.process(f"engine {number} after the trial, with kernels")
-        _engine(trace, process, record.steps, {})
+        if record.steps is not None:
+            _engine(trace, process, record.steps, {})
         _kernels(trace, process, record)
     _telemetry(trace, telemetry)
     return trace.encoded()

@@ -79,6 +79,23 @@ def test_kernels_outside_of_steps_show(tmp_path: Path) -> None:
     assert record.residual_ns is None
 
 
+def test_an_engine_without_steps_has_kernels_all_the_same(tmp_path: Path) -> None:
+    copies = [
+        event("Memcpy", "gpu_memcpy", i * STEP_NS + 5 * MS, i * STEP_NS + 7 * MS, args={"stream": 14})
+        for i in range(10)
+    ]
+    folder = recorded(tmp_path, KERNELS + copies)
+    (folder.kernels.path / "steps-0.frames").unlink()
+    (record,) = records = read_kernels(folder)
+    assert (record.steps, record.residual_ns, record.share_in_steps()) == (None, None, None)
+    assert record.busy_share() == pytest.approx((9 * 5 + 5) / 95, abs=1e-6)  # 2 to 7 ms of every 10
+    assert record.longest() == [("gemm", pytest.approx(2 / 3)), ("Memcpy", pytest.approx(1 / 3))]
+    assert kernel_line(records, None).endswith("busy 53 % of the time, most of it with gemm 67 %, Memcpy 33 %")
+    outcome = simulate(Simulated(requests=2))
+    trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
+    assert len(trace.slices("engine 0 after the trial, with kernels/stream 13")) == 10
+
+
 def test_operations_of_a_cpu_nest_in_the_trace(tmp_path: Path) -> None:
     linear = event("aten::linear", "cpu_op", MS, 4 * MS, tid=7)
     inner = event("aten::mm", "cpu_op", MS + 500, 4 * MS + 300, tid=7)  # rounding lets it end after its parent

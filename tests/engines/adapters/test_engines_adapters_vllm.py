@@ -16,7 +16,7 @@ from engines.adapters import vllm as adapter
 from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from engines.deployment import Container, Ssh
 from engines.dialects import VllmDialect
-from engines.errors import BadOption, NotInstalled
+from engines.errors import BadOption, NotInstalled, StepLogMissing
 from engines.metrics.readers import reader_of
 from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
@@ -58,6 +58,7 @@ OPTIONS = {
     "data_parallel_size": (2, ("--data-parallel-size", "2")),
     "api_server_count": (2, ("--api-server-count", "2")),
     "otlp_traces_endpoint": ("http://h/v1/traces", ("--otlp-traces-endpoint", "http://h/v1/traces")),
+    "profiler_config": ("{}", ("--profiler-config", "{}")),
     "cpu_kvcache_space_gib": (4, ()),
 }
 
@@ -98,6 +99,14 @@ def test_a_launch_for_a_profile_exports_only_the_spans_that_requests_ask_for(gpu
     assert exporting.env["OTEL_TRACES_SAMPLER"] == "parentbased_always_off"
     assert int(exporting.env["OTEL_BSP_SCHEDULE_DELAY"]) / 1e3 < VllmEngine.span_delay_s
     assert not any(name.startswith("OTEL") for name in launch(gpu, otlp_traces_endpoint="http://h/v1/traces").env)
+
+
+def test_a_launch_for_kernels_configures_the_profiler_without_stacks(gpu: Deployment) -> None:
+    argv = launch(gpu, **VllmEngine.kernel_options).argv
+    config = json.loads(argv[argv.index("--profiler-config") + 1])
+    assert config["profiler"] == "torch"
+    assert config["torch_profiler_dir"] == "{file:profile}"
+    assert config["torch_profiler_with_stack"] is False
 
 
 @pytest.fixture
@@ -253,6 +262,8 @@ class Asked:
         if dev:
             self.app.router.add_get("/server_info", self.info)
             self.app.router.add_post("/reset_prefix_cache", self.reset)
+            self.app.router.add_post("/start_profile", self.profile)
+            self.app.router.add_post("/stop_profile", self.profile)
 
     async def version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": "0.32.0"})
@@ -274,6 +285,9 @@ class Asked:
     async def reset(self, _: web.Request) -> web.Response:
         self.resets += 1
         return web.json_response({"success": self.resets > self.refusals})
+
+    async def profile(self, _: web.Request) -> web.Response:
+        return web.Response()
 
 
 def ask(asked: Asked, question: Any) -> Any:
@@ -351,3 +365,21 @@ def test_every_metric_is_on_the_recorded_page() -> None:
     sums = {f"{name}_{part}" for name in METRICS.histograms for part in ("sum", "count", "le_10")}
     assert {*METRICS.values, *sums} <= set(frame)
     assert METRICS.histograms["ttft_s"].name == "vllm:time_to_first_token_seconds"
+
+
+def test_its_kernels_are_recorded_into_the_folder_of_its_launch(tmp_path: Path) -> None:
+    async def record(vllm: VllmEngine, server: Server) -> list[str]:
+        server.log = tmp_path / "vllm-1.log"
+        await vllm.start_kernels(server)
+        return await vllm.stop_kernels(server)
+
+    with pytest.raises(StepLogMissing, match="it wrote no trace into"):
+        ask(Asked(), record)
+    trace = tmp_path / "vllm-1-profile" / "rank0.17.pt.trace.json.gz"
+    trace.parent.mkdir()
+    trace.touch()
+    assert ask(Asked(), record) == [str(trace)]
+    with pytest.raises(StepLogMissing, match="HTTP 404"):
+        ask(Asked(dev=False), record)
+    with pytest.raises(StepLogMissing, match="only if Bakeoff starts vLLM"):
+        ask(Asked(), lambda vllm, server: vllm.start_kernels(server))

@@ -1,0 +1,17 @@
+"""Commands to an engine that records: its steps or its kernels."""
+
+from engines.dialects import failures
+from engines.errors import StepLogMissing
+from engines.server import Server
+
+
+async def ask_recorder(server: Server, path: str, timeout_s: float = 10.0) -> bytes:
+    """POST to ``path``; returns the body of the answer.
+
+    Raises:
+        StepLogMissing: the server refuses, or does not answer in time.
+    """
+    status, body = await server.ask("POST", path, timeout_s=timeout_s)
+    if status != 200:
+        raise StepLogMissing(failures.refusal(status, body) if status else "it does not answer")
+    return body
