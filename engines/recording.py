@@ -2,10 +2,10 @@
 
 from engines.dialects import failures
 from engines.errors import StepLogMissing
-from engines.server import Server
+from engines.server import ASK_S, Server
 
 
-async def ask_recorder(server: Server, path: str, timeout_s: float = 10.0) -> bytes:
+async def ask_recorder(server: Server, path: str, timeout_s: float = ASK_S) -> bytes:
     """POST to ``path``; returns the body of the answer.
 
     Raises:

@@ -129,7 +129,14 @@ class VirtualServer(Server):
         elif self._engine.aborts and exchange in self._queue:
             self._queue.remove(exchange)
 
-    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:  # noqa: ARG002
+    async def ask(
+        self,
+        method: str,  # noqa: ARG002
+        path: str,
+        body: object = None,  # noqa: ARG002
+        *,
+        timeout_s: float = 0.0,  # noqa: ARG002
+    ) -> tuple[int, bytes]:
         """Empty the cache if the request is for that; reply to every request with an empty object."""
         if self._cache and "cache" in path:
             self._cache.empty()
