@@ -152,9 +152,11 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
         if (share := record.share_in_steps()) is not None
     ]
     for record in records:
+        shares = ", ".join(f"{name} {percent_text(share)}" for name, share in record.shares()[:_KERNELS])
         if (busy := record.busy_share()) is not None:
-            longest = ", ".join(f"{name} {percent_text(share)}" for name, share in record.longest()[:_KERNELS])
-            texts.append(f"the GPU was busy {percent_text(busy)} of the time, most of it with {longest}")
+            texts.append(f"the GPU was busy {percent_text(busy)} of the time, most of it with {shares}")
+        elif shares:
+            texts.append(f"most of the time went to {shares}")
     return "; ".join(texts)
 
 

@@ -19,7 +19,8 @@ from results.store import TrialFolder
 
 _MARK = "engine step"
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_CPU = frozenset({"cpu_op", "user_annotation"})
+_MARKS = "user_annotation"
+_CPU = frozenset({"cpu_op", _MARKS})
 _MAX_BYTES = 1 << 30
 """Bound on the unpacked size of a profile: a second of a large model on a GPU is about a tenth of this."""
 
@@ -37,6 +38,7 @@ class Kernel(msgspec.Struct, frozen=True):
         start_ns: on the monotonic clock.
         end_ns: on the monotonic clock.
         is_gpu: whether it ran on a GPU.
+        is_mark: whether it only marks what the engine does meanwhile, such as a step.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Kernel(msgspec.Struct, frozen=True):
     start_ns: int
     end_ns: int
     is_gpu: bool
+    is_mark: bool = False
 
 
 class KernelRecord(msgspec.Struct, frozen=True):
@@ -72,12 +75,24 @@ class KernelRecord(msgspec.Struct, frozen=True):
         idle_ns = np.maximum(0, kernels[1:, 0] - ended_ns[:-1]).sum()
         return float(1 - idle_ns / max(1, ended_ns[-1] - kernels[0, 0]))
 
-    def longest(self) -> list[tuple[str, float]]:
-        """The GPU's kernels with their shares of its kernel time, the largest first; names are cut."""
+    def shares(self) -> list[tuple[str, float]]:
+        """The GPU's kernels, or without a GPU the operations, with their shares of the time, the largest first.
+
+        Time of an operation inside another one counts for the inner one; names are cut.
+        """
+        on_gpu = any(kernel.is_gpu for kernel in self.kernels)
         times_ns: Counter[str] = Counter()
+        outer: dict[str, list[Kernel]] = {}
         for kernel in self.kernels:
-            if kernel.is_gpu:
-                times_ns[kernel.name.removeprefix("void ")[:_NAME_CHARS]] += kernel.end_ns - kernel.start_ns
+            if kernel.is_gpu != on_gpu:
+                continue
+            time_ns, around = kernel.end_ns - kernel.start_ns, outer.setdefault(kernel.lane, [])
+            while around and around[-1].end_ns <= kernel.start_ns:
+                around.pop()
+            if around:
+                times_ns[_short(around[-1])] -= time_ns
+            times_ns[_short(kernel)] += time_ns
+            around.append(kernel)
         total_ns = max(1, times_ns.total())
         return [(name, time_ns / total_ns) for name, time_ns in times_ns.most_common()]
 
@@ -94,6 +109,10 @@ class KernelRecord(msgspec.Struct, frozen=True):
         points = np.stack([inside_ns[:-1], inside_ns[1:]], axis=1).ravel()
         at = np.interp(kernels.ravel(), edges_ns.ravel(), points).reshape(-1, 2)
         return float((at[:, 1] - at[:, 0]).sum() / total_ns)
+
+
+def _short(kernel: Kernel) -> str:
+    return "host code between operations" if kernel.is_mark else kernel.name.removeprefix("void ")[:_NAME_CHARS]
 
 
 class _Arguments(msgspec.Struct, frozen=True):
@@ -169,6 +188,7 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
             base_ns + round(event.ts * 1e3),
             base_ns + round((event.ts + event.dur) * 1e3),
             event.cat in _GPU,
+            event.cat == _MARKS,
         )
         for event in trace.traceEvents
         if event.ph == "X" and event.cat in _GPU | _CPU

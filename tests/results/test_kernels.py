@@ -89,7 +89,7 @@ def test_an_engine_without_steps_has_kernels_all_the_same(tmp_path: Path) -> Non
     (record,) = records = read_kernels(folder)
     assert (record.steps, record.residual_ns, record.share_in_steps()) == (None, None, None)
     assert record.busy_share() == pytest.approx((9 * 5 + 5) / 95, abs=1e-6)  # 2 to 7 ms of every 10
-    assert record.longest() == [("gemm", pytest.approx(2 / 3)), ("Memcpy", pytest.approx(1 / 3))]
+    assert record.shares() == [("gemm", pytest.approx(2 / 3)), ("Memcpy", pytest.approx(1 / 3))]
     assert kernel_line(records, None).endswith("busy 53 % of the time, most of it with gemm 67 %, Memcpy 33 %")
     outcome = simulate(Simulated(requests=2))
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
@@ -101,6 +101,11 @@ def test_operations_of_a_cpu_nest_in_the_trace(tmp_path: Path) -> None:
     inner = event("aten::mm", "cpu_op", MS + 500, 4 * MS + 300, tid=7)  # rounding lets it end after its parent
     (record,) = records = read_kernels(recorded(tmp_path, [inner, linear, *MARKS]))
     assert record.share_in_steps() is None
+    assert [name for name, _ in record.shares()] == ["host code between operations", "aten::mm", "aten::linear"]
+    assert dict(record.shares())["aten::mm"] == pytest.approx(3 / 90.2, rel=0.01)  # of ten marks of 9.02 ms
+    assert kernel_line(records, None).endswith(
+        "most of the time went to host code between operations 97 %, aten::mm 3 %, aten::linear 0 %"
+    )
     outcome = simulate(Simulated(requests=2))
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
     slices = trace.slices("engine 0 after the trial, with kernels/thread 7")
