@@ -112,7 +112,7 @@ class KernelRecord(msgspec.Struct, frozen=True):
 
 
 def _short(kernel: Kernel) -> str:
-    return "host code between operations" if kernel.is_mark else kernel.name.removeprefix("void ")[:_NAME_CHARS]
+    return "outside of torch's operations" if kernel.is_mark else kernel.name.removeprefix("void ")[:_NAME_CHARS]
 
 
 class _Arguments(msgspec.Struct, frozen=True):
