@@ -2,16 +2,19 @@
 
 from engines.dialects import failures
 from engines.errors import StepLogMissing
-from engines.server import ASK_S, Server
+from engines.server import Server
+
+_LIMIT_S = 120.0
+"""An engine writes a trace before it answers."""
 
 
-async def ask_recorder(server: Server, path: str, timeout_s: float = ASK_S) -> bytes:
+async def ask_recorder(server: Server, path: str) -> bytes:
     """POST to ``path``; returns the body of the answer.
 
     Raises:
         StepLogMissing: the server refuses, or does not answer in time.
     """
-    status, body = await server.ask("POST", path, timeout_s=timeout_s)
+    status, body = await server.ask("POST", path, timeout_s=_LIMIT_S)
     if status != 200:
         raise StepLogMissing(failures.refusal(status, body) if status else "it does not answer")
     return body

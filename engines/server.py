@@ -20,8 +20,7 @@ LOG_TAIL_LINES = 20
 _CAUSE_LINES = 200
 """The cause can be well above the last lines, because each process of an engine adds a traceback."""
 _KILLED = 128 + signal.SIGKILL
-ASK_S = 10.0
-"""Default limit on a request outside the load."""
+_ASK_S = 10.0
 _CONNECT_S = 10.0
 
 
@@ -89,7 +88,7 @@ class Server:
         """POST to ``path``; whether the engine answered 200."""
         return (await self.ask("POST", path, body))[0] == 200
 
-    async def ask(self, method: str, path: str, body: object = None, *, timeout_s: float = ASK_S) -> tuple[int, bytes]:
+    async def ask(self, method: str, path: str, body: object = None, *, timeout_s: float = _ASK_S) -> tuple[int, bytes]:
         """Status and body of one request outside the load; status 0 without an answer."""
         limit = aiohttp.ClientTimeout(total=timeout_s)
         url = self.base_url + self.access.path(path)

@@ -63,8 +63,6 @@ _PROFILER = msgspec.json.encode(
         "ignore_frontend": True,  # it launches no kernels
     }
 ).decode()
-_STOP_PROFILE_S = 120.0
-"""Limit on the time in which it writes a trace."""
 _RESET_TRIES, _RESET_PAUSE_S = 20, 0.1
 _INFO_TRIES = 4
 """Number of attempts to read the configuration."""
@@ -252,7 +250,7 @@ class VllmEngine(ServerEngine):
 
     async def stop_kernels(self, server: Server) -> list[str]:
         """Stop recording; returns one trace for each worker."""
-        await ask_recorder(server, "/stop_profile", _STOP_PROFILE_S)
+        await ask_recorder(server, "/stop_profile")
         folder = server.file(_PROFILE_FOLDER)
         assert folder is not None
         if not (traces := sorted(map(str, folder.glob("*.trace.json.gz")))):

@@ -5,9 +5,10 @@ moment are stored in the trial's folder, and the trace shows them after the tria
 """
 
 import asyncio
+import contextlib
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from engines import Engine, Server
@@ -35,6 +36,11 @@ async def record_kernels(
     """
     if not isinstance(engine, SupportsKernels):
         return "it does not record kernels"
+    try:  # the first start of a profiler can take seconds, in which the load would end
+        await engine.start_kernels(server)
+        _delete(await engine.stop_kernels(server))
+    except StepLogMissing as error:
+        return str(error)
     inner = folder.kernels
     inner.create()
     log = StepLog(engine, server, inner) if isinstance(engine, SupportsStepLog) else None
@@ -62,3 +68,9 @@ async def record_kernels(
             await log.stop()
     sending.result()  # raises the error that ended the load
     return log.missing if log else None
+
+
+def _delete(paths: Iterable[str]) -> None:
+    with contextlib.suppress(OSError):  # files of another machine are reported when they are to be moved
+        for path in paths:
+            Path(path).unlink()

@@ -156,7 +156,7 @@ def kernel_line(records: Sequence[KernelRecord], missing: str | None) -> str:
         if (busy := record.busy_share()) is not None:
             texts.append(f"the GPU was busy {percent_text(busy)} of the time, most of it with {shares}")
         elif shares:
-            texts.append(f"most of the time went to {shares}")
+            texts.append(f"most of the time: {shares}")
     return "; ".join(texts)
 
 

@@ -104,7 +104,7 @@ def test_operations_of_a_cpu_nest_in_the_trace(tmp_path: Path) -> None:
     assert [name for name, _ in record.shares()] == ["outside of torch's operations", "aten::mm", "aten::linear"]
     assert dict(record.shares())["aten::mm"] == pytest.approx(3 / 90.2, rel=0.01)  # of ten marks of 9.02 ms
     assert kernel_line(records, None).endswith(
-        "most of the time went to outside of torch's operations 97 %, aten::mm 3 %, aten::linear 0 %"
+        "most of the time: outside of torch's operations 97 %, aten::mm 3 %, aten::linear 0 %"
     )
     outcome = simulate(Simulated(requests=2))
     trace = Parsed(trial_trace(outcome.attribution(), outcome.requests, [], records))
