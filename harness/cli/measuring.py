@@ -226,7 +226,7 @@ def bench(
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
         arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
-        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
+        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share, ray=ray,
     )  # fmt: skip
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model

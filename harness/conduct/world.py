@@ -21,6 +21,7 @@ import uvloop
 
 from engines import Engine, Model, pick_port
 from engines.models import resolve
+from engines.server import require_listener
 from harness.calibration.client_error import Shape, calibrate
 from harness.client import Fleet, local_fleet
 from harness.client.ray_fleet import ray_fleet
@@ -129,6 +130,14 @@ class World(Protocol):
         """The build that a launch would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
         ...
 
+    async def require_listener(self, url: str) -> None:
+        """Connect to a running server from this machine.
+
+        Raises:
+            NotReady: nothing listens there.
+        """
+        ...
+
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
@@ -215,6 +224,10 @@ class RealWorld:
     def build(self, engine: Engine) -> dict[str, Any]:
         """The build of the engine on this machine."""
         return build_of_engine(engine)
+
+    async def require_listener(self, url: str) -> None:
+        """Connect by :func:`engines.server.require_listener`."""
+        await require_listener(url)
 
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path

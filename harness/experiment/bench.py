@@ -7,7 +7,7 @@ from typing import Any
 
 from engines import Deployment
 from engines.base import base_url
-from engines.errors import NotIdentified
+from engines.errors import NotIdentified, NotReady
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
 from harness.errors import BadExperiment
@@ -37,6 +37,7 @@ def bench_experiment(
     api_key_env: str | None = None,
     calibrate: bool = True,
     max_foreign_share: float = MAX_FOREIGN_SHARE,
+    ray: str | None = None,
     name: str = "bench",
 ) -> Experiment:
     """Build an experiment for a running server; ``bakeoff bench --help`` documents the parameters.
@@ -56,7 +57,7 @@ def bench_experiment(
         loads = [{"rate_per_s": rate_per_s, "arrival": arrival}]
     options: dict[str, Any] = {}
     if engine is None or model is None or tokenizer is None:
-        identity = asyncio.run(_identity(url, engine, model, api_key_env))
+        identity = asyncio.run(_identity(url, engine, model, api_key_env, ray))
         engine, options = identity.adapter, identity.options
         model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
         tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
@@ -70,16 +71,25 @@ def bench_experiment(
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
-        "client": {"calibrate": calibrate},
+        "client": {"calibrate": calibrate, "ray": ray},
     }
     return experiment_from(data, "bench")
 
 
-async def _identity(url: str, engine: str | None, model: str | None, api_key_env: str | None) -> Identity:
+async def _identity(
+    url: str, engine: str | None, model: str | None, api_key_env: str | None, ray: str | None
+) -> Identity:
     """Ask the server for its identity; an unknown one is an error only if engine or model is not given."""
     try:
         return await identify(Deployment(url=url, api_key_env=api_key_env), engine)
     except NotIdentified:
         if engine is None or model is None:
             raise
-        return Identity(engine, (model,))
+    except NotReady as error:
+        if not ray:
+            raise
+        if engine is None or model is None:
+            raise NotIdentified(
+                f"{base_url(url)} cannot be reached from this machine; give --engine and --model, or correct --url"
+            ) from error
+    return Identity(engine, (model,))
