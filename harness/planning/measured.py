@@ -59,6 +59,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         adapter: of the engine.
         ranks: GPUs of tensor parallelism.
         stages: of pipeline parallelism.
+        on_gpu: whether the trials have GPU memory; None if they have none, but the engine ran elsewhere.
     """
 
     engine: str
@@ -70,6 +71,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     adapter: str = ""
     ranks: int = 1
     stages: int = 1
+    on_gpu: bool | None = None
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -143,6 +145,7 @@ def _engine(
         adapter=entry.get("adapter", ""),
         ranks=int(spec.get("tensor_parallel_size") or 1),
         stages=int(spec.get("pipeline_parallel_size") or 1),
+        on_gpu=None if not on_gpu and (entry.get("url") or entry.get("ssh")) else on_gpu,
     )
 
 

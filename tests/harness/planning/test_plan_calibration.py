@@ -188,10 +188,30 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
     assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [0, 0]
 
 
+@pytest.mark.parametrize(("place", "on_gpu"), [("", False), ('url = "http://a"', None), ('ssh = { host = "a" }', None)])
+def test_only_an_engine_that_ran_here_without_gpu_memory_ran_on_a_cpu(tmp_path: Path, place: str, on_gpu: bool | None):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    (tmp_path / "experiment.toml").write_text(f'[[engines]]\nadapter = "vllm"\nlabel = "e"\n{place}\n')
+    assert [engine.on_gpu for engine in measured_engines(tmp_path)] == [on_gpu]
+    write_run(tmp_path, [trial("a", "VALID", 0.01) | {"peak_gpu_bytes": 1e9}])
+    assert [engine.on_gpu for engine in measured_engines(tmp_path)] == [True]
+
+
+def test_an_engine_that_ran_on_another_kind_of_device_is_refused(fitter: Fitter):
+    smol = load_model("smollm2-135m"), PRECISIONS["bf16"], CACHES["bf16"]
+    on_cpu = Fitter(*smol, msgspec.structs.replace(gpu_table()["h200"], name="cpu"))
+    engine = MeasuredEngine("e", "runs/x", [], Limits(), None, None, on_gpu=False)
+    with pytest.raises(BadPlan, match=r"^e ran without a GPU in runs/x, .* h200; give a run on a GPU, or --gpu cpu"):
+        calibrate(fitter, engine)
+    with pytest.raises(BadPlan, match=r"^e ran on a GPU in runs/x, .*; give a run without GPUs, or the GPU with --gpu"):
+        calibrate(on_cpu, msgspec.structs.replace(engine, on_gpu=True))
+
+
 def test_a_figure_of_0_is_refused(tmp_path: Path, fitter: Fitter):
     write_run(tmp_path, [trial("a", "VALID", 0.0), trial("b", "VALID", 0.0)])
+    (engine,) = measured_engines(tmp_path)
     with pytest.raises(BadPlan, match="itl_p50_s of e at c=2 is 0, which no step time explains; give a run"):
-        calibrate(fitter, measured_engines(tmp_path)[0])
+        calibrate(fitter, msgspec.structs.replace(engine, on_gpu=None))
 
 
 def test_a_limit_of_requests_in_flight_is_read_from_the_label(tmp_path: Path):
