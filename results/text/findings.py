@@ -24,6 +24,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
         "lower the load or read the engine's log"
     ),
+    FindingCode.NOT_FOUND: (
+        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
+        "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
+    ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
         "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "
