@@ -144,6 +144,8 @@ NOTES = {
     FindingCode.HARDWARE_SLOWDOWN: "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples",
 }
 """Templates of notes whose code is a warning elsewhere: nothing has to be done."""
+_WITHOUT_LIMIT = "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure"
+"""Template of foreign load where ``trial.max_foreign_share`` is 1, so that no share makes a trial INVALID."""
 XIDS = {
     13: "Graphics Engine Exception",
     31: "GPU memory page fault",
@@ -173,8 +175,15 @@ _UNRECORDED = {"power_basis": "how this is known was not recorded"}
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
-    template = NOTES.get(finding.code) if finding.severity is Severity.NOTE else None
-    return (template or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
+    return (_special_template(finding) or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
+
+
+def _special_template(finding: Finding) -> str | None:
+    if finding.severity is Severity.NOTE:
+        return NOTES.get(finding.code)
+    if finding.code is FindingCode.SOME_FOREIGN_LOAD and finding.parameters["max_foreign_share"] == 1:
+        return _WITHOUT_LIMIT
+    return None
 
 
 def sentences(findings: Iterable[Finding]) -> str:
