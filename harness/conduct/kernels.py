@@ -34,7 +34,7 @@ async def record_kernels(
         load: sends requests for :data:`LOAD_S`, into a folder of their own.
     """
     if not isinstance(engine, SupportsKernels):
-        return "it does not record kernels"
+        return f"the adapter '{engine.adapter}' cannot record them"
     inner = folder.kernels
     inner.create()
     log = StepLog(engine, server, inner)
