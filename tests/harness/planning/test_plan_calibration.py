@@ -19,6 +19,7 @@ from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.server import Limits, Request
 from harness.planning.step_times import Efficiency
 from harness.virtual import VirtualEngine, VirtualWorld
+from results.errors import RunUnreadable
 from tests.test_imports import ROOT
 
 TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3, 7e-5, 3e-3)
@@ -173,6 +174,23 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
     assert set(load.requests) == {Request(10, 3)}
     write_run(tmp_path, [trial("b", "INVALID", 9.0)])
     with pytest.raises(BadPlan, match="has no VALID trial"):
+        measured_engines(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "column"), [("trials", "engine"), ("trials", "verdict"), ("requests", "trial"), ("requests", "planned_ns")]
+)
+def test_a_missing_column_is_named(tmp_path: Path, file: str, column: str):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    path = tmp_path / f"{file}.csv"
+    path.write_text(path.read_text().replace(column, "other"))
+    with pytest.raises(RunUnreadable, match=rf"{file}\.csv has no column {column}; export the run again"):
+        measured_engines(tmp_path)
+
+
+def test_a_text_in_place_of_a_number_is_named(tmp_path: Path):
+    write_run(tmp_path, [trial("a", "VALID", 0.01) | {"itl_p50_s": "fast"}])
+    with pytest.raises(BadPlan, match="itl_p50_s of trial a is 'fast', not a number"):
         measured_engines(tmp_path)
 
 
