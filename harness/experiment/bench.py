@@ -37,6 +37,7 @@ def bench_experiment(
     api_key_env: str | None = None,
     calibrate: bool = True,
     max_foreign_share: float = MAX_FOREIGN_SHARE,
+    workers: int | None = None,
     ray: str | None = None,
     name: str = "bench",
 ) -> Experiment:
@@ -55,24 +56,26 @@ def bench_experiment(
     loads = [{"concurrency": level} for level in levels]
     if rate_per_s is not None:
         loads = [{"rate_per_s": rate_per_s, "arrival": arrival}]
-    options: dict[str, Any] = {}
-    if engine is None or model is None or tokenizer is None:
-        identity = asyncio.run(_identity(url, engine, model, api_key_env, ray))
-        engine, options = identity.adapter, identity.options
-        model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
-        tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
-    server = {"adapter": engine, "url": url, "options": options}
-    data = {
+    server = {"adapter": engine or "openai", "url": url} | ({"api_key_env": api_key_env} if api_key_env else {})
+    data: dict[str, Any] = {
         "name": name,
         "seed": seed,
         "repeats": repeats,
-        "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [server | ({"api_key_env": api_key_env} if api_key_env else {})],
+        "model": {"name": model, "tokenizer": str(tokenizer or APPROXIMATE)},
+        "engines": [server],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
-        "client": {"calibrate": calibrate, "ray": ray},
+        "client": {"calibrate": calibrate, "ray": ray, "workers": 1 if workers is None else workers},
     }
+    experiment = experiment_from(data, "bench")  # refuses mistakes before the server is asked
+    if engine is not None and model is not None and tokenizer is not None:
+        return experiment
+    identity = asyncio.run(_identity(url, engine, model, api_key_env, ray))
+    model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
+    tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
+    data["model"] = {"name": model, "tokenizer": str(tokenizer)}
+    data["engines"] = [server | {"adapter": identity.adapter, "options": identity.options}]
     return experiment_from(data, "bench")
 
 

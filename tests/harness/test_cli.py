@@ -78,6 +78,24 @@ def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.Ca
     assert capsys.readouterr().err.startswith(f"bakeoff: {url} cannot be reached: ")
 
 
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (("--rate", "0"), "rate_per_s must be above 0"),
+        (("--duration=-1",), "duration_s must be above 0"),
+        (("--workers", "0"), "client.workers must be at least 1"),
+        (("--workload", "chatt"), "chatt"),
+    ],
+)
+def test_bench_refuses_mistakes_before_it_asks_the_server(
+    mistake: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert in_process("bench", "--url", f"http://127.0.0.1:{pick_port()}", *mistake) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
     url = f"http://127.0.0.1:{pick_port()}"
     experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
