@@ -168,7 +168,8 @@ def bench(
 ) -> int:
     """Measure a running server; its address is enough.
 
-    Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each.
+    Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each. Answers are
+    not compared with the model's; bakeoff run does that if its file names the weights (path in [model]).
 
     Parameters
     ----------

@@ -67,6 +67,7 @@ def bench_experiment(
         "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
         "client": {"calibrate": calibrate, "ray": ray, "workers": 1 if workers is None else workers},
+        "quality": {"samples": 0},  # nothing here names the model's weights
     }
     experiment = experiment_from(data, "bench")  # refuses mistakes before the server is asked
     if engine is not None and model is not None and tokenizer is not None:

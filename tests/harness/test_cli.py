@@ -100,6 +100,7 @@ def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
     url = f"http://127.0.0.1:{pick_port()}"
     experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
     assert (experiment.client.ray, experiment.model.tokenizer) == ("auto", "approximate")
+    assert experiment.quality.samples == 0, "the advice to set path in [model] would be no help"
     with pytest.raises(NotIdentified, match="cannot be reached from this machine; give --engine and --model"):
         bench_experiment(url=url, engine="openai", ray="auto")
 
