@@ -20,6 +20,7 @@ import msgspec
 import uvloop
 
 from engines import Engine, Model, pick_port
+from engines.identification import tokenizer_folder
 from engines.models import resolve
 from engines.server import require_listener
 from harness.calibration.client_error import Shape, calibrate
@@ -212,14 +213,14 @@ class RealWorld:
         return await asyncio.to_thread(resolve, config.name, config.path, fetching)
 
     def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:
-        """The tokenizer in ``[model]`` of the experiment, or in the model's folder."""
-        location = config.tokenizer or model.path
+        """The tokenizer in ``[model]`` of the experiment, in the model's folder, or of a cached model of that name."""
+        location = config.tokenizer or model.path or tokenizer_folder(model.name, None)
         if location is None:
             raise NoTokenizer(
                 "prompts of exact length need the model's tokenizer; set tokenizer in [model] to its folder, or to "
                 "'approximate'"
             )
-        return tokenizer_at(location)
+        return tokenizer_at(str(location))
 
     def build(self, engine: Engine) -> dict[str, Any]:
         """The build of the engine on this machine."""
