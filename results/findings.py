@@ -47,6 +47,8 @@ class FindingCode(StrEnum):
     ENGINE_STOPPED = "engine_stopped"
     REQUESTS_LOST = "requests_lost"
     FAILED_REQUESTS = "failed_requests"
+    NOT_FOUND = "not_found"
+    """Like ``FAILED_REQUESTS``, where the server answered HTTP 404: it knows no such model, or has no such path."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
@@ -116,6 +118,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.ENGINE_STOPPED: Cause.MACHINE,
     FindingCode.REQUESTS_LOST: Cause.HARNESS,
     FindingCode.FAILED_REQUESTS: Cause.ENGINE,
+    FindingCode.NOT_FOUND: Cause.ENGINE,
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,

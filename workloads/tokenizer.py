@@ -29,7 +29,7 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise NoTokenizer(f"{folder} has no tokenizer.json; give the model's folder with model.path")
+            raise NoTokenizer(f"{folder} has no tokenizer.json; give the folder of the model's tokenizer")
         self._folder = folder
         self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
         self._tokenizer.no_truncation()  # some checkpoints store the truncation of their training; engines ignore it

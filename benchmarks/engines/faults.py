@@ -148,7 +148,7 @@ def faults(port: int, url: str) -> list[Fault]:
         Fault("model torn", "it did not start (exit status 1): quill: the model is torn",
               'args = ["--fault", "crash"]'),
         Fault("model not there", "HTTP 404: the model smol does not exist", f'url = "{url}"',
-              finding=FindingCode.FAILED_REQUESTS, deadline_s=TRIAL_S),
+              finding=FindingCode.NOT_FOUND, deadline_s=TRIAL_S),
         Fault("no memory at start", "ran out of memory (exit status 1): MemoryError", 'args = ["--fault", "starve"]'),
         Fault("no memory in a trial", "the engine ran out of memory (exit status 1): MemoryError",
               'args = ["--fault", "starve-later"]', finding=FindingCode.ENGINE_DIED),

@@ -55,7 +55,10 @@ class TritonDialect:
             BadOption: the turn is a chat.
         """
         if turn.prompt is None:
-            raise BadOption("Triton takes plain text and no chats; set tokenizer in [model] to render chats as text")
+            raise BadOption(
+                "Triton takes plain text and no chats; name the folder of the model's tokenizer, which renders them "
+                "(tokenizer in [model], or --tokenizer of bench)"
+            )
         body = self._ensemble(turn) if self._fields == "ensemble" else self._llm_api(turn)
         path = f"/v2/models/{urllib.parse.quote(model, safe='')}/generate_stream"
         return HttpRequest(path, STREAM_HEADERS, msgspec.json.encode({"text_input": turn.prompt, **body}))

@@ -1,6 +1,5 @@
 """Quantities of trials, of runs and of published runs."""
 
-import csv
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -11,6 +10,7 @@ from harness.claims.claim import Contrasted, Side
 from harness.claims.expression import evaluate, names_in
 from harness.claims.measurement import Measurement, contrasted_measurement
 from results.cells import Trial
+from results.published import published_rows
 from results.records import Verdict
 from results.run import Run
 
@@ -70,12 +70,11 @@ def _published_values(metric: str, side: Side) -> dict[int, float]:
 
 
 def _trial_rows(side: Side) -> list[_Row]:
-    with _trials(side.run).open(encoding="utf-8", newline="") as file:
-        return [
-            (int(row["repeat"]), _numbers(row))
-            for row in csv.DictReader(file)
-            if (row["engine"], row["load"], row["verdict"]) == (side.engine, side.load, "VALID")
-        ]
+    return [
+        (int(row["repeat"]), _numbers(row))
+        for row in published_rows(_trials(side.run), ("repeat", "engine", "load", "verdict"))
+        if (row["engine"], row["load"], row["verdict"]) == (side.engine, side.load, "VALID")
+    ]
 
 
 def _offline_rows(side: Side) -> list[_Row]:

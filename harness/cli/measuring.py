@@ -168,7 +168,8 @@ def bench(
 ) -> int:
     """Measure a running server; its address is enough.
 
-    Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each.
+    Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each. Answers are
+    not compared with the model's; bakeoff run does that if its file names the weights (path in [model]).
 
     Parameters
     ----------
@@ -221,17 +222,17 @@ def bench(
     from engines.base import base_url
     from harness.conduct.run import create_run, run_into
     from harness.experiment.bench import bench_experiment
-    from harness.experiment.config import profiling, with_client
+    from harness.experiment.config import profiling
 
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
         arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
-        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share,
+        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share, workers=workers, ray=ray,
     )  # fmt: skip
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model
         sys.stderr.write(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
-    experiment = with_client(profiling(experiment) if profile else experiment, workers, ray)
+    experiment = profiling(experiment) if profile else experiment
     folder = create_run(experiment, out)
     return _reported(folder, interrupted=run_into(folder, experiment), json=json)
 

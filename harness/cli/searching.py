@@ -45,7 +45,8 @@ def search(
     """Find the highest load at which each engine meets its objectives.
 
     Single trials are noisy, so the search is a noisy bisection and each answer has an interval. Exit 0: every engine
-    meets the objectives at some level. Exit 3: one meets them at none, or no trial could be judged.
+    is known to meet the objectives at some level. Exit 3: one meets them at none, its interval reaches below the range,
+    or no trial could be judged.
 
     Parameters
     ----------
@@ -129,7 +130,8 @@ def _exit_code(run: "Run") -> int:
         sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")
         return EXIT_INVALID
     answers = zip(run.search.engines, search_lines(run.search), strict=True)
-    unanswered = [line for engine, line in answers if not engine.has_level]
-    for line in unanswered:
-        sys.stderr.write(f"bakeoff: {plain(line)}\n")
+    unanswered = [(engine, line) for engine, line in answers if not engine.has_level]
+    for engine, line in unanswered:
+        advice = "" if engine.level is None or not engine.judged else "; raise --trials, or lower --low"
+        sys.stderr.write(f"bakeoff: {plain(line)}{advice}\n")
     return EXIT_INVALID if unanswered else EXIT_OK

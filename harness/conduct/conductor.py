@@ -148,10 +148,11 @@ class Conductor:
         number = self._starts[label]
         self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
         log, port = self._run.engine_log(label, number), self._experiment.engine(label).port
+        engine = preparation.engines[label]
+        if engine.url and not self._experiment.client.ray:  # workers elsewhere may reach what this machine cannot
+            await self._world.require_listener(engine.url)
         stack = contextlib.AsyncExitStack()
-        under_test = await stack.enter_async_context(
-            self._world.started(preparation.engines[label], label, preparation.model, port, log)
-        )
+        under_test = await stack.enter_async_context(self._world.started(engine, label, preparation.model, port, log))
         self._running = _RunningEngine(stack, under_test)
         self._builds[label] = under_test.build
         under_test = self._running.under_test = await self._warmed_up(under_test, f"{label}/{number}")

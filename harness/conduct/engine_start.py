@@ -12,7 +12,6 @@ import psutil
 from engines import Engine, Launch, Model, Server, attached, launched
 from engines.base import SPAN_ENDPOINT
 from engines.secrets import masked_data
-from engines.server import require_listener
 from harness.conduct.spans import SpanReceiver, receiving
 from harness.experiment.fingerprint import build_of_engine
 from harness.telemetry import OwnProcesses
@@ -84,7 +83,8 @@ async def _started(
     visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
     host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, used_bytes(gpus)
-    running = launched(launch, log, engine.access) if launch else _running_server(engine)
+    already_running = contextlib.nullcontext(attached(engine.url or "", engine.access))
+    running = launched(launch, log, engine.access) if launch else already_running
     async with running as server:
         startup = Startup(
             start_s=server.start_s,
@@ -99,18 +99,6 @@ async def _started(
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
         own = await own_processes(launch, engine.url)
         yield EngineUnderTest(engine, server, description, startup, visible, own, build)
-
-
-@contextlib.asynccontextmanager
-async def _running_server(engine: Engine) -> AsyncGenerator[Server]:
-    """The server at the engine's ``url``.
-
-    Raises:
-        NotReady: nothing listens there.
-    """
-    url = engine.url or ""
-    await require_listener(url)
-    yield attached(url, engine.access)
 
 
 async def _description(

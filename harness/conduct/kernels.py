@@ -35,7 +35,7 @@ async def record_kernels(
         load: sends requests for :data:`LOAD_S`, into a folder of their own.
     """
     if not isinstance(engine, SupportsKernels):
-        return "it does not record kernels"
+        return f"the adapter '{engine.adapter}' cannot record them"
     try:  # the first start of a profiler can take seconds, in which the load would end
         await engine.start_kernels(server)
         _delete(await engine.stop_kernels(server))

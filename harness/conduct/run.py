@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from engines import dialect
-from engines.models import KNOWN_MODELS, cached
+from engines.identification import tokenizer_folder
 from engines.secrets import conceal_environment, masked, masked_data
 from harness.client import decode_stream
 from harness.conduct.conductor import Conductor
@@ -221,8 +221,7 @@ def why_invalid(run: Run) -> str | None:
 
 def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
     """The model's tokenizer if it is on this machine already; never downloads."""
-    cached_model = cached(model.name) if model.name in KNOWN_MODELS else None
-    folder = model.tokenizer or model.path or cached_model
+    folder = model.tokenizer or model.path or tokenizer_folder(model.name or "", None)
     try:
         return Tokenizer(Path(folder).expanduser()) if folder and folder != APPROXIMATE else None
     except WorkloadError:

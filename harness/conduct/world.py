@@ -20,7 +20,9 @@ import msgspec
 import uvloop
 
 from engines import Engine, Model, pick_port
+from engines.identification import tokenizer_folder
 from engines.models import resolve
+from engines.server import require_listener
 from harness.calibration.client_error import Shape, calibrate
 from harness.client import Fleet, local_fleet
 from harness.client.ray_fleet import ray_fleet
@@ -129,6 +131,14 @@ class World(Protocol):
         """The build that a launch would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
         ...
 
+    async def require_listener(self, url: str) -> None:
+        """Connect to a running server from this machine.
+
+        Raises:
+            NotReady: nothing listens there.
+        """
+        ...
+
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
@@ -203,18 +213,22 @@ class RealWorld:
         return await asyncio.to_thread(resolve, config.name, config.path, fetching)
 
     def tokenizer(self, config: ModelConfig, model: Model) -> Tokenizer:
-        """The tokenizer in ``[model]`` of the experiment, or in the model's folder."""
-        location = config.tokenizer or model.path
+        """The tokenizer in ``[model]`` of the experiment, in the model's folder, or of a cached model of that name."""
+        location = config.tokenizer or model.path or tokenizer_folder(model.name, None)
         if location is None:
             raise NoTokenizer(
                 "prompts of exact length need the model's tokenizer; set tokenizer in [model] to its folder, or to "
                 "'approximate'"
             )
-        return tokenizer_at(location)
+        return tokenizer_at(str(location))
 
     def build(self, engine: Engine) -> dict[str, Any]:
         """The build of the engine on this machine."""
         return build_of_engine(engine)
+
+    async def require_listener(self, url: str) -> None:
+        """Connect by :func:`engines.server.require_listener`."""
+        await require_listener(url)
 
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path

@@ -7,7 +7,7 @@ from typing import Any
 
 from engines import Deployment
 from engines.base import base_url
-from engines.errors import NotIdentified
+from engines.errors import NotIdentified, NotReady
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
 from harness.errors import BadExperiment
@@ -37,6 +37,8 @@ def bench_experiment(
     api_key_env: str | None = None,
     calibrate: bool = True,
     max_foreign_share: float = MAX_FOREIGN_SHARE,
+    workers: int | None = None,
+    ray: str | None = None,
     name: str = "bench",
 ) -> Experiment:
     """Build an experiment for a running server; ``bakeoff bench --help`` documents the parameters.
@@ -54,32 +56,44 @@ def bench_experiment(
     loads = [{"concurrency": level} for level in levels]
     if rate_per_s is not None:
         loads = [{"rate_per_s": rate_per_s, "arrival": arrival}]
-    options: dict[str, Any] = {}
-    if engine is None or model is None or tokenizer is None:
-        identity = asyncio.run(_identity(url, engine, model, api_key_env))
-        engine, options = identity.adapter, identity.options
-        model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
-        tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
-    server = {"adapter": engine, "url": url, "options": options}
-    data = {
+    server = {"adapter": engine or "openai", "url": url} | ({"api_key_env": api_key_env} if api_key_env else {})
+    data: dict[str, Any] = {
         "name": name,
         "seed": seed,
         "repeats": repeats,
-        "model": {"name": model, "tokenizer": str(tokenizer)},
-        "engines": [server | ({"api_key_env": api_key_env} if api_key_env else {})],
+        "model": {"name": model, "tokenizer": str(tokenizer or APPROXIMATE)},
+        "engines": [server],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads,
         "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
-        "client": {"calibrate": calibrate},
+        "client": {"calibrate": calibrate, "ray": ray, "workers": 1 if workers is None else workers},
+        "quality": {"samples": 0},  # nothing here names the model's weights
     }
+    experiment = experiment_from(data, "bench")  # refuses mistakes before the server is asked
+    if engine is not None and model is not None and tokenizer is not None:
+        return experiment
+    identity = asyncio.run(_identity(url, engine, model, api_key_env, ray))
+    model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
+    tokenizer = tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE
+    data["model"] = {"name": model, "tokenizer": str(tokenizer)}
+    data["engines"] = [server | {"adapter": identity.adapter, "options": identity.options}]
     return experiment_from(data, "bench")
 
 
-async def _identity(url: str, engine: str | None, model: str | None, api_key_env: str | None) -> Identity:
+async def _identity(
+    url: str, engine: str | None, model: str | None, api_key_env: str | None, ray: str | None
+) -> Identity:
     """Ask the server for its identity; an unknown one is an error only if engine or model is not given."""
     try:
         return await identify(Deployment(url=url, api_key_env=api_key_env), engine)
     except NotIdentified:
         if engine is None or model is None:
             raise
-        return Identity(engine, (model,))
+    except NotReady as error:
+        if not ray:
+            raise
+        if engine is None or model is None:
+            raise NotIdentified(
+                f"{base_url(url)} cannot be reached from this machine; give --engine and --model, or correct --url"
+            ) from error
+    return Identity(engine, (model,))

@@ -24,8 +24,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     path: str | None = None
     """Checkpoint folder or GGUF file."""
     tokenizer: str | None = None
-    """Folder with the model's ``tokenizer.json``. Default: ``path``. With ``approximate``, prompts have about the
-    requested length, and token counts are the engine's."""
+    """Folder with the model's ``tokenizer.json``. Default: ``path``, else that of a cached model called ``name``. With
+    ``approximate``, prompts have about the requested length, and token counts are the engine's."""
 
 
 class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -169,6 +169,23 @@ class Fitter:
         kv_bytes = self._costs.kv_bytes_per_token * kv_share(self._costs, self._ranks) * self._ranks
         return self._costs.weight_bytes + served.peak_kv_tokens * kv_bytes + workspace
 
+    def check_device(self, engine: MeasuredEngine) -> None:
+        """Refuse an engine that ran on another kind of device.
+
+        Raises:
+            BadPlan: it ran without a GPU and this device is one, or the reverse.
+        """
+        if engine.on_gpu is False and self._is_gpu:
+            raise BadPlan(
+                f"{engine.engine} ran without a GPU in {engine.run}, which tells nothing about {self._gpu.name}; give "
+                "a run on a GPU, or --gpu cpu with --machine"
+            )
+        if engine.on_gpu and not self._is_gpu:
+            raise BadPlan(
+                f"{engine.engine} ran on a GPU in {engine.run}, which tells nothing about a CPU; give a run without "
+                "GPUs, or the GPU with --gpu"
+            )
+
     def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
         """Measured memory; None if it is absent or not the engine's own."""
         if engine.why_no_memory:
@@ -180,8 +197,10 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     """Fit an engine, and predict each of its loads from the others.
 
     Raises:
-        BadPlan: no load has requests with token counts and figures, or a figure is 0 or infinite.
+        BadPlan: the engine ran on another kind of device; no load has requests with token counts and figures; or a
+            figure is 0 or infinite.
     """
+    fitter.check_device(engine)
     loads = [load for load in engine.loads if load.requests and load.measured]
     if not loads:
         raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")

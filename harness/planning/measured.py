@@ -1,6 +1,5 @@
 """Measured loads of a run: its requests, their figures, and the server's limits."""
 
-import csv
 import math
 import re
 import tomllib
@@ -14,6 +13,7 @@ import msgspec
 from harness.errors import BadPlan
 from harness.planning.server import Limits, Request
 from harness.planning.sizing import CPU_STEP_TOKENS, GPU_STEP_TOKENS
+from results.published import published_rows
 from results.units import NS_PER_S
 
 Row = Mapping[str, Any]
@@ -59,6 +59,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         adapter: of the engine.
         ranks: GPUs of tensor parallelism.
         stages: of pipeline parallelism.
+        on_gpu: whether the trials have GPU memory; None if they have none, but the engine ran elsewhere.
     """
 
     engine: str
@@ -70,6 +71,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     adapter: str = ""
     ranks: int = 1
     stages: int = 1
+    on_gpu: bool | None = None
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -104,12 +106,10 @@ def _rows(frame: Any) -> list[Row]:  # noqa: ANN401  (a data frame)
 def _published(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     try:
         experiment = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
-        trials, requests = (
-            list(csv.DictReader((path / name).read_text(encoding="utf-8").splitlines()))
-            for name in ("trials.csv", "requests.csv")
-        )
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise BadPlan(f"{path} is not a published run: {error}") from error
+    trials = published_rows(path / "trials.csv", ("trial", "engine", "load", "verdict"))
+    requests = published_rows(path / "requests.csv", ("trial", "planned_ns", "prompt_tokens", "output_tokens"))
     return trials, requests, experiment
 
 
@@ -143,6 +143,7 @@ def _engine(
         adapter=entry.get("adapter", ""),
         ranks=int(spec.get("tensor_parallel_size") or 1),
         stages=int(spec.get("pipeline_parallel_size") or 1),
+        on_gpu=None if not on_gpu and (entry.get("url") or entry.get("ssh")) else on_gpu,
     )
 
 
@@ -208,7 +209,14 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def _number(row: Row, name: str) -> float | None:
-    """A number of a row; None if it is missing or not a number."""
+    """A number of a row; None if it is missing.
+
+    Raises:
+        BadPlan: it is another text.
+    """
     value = row.get(name)
-    number = math.nan if value is None or value == "" else float(value)
+    try:
+        number = math.nan if value is None or value == "" else float(value)
+    except ValueError as error:
+        raise BadPlan(f"{name} of trial {row['trial']} is '{value}', not a number; export the run again") from error
     return None if math.isnan(number) else number

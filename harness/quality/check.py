@@ -59,7 +59,7 @@ async def check_quality(
     pending = [(record, folder) for record, folder in folders if not folder.read_quality()]
     if not experiment.quality.samples or not pending:
         return
-    why = not_installed() if model.path else "the model's files are not here; set path in [model]"
+    why = not_installed() if model.path else "the run names no files of the model; set path in [model]"
     sampler = _AnswerSampler(experiment, engine, tokenizer, planner)
     trials = [
         _Trial(folder, why=why) if why else await asyncio.to_thread(sampler.sample, record, folder)

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 from itertools import pairwise
 
 import msgspec
@@ -160,7 +161,7 @@ def _failed(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Fin
     ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
     first = next(request for request in failed if request.outcome is outcome)
     yield invalid(
-        FindingCode.FAILED_REQUESTS,
+        FindingCode.NOT_FOUND if first.status == HTTPStatus.NOT_FOUND else FindingCode.FAILED_REQUESTS,
         failed_requests=len(failed),
         measured_requests=len(measured),
         outcome=outcome.value,

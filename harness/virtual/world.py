@@ -120,6 +120,9 @@ class VirtualWorld:
         """An empty build: virtual engines have no code."""
         return {}
 
+    async def require_listener(self, url: str) -> None:
+        """Every address has a virtual server."""
+
     @contextlib.asynccontextmanager
     async def started(
         self,

@@ -181,16 +181,16 @@ def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Arguments of `ModelConfig` that have the same names in config.json in all families."""
     check_options(raw, where, hidden_act=("silu",))
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    heads = int(raw["num_attention_heads"])
+    heads = whole(raw, "num_attention_heads")
     return {
-        "vocab_size": int(raw["vocab_size"]),
-        "hidden_size": int(raw["hidden_size"]),
-        "intermediate_size": int(raw["intermediate_size"]),
-        "num_hidden_layers": int(raw["num_hidden_layers"]),
+        "vocab_size": whole(raw, "vocab_size"),
+        "hidden_size": whole(raw, "hidden_size"),
+        "intermediate_size": whole(raw, "intermediate_size"),
+        "num_hidden_layers": whole(raw, "num_hidden_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(raw.get("num_key_value_heads") or heads),
+        "num_key_value_heads": whole(raw, "num_key_value_heads") if raw.get("num_key_value_heads") else heads,
         "head_dim": _head_dim(raw),
-        "max_position_embeddings": int(raw.get("max_position_embeddings", _DEFAULT_LENGTH)),
+        "max_position_embeddings": whole(raw, "max_position_embeddings", _DEFAULT_LENGTH),
         "rms_norm_eps": float(raw.get("rms_norm_eps", 1e-6)),
         "rope_theta": float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         "rope_scaling": rope_scaling(rope, raw, where),
@@ -200,6 +200,19 @@ def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
         "dtype": str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
         "model_type": str(raw["model_type"]),
     }
+
+
+def whole(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A field of config.json that counts something.
+
+    Raises:
+        KeyError: it is missing and has no default.
+        ValueError: it is a fraction, which `int` would truncate.
+    """
+    value = raw[name] if default is None else raw.get(name, default)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{name} {value:g} is not a whole number")
+    return int(value)
 
 
 def token_id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
@@ -224,10 +237,11 @@ def layer_windows(
         CheckpointError: a layer type is unknown, or a layer slides but the model has no window, or one below 1.
     """
     if sliding is None:
-        sliding = [window is not None] * int(raw["num_hidden_layers"])
+        sliding = [window is not None] * whole(raw, "num_hidden_layers")
     kinds = raw.get("layer_types") or ["sliding_attention" if slides else "full_attention" for slides in sliding]
     for kind in kinds:
         check_options({"layer_types": kind}, where, layer_types=("full_attention", "sliding_attention"))
+    window = None if window is None else whole({"sliding_window": window}, "sliding_window")
     if window is not None and window < 1:
         raise CheckpointError(f"{where}: sliding_window {window} must be at least 1; fetch the checkpoint again")
     if window is None and "sliding_attention" in kinds:
@@ -237,8 +251,8 @@ def layer_windows(
 
 def _head_dim(raw: Mapping[str, Any]) -> int:
     if raw.get("head_dim"):
-        return int(raw["head_dim"])
-    size, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+        return whole(raw, "head_dim")
+    size, heads = whole(raw, "hidden_size"), whole(raw, "num_attention_heads")
     if heads < 1 or size % heads:
         raise CheckpointError(
             f"num_attention_heads {heads} does not divide hidden_size {size}, and there is no head_dim: the "

@@ -16,6 +16,7 @@ from reference_engine.models.config import (
     common_fields,
     layer_windows,
     rope_scaling,
+    whole,
     yarn_length,
 )
 
@@ -117,7 +118,7 @@ class Gemma3Config(ModelConfig):
 
 def read_llama(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """See `config_from_hf`."""
-    cla_factor = int(raw.get("cla_factor", 1))
+    cla_factor = whole(raw, "cla_factor", 1)
     if cla_factor < 1:
         raise CheckpointError(f"{where}: cla_factor {cla_factor} must be at least 1")
     return ModelConfig(
@@ -140,9 +141,9 @@ def read_mixtral(raw: Mapping[str, Any], where: str) -> MoeConfig:
     return MoeConfig(
         **common_fields(raw, where),
         windows=layer_windows(raw, where, raw.get("sliding_window")),
-        num_experts=int(raw["num_local_experts"]),
-        num_experts_per_tok=int(raw["num_experts_per_tok"]),
-        moe_intermediate_size=int(raw["intermediate_size"]),
+        num_experts=whole(raw, "num_local_experts"),
+        num_experts_per_tok=whole(raw, "num_experts_per_tok"),
+        moe_intermediate_size=whole(raw, "intermediate_size"),
         norm_topk_prob=True,
     )
 
@@ -180,16 +181,16 @@ def read_qwen3(raw: Mapping[str, Any], where: str) -> ModelConfig:
 def read_qwen3_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
     """See `config_from_hf`."""
     raw = {**_QWEN3_MOE_DEFAULTS, **raw}
-    layers = range(int(raw["num_hidden_layers"]))
+    layers = range(whole(raw, "num_hidden_layers"))
     window = raw["sliding_window"] if raw.get("use_sliding_window", False) else None
-    step, dense = int(raw["decoder_sparse_step"]), raw.get("mlp_only_layers") or ()
+    step, dense = whole(raw, "decoder_sparse_step"), raw.get("mlp_only_layers") or ()
     return MoeConfig(
         **common_fields(raw, where),
         attention_bias=bool(raw.get("attention_bias", False)),
         windows=layer_windows(raw, where, window),
-        num_experts=int(raw.get("num_local_experts") or raw["num_experts"]),
-        num_experts_per_tok=int(raw["num_experts_per_tok"]),
-        moe_intermediate_size=int(raw["moe_intermediate_size"]),
+        num_experts=whole(raw, "num_local_experts" if raw.get("num_local_experts") else "num_experts"),
+        num_experts_per_tok=whole(raw, "num_experts_per_tok"),
+        moe_intermediate_size=whole(raw, "moe_intermediate_size"),
         norm_topk_prob=bool(raw.get("norm_topk_prob", False)),
         dense_layers=frozenset(i for i in layers if i in dense or (i + 1) % step),
     )
@@ -207,8 +208,8 @@ def read_gemma3(raw: Mapping[str, Any], where: str) -> Gemma3Config:
         use_bidirectional_attention=(False, None),
     )
     full, local = _ropes(raw)
-    pattern = int(raw["sliding_window_pattern"])
-    sliding = [(index + 1) % pattern != 0 for index in range(int(raw["num_hidden_layers"]))]
+    pattern = whole(raw, "sliding_window_pattern")
+    sliding = [(index + 1) % pattern != 0 for index in range(whole(raw, "num_hidden_layers"))]
     common = common_fields({**raw, "rope_parameters": full, "hidden_act": "silu"}, where)
     return Gemma3Config(
         **common,
@@ -234,23 +235,23 @@ def read_deepseek_v2(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
         mlp_bias=(False,),
     )
     grouped = raw.get("topk_method") == "group_limited_greedy"
-    plain, turned = int(raw["qk_nope_head_dim"]), int(raw["qk_rope_head_dim"])
+    plain, turned = whole(raw, "qk_nope_head_dim"), whole(raw, "qk_rope_head_dim")
     return DeepseekV2Config(
         **common_fields({**raw, "head_dim": turned}, where),
         attention_bias=bool(raw.get("attention_bias", False)),
-        num_experts=int(raw["n_routed_experts"]),
-        num_experts_per_tok=int(raw["num_experts_per_tok"]),
-        moe_intermediate_size=int(raw["moe_intermediate_size"]),
+        num_experts=whole(raw, "n_routed_experts"),
+        num_experts_per_tok=whole(raw, "num_experts_per_tok"),
+        moe_intermediate_size=whole(raw, "moe_intermediate_size"),
         norm_topk_prob=False,
-        dense_layers=frozenset(range(int(raw["first_k_dense_replace"]))),
+        dense_layers=frozenset(range(whole(raw, "first_k_dense_replace"))),
         routed_scaling_factor=float(raw.get("routed_scaling_factor", 1.0)),
-        n_group=int(raw["n_group"]) if grouped else 1,
-        topk_group=int(raw["topk_group"]) if grouped else 1,
-        kv_lora_rank=int(raw["kv_lora_rank"]),
-        q_lora_rank=None if raw["q_lora_rank"] is None else int(raw["q_lora_rank"]),
+        n_group=whole(raw, "n_group") if grouped else 1,
+        topk_group=whole(raw, "topk_group") if grouped else 1,
+        kv_lora_rank=whole(raw, "kv_lora_rank"),
+        q_lora_rank=None if raw["q_lora_rank"] is None else whole(raw, "q_lora_rank"),
         qk_nope_head_dim=plain,
-        v_head_dim=int(raw["v_head_dim"]),
-        n_shared_experts=int(raw["n_shared_experts"]),
+        v_head_dim=whole(raw, "v_head_dim"),
+        n_shared_experts=whole(raw, "n_shared_experts"),
         attention_scale=(plain + turned) ** -0.5 * _yarn_scale(raw),
     )
 
@@ -258,8 +259,8 @@ def read_deepseek_v2(raw: Mapping[str, Any], where: str) -> DeepseekV2Config:
 def _qwen_windows(raw: Mapping[str, Any], where: str) -> tuple[int | None, ...]:
     """Windows of this family: only if enabled, and only from layer max_window_layers on."""
     window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window", False) else None
-    first = int(raw.get("max_window_layers", 28))
-    sliding = [window is not None and index >= first for index in range(int(raw["num_hidden_layers"]))]
+    first = whole(raw, "max_window_layers", 28)
+    sliding = [window is not None and index >= first for index in range(whole(raw, "num_hidden_layers"))]
     return layer_windows(raw, where, window, sliding)
 
 

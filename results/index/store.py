@@ -24,6 +24,8 @@ INDEX_FILE = ".index.sqlite"
 _VERSION = 1_000 * 3 + DEFINITIONS
 """Version of the file; it includes that of the metric definitions, whose changes require folding again."""
 _WAIT_S = 30.0
+_LARGEST = 2**63 - 1
+"""Of SQLite's integers; the index has fewer runs."""
 _TABLES = """
 CREATE TABLE runs (
     id TEXT PRIMARY KEY, stamp TEXT NOT NULL, folded INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
@@ -123,7 +125,8 @@ class Index:
     def runs(self, query: Query) -> list[RunFacts]:
         """Runs that match a query."""
         condition, values = where(query)
-        limit = f"LIMIT {int(query.limit)} OFFSET {int(query.offset)}" if query.limit is not None else ""
+        most, skipped = (min(int(number), _LARGEST) for number in (query.limit or 0, query.offset))
+        limit = f"LIMIT {most} OFFSET {skipped}" if query.limit is not None else ""
         order = ORDERS[query.order]
         # the SQL is our own; user input is in values only
         sql = f"SELECT facts FROM runs {condition} {order} {limit}"  # noqa: S608

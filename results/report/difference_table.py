@@ -7,10 +7,9 @@ from rich.text import Text
 
 from results.attribution import PARTS, Latency
 from results.attribution.difference import Difference
-from results.metrics import Unit
 from results.report.terminal_table import terminal_table
-from results.text.attribution import difference_sentence, signed_text
-from results.text.format import plain, value_text
+from results.text.attribution import difference_sentence, part_text, signed_text
+from results.text.format import ABSENT, plain
 
 _LATENCIES = (Latency.E2E, Latency.TTFT)
 _SHOWN = 5e-7
@@ -40,4 +39,5 @@ def print_differences(differences: Sequence[Difference], console: Console) -> No
 
 
 def _texts(before_s: float, after_s: float) -> tuple[str, str, str]:
-    return value_text(Unit.SECONDS, before_s), value_text(Unit.SECONDS, after_s), signed_text(after_s - before_s)
+    before, after = part_text(before_s), part_text(after_s)
+    return before, after, ABSENT if before == after == ABSENT else signed_text(after_s - before_s)

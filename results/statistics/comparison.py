@@ -160,8 +160,13 @@ def of_effect(
     parameters: Parameters | None = None,
     evidence: Evidence | None = None,
 ) -> Comparison:
-    """Make a comparison, with the effect as a ratio or a difference according to the metric's scale."""
+    """Make a comparison, with the effect as a ratio or a difference according to the metric's scale.
+
+    Bounds of a difference of shares are clipped to −1…1.
+    """
     is_ratio = scale_of(metric) is Scale.RATIO
+    if not is_ratio and effect is not None and effect.low is not None and effect.high is not None:
+        effect = msgspec.structs.replace(effect, low=max(-1.0, effect.low), high=min(1.0, effect.high))
     return Comparison(
         metric.name,
         level,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from results.attribution import PARTS, Attribution, Latency, Part
 from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
@@ -218,6 +219,15 @@ def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:
     seconds = attribution.means[latency].get(part)
-    if seconds is None or not round(seconds, 9):
+    if not _takes_time(seconds):
         return ABSENT, ABSENT
-    return value_text(Unit.SECONDS, seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")
+    return part_text(seconds), percent_text(seconds / attribution.mean_s(latency), 1).replace("-", "−")
+
+
+def part_text(seconds: float | None) -> str:
+    """The time of a part; absent if it is unknown or takes none."""
+    return value_text(Unit.SECONDS, seconds) if _takes_time(seconds) else ABSENT
+
+
+def _takes_time(seconds: float | None) -> TypeGuard[float]:
+    return seconds is not None and round(seconds, 9) != 0

@@ -24,6 +24,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
         "lower the load or read the engine's log"
     ),
+    FindingCode.NOT_FOUND: (
+        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
+        "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
+    ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
         "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "
@@ -140,6 +144,8 @@ NOTES = {
     FindingCode.HARDWARE_SLOWDOWN: "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples",
 }
 """Templates of notes whose code is a warning elsewhere: nothing has to be done."""
+_WITHOUT_LIMIT = "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure"
+"""Template of foreign load where ``trial.max_foreign_share`` is 1, so that no share makes a trial INVALID."""
 XIDS = {
     13: "Graphics Engine Exception",
     31: "GPU memory page fault",
@@ -169,8 +175,15 @@ _UNRECORDED = {"power_basis": "how this is known was not recorded"}
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
-    template = NOTES.get(finding.code) if finding.severity is Severity.NOTE else None
-    return (template or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
+    return (_special_template(finding) or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
+
+
+def _special_template(finding: Finding) -> str | None:
+    if finding.severity is Severity.NOTE:
+        return NOTES.get(finding.code)
+    if finding.code is FindingCode.SOME_FOREIGN_LOAD and finding.parameters["max_foreign_share"] == 1:
+        return _WITHOUT_LIMIT
+    return None
 
 
 def sentences(findings: Iterable[Finding]) -> str:

@@ -12,10 +12,12 @@ import pytest
 
 import results
 from engines import Model, models, pick_port
+from engines.errors import NotIdentified
 from harness import version
 from harness.cli import listing, make_app
 from harness.cli.guarded import guarded
 from harness.conduct.world import inside
+from harness.experiment.bench import bench_experiment
 from harness.virtual import VirtualEngine, VirtualWorld
 from results.errors import NotWritable, RunUnreadable
 from tests.results.builders import Sheet, build_run
@@ -74,6 +76,33 @@ def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.Ca
     url = f"http://127.0.0.1:{pick_port()}"
     assert in_process("bench", "--url", url) == 2
     assert capsys.readouterr().err.startswith(f"bakeoff: {url} cannot be reached: ")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (("--rate", "0"), "rate_per_s must be above 0"),
+        (("--duration=-1",), "duration_s must be above 0"),
+        (("--workers", "0"), "client.workers must be at least 1"),
+        (("--workload", "chatt"), "chatt"),
+    ],
+)
+def test_bench_refuses_mistakes_before_it_asks_the_server(
+    mistake: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert in_process("bench", "--url", f"http://127.0.0.1:{pick_port()}", *mistake) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
+    url = f"http://127.0.0.1:{pick_port()}"
+    experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
+    assert (experiment.client.ray, experiment.model.tokenizer) == ("auto", "approximate")
+    assert experiment.quality.samples == 0, "the advice to set path in [model] would be no help"
+    with pytest.raises(NotIdentified, match="cannot be reached from this machine; give --engine and --model"):
+        bench_experiment(url=url, engine="openai", ray="auto")
 
 
 @pytest.mark.parametrize("arguments", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])

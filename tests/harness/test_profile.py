@@ -1,5 +1,6 @@
 """Profiled trials: planned beside the plain ones, recorded, and left out of every result."""
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -9,13 +10,14 @@ import msgspec
 import pytest
 
 import results
-from engines import Model
+from engines import Deployment, Model, attached, engine
 from engines.adapters.reference import ReferenceEngine
 from engines.errors import StepLogMissing
 from engines.server import Server
 from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.conduct import conductor
+from harness.conduct.kernels import record_kernels
 from harness.conduct.world import inside
 from harness.errors import BadExperiment
 from harness.experiment.config import profiling
@@ -31,6 +33,7 @@ from results.report import render_html
 from results.report.attribution import profiled_trials
 from results.step_costs import StepCost, TrialCosts
 from results.step_log import RequestQueued, StepRecord
+from results.store import TrialFolder
 from results.tables import Format, Table, table
 from results.trace import write_traces
 from results.trace.kernels import read_kernels
@@ -300,6 +303,17 @@ def test_kernels_are_recorded_behind_the_profiled_trial(
     assert run.profiled[0].record.kernels_missing == "HTTP 400: there is no place for a profile"
     with pytest.raises(BadExperiment, match="kernels belong to profiled trials"):
         virtual_experiment(["a"], [{"concurrency": 1}], kernels=True)
+
+
+def test_an_engine_that_cannot_record_kernels_is_named(tmp_path: Path):
+    async def load(_: TrialFolder) -> None:
+        raise AssertionError
+
+    async def why() -> str | None:
+        tgi = engine("tgi", Model("m"), {}, deployment=Deployment(url="http://a"))
+        return await record_kernels(tgi, attached("http://a"), TrialFolder(tmp_path), load)
+
+    assert asyncio.run(why()) == "the adapter 'tgi' cannot record them"
 
 
 def test_answers_of_profiled_trials_are_not_compared(tmp_path: Path, recording: Path, monkeypatch: pytest.MonkeyPatch):

@@ -286,7 +286,7 @@ def test_without_weights_there_is_a_reason(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.record_answers([[7] * TOKENS] * REQUESTS)
     assert scene.checked(model=Model("tiny")) == QualityRecord(
-        why="the model's files are not here; set path in [model]"
+        why="the run names no files of the model; set path in [model]"
     )
 
 

@@ -1,9 +1,27 @@
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
+from engines import Model
 from harness.conduct.world import RealWorld
+from harness.experiment.config import ModelConfig
+from tests.workloads.small_tokenizers import checkpoint
+from workloads import NoTokenizer
+
+
+def test_a_model_that_is_only_named_has_the_tokenizer_of_the_cached_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    config, model = ModelConfig(name="org/name"), Model("org/name")
+    with pytest.raises(NoTokenizer, match=r"set tokenizer in \[model\]"):
+        RealWorld().tokenizer(config, model)
+    snapshot = tmp_path / "models--org--name/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    checkpoint(snapshot)
+    assert RealWorld().tokenizer(config, model).encode("a")
 
 
 def test_cancelled_work_in_a_thread_ends_before_its_files_may_go():

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import results
 from engines import pick_port
-from engines.errors import EngineError
+from engines.errors import EngineError, NotReady
 from harness.calibration.client_error import Shape
 from harness.client import Fleet
 from harness.conduct.progress import PlainObserver
@@ -227,6 +227,22 @@ def test_an_address_where_nothing_listens_fails_before_any_request(tmp_path: Pat
     assert not result.finished
     reason = "Connection refused; start the server or correct the address"
     assert result.manifest.failure == f"reference, repeat 1: {url} cannot be reached: {reason}"
+
+
+class Unreachable(VirtualWorld):
+    """Only its client reaches its servers, not the machine of the harness."""
+
+    async def require_listener(self, url: str) -> None:
+        raise NotReady(url)
+
+
+@pytest.mark.parametrize(("client", "status"), [({}, RunStatus.FAILED), ({"ray": "auto"}, RunStatus.COMPLETE)])
+def test_an_address_that_only_workers_elsewhere_reach_is_not_checked_from_here(
+    tmp_path: Path, client: dict[str, Any], status: RunStatus
+):
+    engines = [{"adapter": "reference", "url": "http://10.0.0.7:8000"}]
+    experiment = virtual_experiment([], [{"concurrency": 1}], engines=engines, client=client, repeats=1, trial=TRIAL)
+    assert run_in(Unreachable({"reference": VirtualEngine()}), experiment, tmp_path).status is status
 
 
 def test_an_engine_that_does_not_start_fails_the_run_with_its_last_words(tmp_path: Path):

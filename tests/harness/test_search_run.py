@@ -76,7 +76,18 @@ def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
 
 def test_no_level_that_meets_the_objective_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert searched(file(tmp_path), "--slo", "ttft_p50<50ms") == 3
-    assert "truth: none, at c=2 ttft_p50<50ms: it was" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "truth: none, at c=2 ttft_p50<50ms: it was" in output.out
+    assert "--low" not in output.err
+
+
+def test_an_interval_that_reaches_below_the_range_is_exit_3_and_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert searched(file(tmp_path), "--slo", "ttft_p50<110ms", "--trials", "2") == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("bakeoff: truth: c=3 [below the range, 8]; ")
+    assert last.endswith("; raise --trials, or lower --low")
 
 
 @pytest.mark.parametrize(

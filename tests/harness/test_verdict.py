@@ -20,6 +20,7 @@ from results.records import (
     Window,
     WindowKind,
 )
+from results.text.findings import sentence
 from tests.harness.samples import request
 
 S = 1_000_000_000
@@ -70,6 +71,16 @@ def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
         )
     ]  # fmt: skip
     assert findings_of(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, FindingCode.NOT_FOUND), (500, FindingCode.FAILED_REQUESTS)])
+def test_an_unknown_model_is_told_from_a_load_that_is_too_high(status: int, code: FindingCode):
+    (finding,) = findings_of([request(0, outcome=Outcome.HTTP_ERROR, status=status), *GOOD[1:]])
+    assert finding.code is code
+    assert ("model's name" in sentence(finding), "lower the load" in sentence(finding)) == (
+        status == 404,
+        status != 404,
+    )
 
 
 def test_only_failures_planned_in_the_window_count():

@@ -198,7 +198,10 @@ def test_a_change_is_traced_to_its_part() -> None:
     assert "gaps between steps +" in difference_sentence(difference)
     console = Console(width=100, record=True, file=io.StringIO())
     print_differences([difference], console)
-    assert "gaps between steps" in console.export_text()
+    table = console.export_text()
+    assert "gaps between steps" in table
+    (decode,) = [line.split() for line in table.splitlines() if line.startswith("decode ")]
+    assert decode[-3:] == ["–"] * 3, "before the first token nothing is decoded, as in the table of each run"
     same = difference_sentence(differences([before], [before])[0])
     assert same.endswith("(+0 ms, +0 %)")
 

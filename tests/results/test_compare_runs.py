@@ -49,6 +49,15 @@ def test_which_way_is_better_belongs_to_the_metric() -> None:
     assert compare_runs(TTFT, "c=1", b, a, interleaved=False).judgement is Judgement.BETTER
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_difference_of_shares_is_at_most_100_percentage_points(sign: int) -> None:
+    low, high = runs(0.0, 0.9), runs(0.9, 1.0)
+    a, b = (low, high)[::sign]
+    attainment = compare_runs(CATALOGUE["attainment"], "c=1", a, b, interleaved=False).difference
+    assert attainment is not None
+    assert (attainment.low, attainment.high) == (-1.0, 1.0)
+
+
 def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     a = runs(1.0, 1.2, 0.8)
     b = {repeat: value * (1.01 + repeat / 10_000) for repeat, value in a.items()}

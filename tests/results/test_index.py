@@ -116,6 +116,8 @@ def test_filters(tmp_path: Path) -> None:
         assert ids(index, order=Order.OLDEST) == ["a", "c", "b"]
         assert ids(index, order=Order.NAME) == ["c", "a", "b"]
         assert ids(index, limit=1, offset=1) == ["c"]
+        assert ids(index, limit=10**21) == ids(index)
+        assert ids(index, limit=1, offset=10**21) == []
         assert ids(index, name="other") == ["b"]
         assert ids(index, branch="main") == ["a"]
         assert ids(index, engine="on") == ["c"], "a label is found whole, not inside another"

@@ -199,15 +199,15 @@ def test_an_engine_without_answers_has_a_dash_and_a_footnote(tmp_path: Path) -> 
     run = only_run(tmp_path)
     for trial in run.finished:
         if trial.record.engine == "other":
-            why = QualityRecord(why="the model's files are not here; set path in [model]")
+            why = QualityRecord(why="the run names no files of the model; set path in [model]")
             run.folder.trial(trial.record.id).write_quality(why)
     run = results.load(run.path)
     text = printed(run)
     assert "– (1)" in text
-    assert "(1) match: the model's files are not here; set path in [model]" in text
+    assert "(1) match: the run names no files of the model; set path in [model]" in text
     assert run.cells[1].quality is None
     assert not answers_view(run).picture, "one point compares nothing"
-    assert "the model&#39;s files are not here" in render_html(run)
+    assert "the run names no files of the model" in render_html(run)
 
 
 def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:

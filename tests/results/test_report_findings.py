@@ -102,6 +102,17 @@ def test_every_finding_has_the_parameters_of_its_sentence() -> None:
             "the hardware of gpu1 lowered its clocks in 25 % of the samples",
         ),
         (
+            warning(FindingCode.SOME_FOREIGN_LOAD, foreign_share=0.5, foreign_cores=1.0, max_foreign_share=0.8),
+            (
+                "other processes used 50 % of the machine, 1 cores; end them to be sure (above 80 % the trial is "
+                "INVALID)"
+            ),
+        ),
+        (
+            warning(FindingCode.SOME_FOREIGN_LOAD, foreign_share=0.5, foreign_cores=1.0, max_foreign_share=1.0),
+            "other processes used 50 % of the machine, 1 cores; end them to be sure",
+        ),
+        (
             warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=90_000, client_tokens=100),
             (
                 "the engine counted 90,000 output tokens under this load and the client 100; "

@@ -9,6 +9,7 @@ from msgspec import structs
 import results
 from results.findings import FindingCode, note
 from results.metrics import CATALOGUE
+from results.report import render_html
 from results.report.sections.trials import _row, trial_rows
 from results.text.findings import sentence
 from results.text.format import ABSENT, value_text
@@ -47,3 +48,13 @@ def test_a_note_stands_last_among_the_remarks_of_a_valid_trial(demo: results.Run
     noted = structs.replace(trial, record=structs.replace(trial.record, findings=findings))
     texts = [f"warning: {sentence(findings[1])}", f"note: {sentence(findings[0])}"]
     assert _row(noted, [trial.record.engine], []).remarks == texts
+
+
+def test_remarks_have_the_width_of_the_table_below_their_trial(demo: results.Run) -> None:
+    _, table = render_html(demo).split('<table class="plain trials">')
+    table, *_ = table.split("</table>")
+    rows = [row for row in trial_rows(demo) if row.remarks]
+    assert rows
+    assert table.count('<tr class="below"><td class="number"></td><td colspan="11">') == len(rows)
+    assert table.count("<th ") == 1 + 11
+    assert table.count("<p>") == sum(len(row.remarks) for row in rows)

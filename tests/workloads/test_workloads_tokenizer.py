@@ -77,7 +77,7 @@ def test_truncation_and_padding_stored_in_the_file_do_not_falsify_counts(tmp_pat
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoTokenizer, match=r"has no tokenizer\.json; give the model's folder with model\.path$"):
+    with pytest.raises(NoTokenizer, match=r"has no tokenizer\.json; give the folder of the model's tokenizer$"):
         Tokenizer(tmp_path)
 
 

@@ -116,7 +116,8 @@ class TestRequests:
         with pytest.raises(BadOption) as caught:
             TritonDialect().request(Turn(4, 3, messages=(Message("user", "Hi"),)), "ensemble")
         assert str(caught.value) == (
-            "Triton takes plain text and no chats; set tokenizer in [model] to render chats as text"
+            "Triton takes plain text and no chats; name the folder of the model's tokenizer, which renders them "
+            "(tokenizer in [model], or --tokenizer of bench)"
         )
 
     def test_log_probabilities_change_nothing(self) -> None:

@@ -19,6 +19,7 @@ from harness.planning.precision import CACHES, PRECISIONS
 from harness.planning.server import Limits, Request
 from harness.planning.step_times import Efficiency
 from harness.virtual import VirtualEngine, VirtualWorld
+from results.errors import RunUnreadable
 from tests.test_imports import ROOT
 
 TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3, 7e-5, 3e-3)
@@ -176,6 +177,23 @@ def test_invalid_trials_count_for_nothing_and_none_valid_is_refused(tmp_path: Pa
         measured_engines(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "column"), [("trials", "engine"), ("trials", "verdict"), ("requests", "trial"), ("requests", "planned_ns")]
+)
+def test_a_missing_column_is_named(tmp_path: Path, file: str, column: str):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    path = tmp_path / f"{file}.csv"
+    path.write_text(path.read_text().replace(column, "other"))
+    with pytest.raises(RunUnreadable, match=rf"{file}\.csv has no column {column}; export the run again"):
+        measured_engines(tmp_path)
+
+
+def test_a_text_in_place_of_a_number_is_named(tmp_path: Path):
+    write_run(tmp_path, [trial("a", "VALID", 0.01) | {"itl_p50_s": "fast"}])
+    with pytest.raises(BadPlan, match="itl_p50_s of trial a is 'fast', not a number"):
+        measured_engines(tmp_path)
+
+
 def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_least(tmp_path: Path):
     """A later trial's ramp repeats prompts that an earlier trial left in the cache, so its counter is too high."""
     trials = [trial("a", "VALID", 0.01) | {"server_prefix_hit_share": 0.1}]
@@ -188,10 +206,30 @@ def test_cached_tokens_are_each_requests_own_or_the_share_of_the_trial_that_hit_
     assert [load.requests[0].cached_tokens for load in measured_engines(tmp_path)[0].loads] == [0, 0]
 
 
+@pytest.mark.parametrize(("place", "on_gpu"), [("", False), ('url = "http://a"', None), ('ssh = { host = "a" }', None)])
+def test_only_an_engine_that_ran_here_without_gpu_memory_ran_on_a_cpu(tmp_path: Path, place: str, on_gpu: bool | None):
+    write_run(tmp_path, [trial("a", "VALID", 0.01)])
+    (tmp_path / "experiment.toml").write_text(f'[[engines]]\nadapter = "vllm"\nlabel = "e"\n{place}\n')
+    assert [engine.on_gpu for engine in measured_engines(tmp_path)] == [on_gpu]
+    write_run(tmp_path, [trial("a", "VALID", 0.01) | {"peak_gpu_bytes": 1e9}])
+    assert [engine.on_gpu for engine in measured_engines(tmp_path)] == [True]
+
+
+def test_an_engine_that_ran_on_another_kind_of_device_is_refused(fitter: Fitter):
+    smol = load_model("smollm2-135m"), PRECISIONS["bf16"], CACHES["bf16"]
+    on_cpu = Fitter(*smol, msgspec.structs.replace(gpu_table()["h200"], name="cpu"))
+    engine = MeasuredEngine("e", "runs/x", [], Limits(), None, None, on_gpu=False)
+    with pytest.raises(BadPlan, match=r"^e ran without a GPU in runs/x, .* h200; give a run on a GPU, or --gpu cpu"):
+        calibrate(fitter, engine)
+    with pytest.raises(BadPlan, match=r"^e ran on a GPU in runs/x, .*; give a run without GPUs, or the GPU with --gpu"):
+        calibrate(on_cpu, msgspec.structs.replace(engine, on_gpu=True))
+
+
 def test_a_figure_of_0_is_refused(tmp_path: Path, fitter: Fitter):
     write_run(tmp_path, [trial("a", "VALID", 0.0), trial("b", "VALID", 0.0)])
+    (engine,) = measured_engines(tmp_path)
     with pytest.raises(BadPlan, match="itl_p50_s of e at c=2 is 0, which no step time explains; give a run"):
-        calibrate(fitter, measured_engines(tmp_path)[0])
+        calibrate(fitter, msgspec.structs.replace(engine, on_gpu=None))
 
 
 def test_a_limit_of_requests_in_flight_is_read_from_the_label(tmp_path: Path):
