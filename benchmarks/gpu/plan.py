@@ -19,10 +19,10 @@ from harness.planning.model import load_model
 from harness.planning.precision import CACHES, PRECISIONS
 
 EXPERIMENT = Path(__file__).with_name("profile.toml")
-TRIALS = 8
+TRIALS = 6
 """Of a search; four of them share a start of the engine."""
-RAMP_S, WINDOW_S = 12.0, 20.0
-"""Of a search's trials: answers take up to 10 s, and a growing batch slows down those that follow."""
+RAMP_S, WINDOW_S = 12.0, 40.0
+"""Of a search's trials: answers take up to 10 s, and in 20 s arrivals alone doubled the requests in flight."""
 
 
 def main() -> None:
