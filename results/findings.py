@@ -49,6 +49,8 @@ class FindingCode(StrEnum):
     FAILED_REQUESTS = "failed_requests"
     NOT_FOUND = "not_found"
     """Like ``FAILED_REQUESTS``, where the server answered HTTP 404: it knows no such model, or has no such path."""
+    NOT_AUTHORISED = "not_authorised"
+    """The same for HTTP 401 and 403: the server wants a key, or another one."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
@@ -119,6 +121,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.REQUESTS_LOST: Cause.HARNESS,
     FindingCode.FAILED_REQUESTS: Cause.ENGINE,
     FindingCode.NOT_FOUND: Cause.ENGINE,
+    FindingCode.NOT_AUTHORISED: Cause.EXPERIMENT,
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,

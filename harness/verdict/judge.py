@@ -37,6 +37,11 @@ from results.server_view import fall, readings, tokens_disagree
 
 MAX_SEND_LAG_S = 0.020
 """Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""
+_REFUSALS: dict[int, FindingCode] = {
+    HTTPStatus.UNAUTHORIZED: FindingCode.NOT_AUTHORISED,
+    HTTPStatus.FORBIDDEN: FindingCode.NOT_AUTHORISED,
+    HTTPStatus.NOT_FOUND: FindingCode.NOT_FOUND,
+}
 _MAX_PACE_RATIO = 1.5
 """Largest ratio of a trial's chunks per second to those at which the client's error was measured."""
 _MIN_WARM_HITS = 0.5
@@ -161,7 +166,7 @@ def _failed(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Fin
     ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
     first = next(request for request in failed if request.outcome is outcome)
     yield invalid(
-        FindingCode.NOT_FOUND if first.status == HTTPStatus.NOT_FOUND else FindingCode.FAILED_REQUESTS,
+        _REFUSALS.get(first.status or 0, FindingCode.FAILED_REQUESTS),
         failed_requests=len(failed),
         measured_requests=len(measured),
         outcome=outcome.value,

@@ -95,7 +95,7 @@ def _ending(config: SearchConfig, search: EngineSearch) -> str:
         case Ended.KNOWN:
             return trials
         case Ended.TRIALS:
-            return f"{trials} were spent before it was known to ± {percent_text(config.resolution)}"
+            return f"{trials}, then the budget was spent: not known to ± {percent_text(config.resolution)}"
         case Ended.MINUTES:
             return f"{trials}, then the {config.minutes:g} minutes were over"
         case None:

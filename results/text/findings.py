@@ -28,6 +28,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
         "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
     ),
+    FindingCode.NOT_AUTHORISED: (
+        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
+        "put a valid key into an environment variable and name it in api_key_env (--api-key-env of bench)"
+    ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
         "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "

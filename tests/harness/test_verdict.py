@@ -73,14 +73,19 @@ def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
     assert findings_of(bad, window=Window(0, 13 * S), max_failure_share=0.25) == []
 
 
-@pytest.mark.parametrize(("status", "code"), [(404, FindingCode.NOT_FOUND), (500, FindingCode.FAILED_REQUESTS)])
-def test_an_unknown_model_is_told_from_a_load_that_is_too_high(status: int, code: FindingCode):
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (401, FindingCode.NOT_AUTHORISED, "api_key_env"),
+        (403, FindingCode.NOT_AUTHORISED, "api_key_env"),
+        (404, FindingCode.NOT_FOUND, "model's name"),
+        (500, FindingCode.FAILED_REQUESTS, "lower the load"),
+    ],
+)
+def test_a_refusal_gets_its_own_advice(status: int, code: FindingCode, advice: str):
     (finding,) = findings_of([request(0, outcome=Outcome.HTTP_ERROR, status=status), *GOOD[1:]])
     assert finding.code is code
-    assert ("model's name" in sentence(finding), "lower the load" in sentence(finding)) == (
-        status == 404,
-        status != 404,
-    )
+    assert [text for text in ("api_key_env", "model's name", "lower the load") if text in sentence(finding)] == [advice]
 
 
 def test_only_failures_planned_in_the_window_count():

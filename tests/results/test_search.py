@@ -65,7 +65,7 @@ FEW = "up to 64/s: 9 requests are planned, 64 are needed"
             {"attempts": [], "ended": Ended.NO_EVIDENCE, "skip": FEW_PLANNED},
             f"a: nothing is known; 0 trials, then no level was left that could be judged ({FEW})",
         ),
-        ({"ended": Ended.TRIALS}, f"{ANSWER} were spent before it was known to ± 5 %"),
+        ({"ended": Ended.TRIALS}, f"{ANSWER}, then the budget was spent: not known to ± 5 %"),
         ({"ended": Ended.MINUTES}, f"{ANSWER}, then the 30 minutes were over"),
         ({"ended": None}, f"{ANSWER}, not ended"),
         ({"ended": Ended.ENGINE, "lost": "signal 9"}, f"{ANSWER}, then the engine was lost (signal 9)"),
