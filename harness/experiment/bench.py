@@ -11,7 +11,7 @@ from engines.errors import NotIdentified, NotReady
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
 from harness.errors import BadExperiment
-from harness.experiment.config import Experiment, experiment_from
+from harness.experiment.config import Experiment, TrialConfig, experiment_from
 from harness.verdict.machine_state import MAX_FOREIGN_SHARE
 from workloads import APPROXIMATE
 
@@ -65,7 +65,12 @@ def bench_experiment(
         "engines": [server],
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads,
-        "trial": {"duration_s": duration_s, "ramp_s": ramp_s, "max_foreign_share": max_foreign_share},
+        "trial": {
+            "duration_s": duration_s,
+            "max_window_s": max(TrialConfig().max_window_s, duration_s),
+            "ramp_s": ramp_s,
+            "max_foreign_share": max_foreign_share,
+        },
         "client": {"calibrate": calibrate, "ray": ray, "workers": 1 if workers is None else workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }

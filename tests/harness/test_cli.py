@@ -96,6 +96,11 @@ def test_bench_refuses_mistakes_before_it_asks_the_server(
     assert error.count("\n") == 1
 
 
+def test_bench_measures_longer_than_a_file_allows_by_default():
+    experiment = bench_experiment(url="http://h", engine="openai", model="m", tokenizer="approximate", duration_s=1e3)
+    assert experiment.trial.max_window_s == 1e3
+
+
 def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
     url = f"http://127.0.0.1:{pick_port()}"
     experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
