@@ -74,6 +74,19 @@ def false_alarms(bars: Bars, count: int) -> None:
         bars.add(name, share(judgements(world, count, seed, NARROW), ALARMS), "<=", most)
 
 
+def two_noisier_trials(bars: Bars, count: int) -> None:
+    """Alarms of equal engines with eight trials of A and two of B, whose noise is a multiple of A's."""
+    for seed, (ratio, most) in enumerate(((1, 0.015), (2, 0.015), (10, 0.045)), start=10):
+        rng, alarms = np.random.default_rng(seed), 0
+        for _ in range(count):
+            a, b = (
+                dict(enumerate(np.exp(rng.normal(0, cv, trials)).tolist()))
+                for cv, trials in ((0.01, 8), (0.01 * ratio, 2))
+            )
+            alarms += compare_runs(METRIC, "c=8", a, b, interleaved=False, band=NARROW).judgement in ALARMS
+        bars.add(f"false_alarms_two_trials_{ratio}_times_noisier", alarms / count, "<=", most)
+
+
 def true_changes(bars: Bars, count: int) -> None:
     """Detections if the engines differ."""
     worlds = {
@@ -157,6 +170,7 @@ def main() -> None:
     count = parser.parse_args().comparisons
     bars = Bars()
     false_alarms(bars, count)
+    two_noisier_trials(bars, count)
     true_changes(bars, count)
     coverage(bars, count)
     many_metrics(bars, count)
