@@ -93,7 +93,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         if (load.label, name) != chosen
     ]
     primary = _compared(pairs[main.label], CATALOGUE[chosen[1]])
-    guarded = guardrails([_compared(pairs[level], CATALOGUE[name]) for level, name in rest])
+    guarded = guardrails([_compared(pairs[level], CATALOGUE[name]) for level, name in rest], config.alpha)
     return EngineComparison(
         *labels(a, b),
         primary=primary,

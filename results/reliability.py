@@ -1,18 +1,16 @@
 """Evidence from INVALID trials: how often each engine died, failed requests or fell behind its arrivals.
 
 INVALID trials have no figures to compare, yet a regression large enough to invalidate trials must not pass more easily
-than a small one. So they are counted, per load level, among all trials that ended:
+than a small one. So they are counted, per load level and kind of failure, among all trials that ended. B is worse if
 
-- **died**, restarted or not started: worse if B did and A did not; if both did, counted like failed requests.
-- **failed requests** above a trial's limit: two more trials than A are worse, one more is unclear.
-- **saturated**: worse by Fisher's exact test (1935) over trials, corrected over all loads (Holm); unclear if B has more
-  and the test is not significant.
+- :func:`~results.statistics.counts.boschloo`'s test of trials says so, corrected over all kinds and loads (Holm), or
+- B failed all of its trials of a load, at least two, or never started, and A never failed: two or three trials are too
+  few for the test.
 
-If the sides have different numbers of trials, A's count is scaled to B's. Trials that are INVALID because of the
-client, the machine or the experiment are no evidence about the engine.
+A larger share of failures that is not significant is unclear. Trials that are INVALID because of the client, the
+machine or the experiment are no evidence about the engine.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
@@ -22,9 +20,14 @@ from results.findings import Cause, FindingCode
 from results.records import TrialRecord, Verdict
 from results.run_log import EngineFailure
 from results.statistics.comparison import Judgement
+from results.statistics.counts import Count, boschloo, trials_needed
 from results.statistics.multiplicity import holm
 
-_MANY_MORE, _ONE_MORE = 2.0, 1e-9
+_LEVEL, _PER_ALPHA = 0.05, 6.0
+"""Failures are tested at six times alpha, at most 5 %: three failures in eight trials have p = 0.041, and the last of a
+gate's interim analyses has an alpha of 0.8 %."""
+_MIN_TRIALS = 2
+"""In one trial each, B alone fails by chance in up to a quarter of all comparisons."""
 
 
 class FailureMode(StrEnum):
@@ -53,18 +56,21 @@ class Tally(msgspec.Struct, frozen=True):
     Attributes:
         level: label of the load; None for starts, which belong to no load.
         failure_mode: the kind of failure.
-        a: A's failures and trials.
-        b: B's failures and trials.
+        a: A's failures and trials; for starts, those that failed, and trials with those.
+        b: likewise.
         judgement: ``worse``, ``unclear``, or ``same`` if B failed no more often.
-        p_value: of Fisher's test, where it decides.
+        p_value: of Boschloo's test, corrected over all tallies; None where it does not decide.
+        trials_needed: about how many trials of each side would decide; None if it is decided, or they are too
+            many.
     """
 
     level: str | None
     failure_mode: FailureMode
-    a: tuple[int, int]
-    b: tuple[int, int]
+    a: Count
+    b: Count
     judgement: Judgement
     p_value: float | None = None
+    trials_needed: int | None = None
 
 
 def failure_mode_of(record: TrialRecord) -> FailureMode | None:
@@ -85,79 +91,56 @@ def tallies(
     failures_a: Sequence[EngineFailure] = (),
     failures_b: Sequence[EngineFailure] = (),
 ) -> list[Tally]:
-    """Count the failures of both sides.
+    """Count the failures of both sides, and judge the counts.
 
     Args:
         a: records of the baseline's finished trials.
         b: records of the candidate's.
         levels: labels of the loads to count.
-        alpha: significance level of Fisher's test.
+        alpha: significance level of the comparison.
         failures_a: failed starts of the baseline; those within a trial are also in its record.
         failures_b: failed starts of the candidate.
     """
-    counted = [_starts(a, b, failures_a, failures_b)]
+    starts_a, starts_b = _starts(a, failures_a), _starts(b, failures_b)
+    counted: list[tuple[str | None, FailureMode, Count, Count]] = []
+    if starts_a[0] or starts_b[0]:
+        counted.append((None, FailureMode.NOT_STARTED, starts_a, starts_b))
+    has_a_failed = bool(starts_a[0]) or any(map(failure_mode_of, a))
+    all_failed: set[str | None] = set() if b else {None}
     for level in levels:
-        of_a, of_b = ([record for record in side if record.load.label == level] for side in (a, b))
+        modes_a, modes_b = (
+            [failure_mode_of(record) for record in side if record.load.label == level] for side in (a, b)
+        )
+        if len(modes_b) >= _MIN_TRIALS and all(modes_b):
+            all_failed.add(level)
         counted += [
-            _tally(level, failure_mode, of_a, of_b)
-            for failure_mode in FailureMode
-            if failure_mode is not FailureMode.NOT_STARTED
+            (level, mode, (modes_a.count(mode), len(modes_a)), (modes_b.count(mode), len(modes_b)))
+            for mode in FailureMode
+            if mode in {*modes_a, *modes_b}
         ]
-    return _by_fisher([tally for tally in counted if tally.a[0] or tally.b[0]], alpha)
+    certain = all_failed if a and not has_a_failed else set[str | None]()
+    return _judged(counted, certain, min(_LEVEL, _PER_ALPHA * alpha))
 
 
-def _starts(
-    a: Sequence[TrialRecord],
-    b: Sequence[TrialRecord],
-    failures_a: Sequence[EngineFailure],
-    failures_b: Sequence[EngineFailure],
-) -> Tally:
-    counts: list[tuple[int, int]] = []
-    for records, failures in ((a, failures_a), (b, failures_b)):
-        in_trials = sum(failure_mode_of(record) is FailureMode.DIED for record in records)
-        counts.append((max(0, len(failures) - in_trials), max(len(records), len(failures))))
-    return Tally(None, FailureMode.NOT_STARTED, *counts, judgement=_more(*counts, is_death=True))
+def _starts(records: Sequence[TrialRecord], failures: Sequence[EngineFailure]) -> Count:
+    in_trials = sum(failure_mode_of(record) is FailureMode.DIED for record in records)
+    failed = max(0, len(failures) - in_trials)
+    return failed, len(records) + failed
 
 
-def _tally(level: str, failure_mode: FailureMode, a: Sequence[TrialRecord], b: Sequence[TrialRecord]) -> Tally:
-    counts = [(sum(failure_mode_of(record) is failure_mode for record in side), len(side)) for side in (a, b)]
-    return Tally(level, failure_mode, *counts, judgement=_more(*counts, is_death=failure_mode is FailureMode.DIED))
-
-
-def _more(a: tuple[int, int], b: tuple[int, int], *, is_death: bool) -> Judgement:
-    more = b[0] - (a[0] * b[1] / a[1] if a[1] else 0.0)
-    if (is_death and b[0] and not a[0]) or more >= _MANY_MORE:
-        return Judgement.WORSE
-    return Judgement.UNCLEAR if more >= _ONE_MORE else Judgement.SAME
-
-
-def _by_fisher(counted: Sequence[Tally], alpha: float) -> list[Tally]:
-    """The tallies, with saturation judged by Fisher's test."""
-    p_values = {
-        tally.level or "": fisher(tally.a, tally.b) for tally in counted if tally.failure_mode is FailureMode.SATURATED
-    }
-    adjusted = holm(p_values)
+def _judged(
+    counted: Sequence[tuple[str | None, FailureMode, Count, Count]], certain: set[str | None], alpha: float
+) -> list[Tally]:
+    adjusted = holm({str(position): boschloo(a, b) for position, (_, _, a, b) in enumerate(counted)})
     judged: list[Tally] = []
-    for tally in counted:
-        if tally.failure_mode is not FailureMode.SATURATED:
-            judged.append(tally)
-            continue
-        p_value = adjusted[tally.level or ""]
-        judgement = tally.judgement
-        if judgement is not Judgement.SAME:
-            judgement = Judgement.WORSE if p_value <= alpha else Judgement.UNCLEAR
-        judged.append(msgspec.structs.replace(tally, judgement=judgement, p_value=p_value))
+    for position, (level, mode, a, b) in enumerate(counted):
+        p_value = adjusted[str(position)]
+        if not b[0] or (a[1] and b[0] * a[1] <= a[0] * b[1]):
+            judged.append(Tally(level, mode, a, b, Judgement.SAME))
+        elif p_value <= alpha:
+            judged.append(Tally(level, mode, a, b, Judgement.WORSE, p_value))
+        elif level in certain:
+            judged.append(Tally(level, mode, a, b, Judgement.WORSE))
+        else:
+            judged.append(Tally(level, mode, a, b, Judgement.UNCLEAR, p_value, trials_needed(a, b, alpha)))
     return judged
-
-
-def fisher(a: tuple[int, int], b: tuple[int, int]) -> float:
-    """Fisher's exact test, one-sided: probability of at least B's count if failures fell on trials at random.
-
-    Args:
-        a: A's failures and trials.
-        b: B's failures and trials.
-    """
-    (hit_a, all_a), (hit_b, all_b) = a, b
-    hits = hit_a + hit_b
-    ways = sum(math.comb(all_b, k) * math.comb(all_a, hits - k) for k in range(hit_b, min(hits, all_b) + 1))
-    return ways / math.comb(all_a + all_b, hits)

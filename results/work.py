@@ -9,6 +9,7 @@ In a closed loop the faster side gets further in the same plan. A request mix th
 regression, but request times cannot be compared then either.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
@@ -18,6 +19,7 @@ import numpy as np
 
 from results.records import Outcome, RequestRecord
 from results.statistics.comparison import Judgement
+from results.statistics.distributions import t_quantile
 from results.statistics.two_sample import Scale, contrast
 
 _QUANTILES = (0.1, 0.5, 0.9)
@@ -91,6 +93,11 @@ class WorkAspect(StrEnum):
     """Fraction of the answers with one finish reason."""
 
 
+_QUANTILE_ASPECTS = {WorkAspect.DELIVERED_QUANTILE, WorkAspect.TOKENS_QUANTILE}
+_BY_CHANCE = 0.05
+"""Level at which all quantiles together may differ from the baseline's by chance."""
+
+
 class WorkDifference(msgspec.Struct, frozen=True):
     """One aspect that differs by more than the band.
 
@@ -113,7 +120,7 @@ class WorkComparison(msgspec.Struct, frozen=True):
     Attributes:
         level: label of the load.
         judgement: ``same``; ``worse`` if B's work is outside the band; ``unclear`` if that may be chance.
-        differences: aspects outside the band.
+        differences: aspects outside the band, without quantiles that may differ by chance.
         mix: mean requested output tokens of A's and of B's requests, if these differ by more than the band.
     """
 
@@ -151,7 +158,8 @@ def compare_work(level: str, a: Sequence[Work], b: Sequence[Work], *, band: floa
     for aspect in aspects:
         of_a, of_b = ([aspect.of(work) for work in side] for side in (a, b))
         mean_a, mean_b = (sum(side) / len(side) for side in (of_a, of_b))
-        if abs(mean_b - mean_a) > band * (mean_a if aspect.is_relative else 1.0):
+        is_outside = abs(mean_b - mean_a) > band * (mean_a if aspect.is_relative else 1.0)
+        if is_outside and not (aspect.kind in _QUANTILE_ASPECTS and _may_be_chance(of_a, of_b)):
             differences.append(WorkDifference(aspect.kind, mean_a, mean_b, aspect.detail))
             is_significant = is_significant or _differs_significantly(of_a, of_b, alpha / len(aspects))
     judgement = Judgement.SAME
@@ -199,6 +207,19 @@ def _mix(a: Sequence[Work], b: Sequence[Work], band: float) -> tuple[float, floa
         return None
     mean_a, mean_b = (sum(of_side) / len(of_side) for of_side in requested_means)
     return None if abs(mean_b - mean_a) <= band * mean_a else (mean_a, mean_b)
+
+
+def _may_be_chance(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether A's trials differ enough from each other to explain how far B's mean is from theirs.
+
+    Sampled answers of some dozen requests have quantiles that vary by more than the band. Where A's do not vary, no
+    difference is chance, however much B's trials vary.
+    """
+    if len(a) < 2:
+        return False
+    error = float(np.std(a, ddof=1)) * math.sqrt(1 / len(a) + 1 / len(b))
+    bound = t_quantile(1 - _BY_CHANCE / (2 * len(_QUANTILES)), len(a) - 1)
+    return abs(sum(b) / len(b) - sum(a) / len(a)) <= bound * error
 
 
 def _differs_significantly(a: Sequence[float], b: Sequence[float], alpha: float) -> bool:

@@ -131,7 +131,7 @@ class Cell:
 BASELINES = ("now", "1", "floor", "3", "5", "10")
 NOISES = [World(between, within) for between in (0.0, 0.01, 0.02, 0.03) for within in (0.01, 0.02)]
 CERTAIN = {
-    "crash": (World(deaths=1), ("now", "1", "5")),
+    "crash": (World(deaths=3), ("now", "1", "5")),
     "goodput_0": (World(goodput=0.0), ("now", "1", "5")),
     "attainment_975": (World(attainment=0.975), ("now", "floor", "5")),  # one stored run cannot tell it from noise
     "half_answers": (World(output=0.5), ("now", "1", "5")),

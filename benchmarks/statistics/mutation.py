@@ -23,8 +23,8 @@ from benchmarks.mutants import Mutant, mutants
 PACKAGES = ("metrics", "statistics")
 TESTS = (
     "basis", "between_runs", "definitions", "energy", "latency", "percentiles", "throughput", "trial_metrics", "values",
-    "bisection", "change_points", "compare_runs", "distributions", "interval", "multiplicity", "permutation", "power",
-    "segments", "sequential", "two_sample", "within",
+    "bisection", "change_points", "compare_runs", "counts", "distributions", "interval", "multiplicity", "permutation",
+    "power", "segments", "sequential", "two_sample", "within",
 )  # fmt: skip
 GOAL_PERCENT = 85
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.bars import Bars
 from results.metrics import CATALOGUE
-from results.statistics import ALPHA, BAND, Judgement, compare_runs, guardrails, log_t_interval
+from results.statistics import ALPHA, BAND, Comparison, Judgement, compare_runs, guardrails, log_t_interval
 from results.statistics.sequential import analysis_schedule, nominal_levels
 
 METRIC = CATALOGUE["itl_p50_s"]
@@ -74,6 +74,19 @@ def false_alarms(bars: Bars, count: int) -> None:
         bars.add(name, share(judgements(world, count, seed, NARROW), ALARMS), "<=", most)
 
 
+def two_noisier_trials(bars: Bars, count: int) -> None:
+    """Alarms of equal engines with eight trials of A and two of B, whose noise is a multiple of A's."""
+    for seed, (ratio, most) in enumerate(((1, 0.015), (2, 0.015), (10, 0.045)), start=10):
+        rng, alarms = np.random.default_rng(seed), 0
+        for _ in range(count):
+            a, b = (
+                dict(enumerate(np.exp(rng.normal(0, cv, trials)).tolist()))
+                for cv, trials in ((0.01, 8), (0.01 * ratio, 2))
+            )
+            alarms += compare_runs(METRIC, "c=8", a, b, interleaved=False, band=NARROW).judgement in ALARMS
+        bars.add(f"false_alarms_two_trials_{ratio}_times_noisier", alarms / count, "<=", most)
+
+
 def true_changes(bars: Bars, count: int) -> None:
     """Detections if the engines differ."""
     worlds = {
@@ -114,6 +127,22 @@ def many_metrics(bars: Bars, reports: int, metrics: int = 60) -> None:
     bars.add(f"any_alarm_among_{metrics}_metrics", alarmed / reports, "<=", 0.05)
 
 
+def many_tails(bars: Bars, reports: int, metrics: int = 12) -> None:
+    """One report of guardrails whose values lie among failures in 30 % of the trials of both sides."""
+    for runs in (5, 8):
+        rng, world, alarmed = np.random.default_rng(70 + runs), World(runs), 0
+        for _ in range(reports):
+            comparisons: list[Comparison] = []
+            for number in range(metrics):
+                a, b = (
+                    {repeat: math.inf if rng.random() < 0.3 else value for repeat, value in side.items()}
+                    for side in world.sides(rng)
+                )
+                comparisons.append(compare_runs(METRIC, f"metric {number}", a, b, interleaved=True))
+            alarmed += any(comparison.judgement in ALARMS for comparison in guardrails(comparisons))
+        bars.add(f"any_alarm_among_{metrics}_tails_{runs}_runs", alarmed / reports, "<=", 0.03)
+
+
 def sequential(bars: Bars, count: int) -> None:
     """False alarms and detections of sequential comparisons, which end at the first look with a clear verdict."""
     looks = analysis_schedule(8)
@@ -141,9 +170,11 @@ def main() -> None:
     count = parser.parse_args().comparisons
     bars = Bars()
     false_alarms(bars, count)
+    two_noisier_trials(bars, count)
     true_changes(bars, count)
     coverage(bars, count)
     many_metrics(bars, count)
+    many_tails(bars, count)
     sequential(bars, count)
     bars.finish()
 

@@ -22,6 +22,7 @@ def tally_text(tally: Tally, a: str, b: str) -> str:
     counts = [f"{count} of {whole}" for count, whole in (tally.b, tally.a)]
     if tally.failure_mode is FailureMode.NOT_STARTED:
         counts = ["1 time" if count == 1 else f"{count} times" for count, _ in (tally.b, tally.a)]
-    p_value = "" if tally.p_value is None else f" (Fisher: p {tally.p_value:.2g})"
+    p_value = "" if tally.p_value is None else f" (Boschloo: p {tally.p_value:.2g})"
+    needed = "" if tally.trials_needed is None else f"; about {tally.trials_needed} of each side would decide"
     of_b, of_a = (f"{'' if tally.failure_mode is FailureMode.NOT_STARTED else 'in '}{count}" for count in counts)
-    return f"{where}: {b} {_VERBS[tally.failure_mode]} {of_b}, {a} {of_a}{p_value}"
+    return f"{where}: {b} {_VERBS[tally.failure_mode]} {of_b}, {a} {of_a}{p_value}{needed}"

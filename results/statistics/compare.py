@@ -133,24 +133,36 @@ def compare_sessions(
     return judged(metric, level, effect, permutation, criteria, centre=sum(of_a) / len(of_a))
 
 
-def guardrails(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Correct the judgements for multiplicity over all comparisons (Holm); the intervals keep their own level."""
-    by_position = {str(i): item.evidence for i, item in enumerate(comparisons) if item.evidence is not None}
-    adjusted = holm({key: evidence.p_value for key, evidence in by_position.items()})
+def guardrails(comparisons: Sequence[Comparison], alpha: float = ALPHA) -> list[Comparison]:
+    """Correct the judgements for multiplicity over all comparisons (Holm); the intervals keep their own level.
+
+    Args:
+        comparisons: all of one family.
+        alpha: at which each was judged.
+    """
+    p_values = {str(i): p_value for i, item in enumerate(comparisons) if (p_value := _p_value(item)) is not None}
+    adjusted = holm(p_values)
     corrected: list[Comparison] = []
     for i, comparison in enumerate(comparisons):
-        evidence = by_position.get(str(i))
         is_decided = comparison.judgement in {Judgement.BETTER, Judgement.WORSE}
-        if evidence is None or not is_decided or adjusted[str(i)] <= evidence.alpha:
+        if str(i) not in adjusted or not is_decided or adjusted[str(i)] <= alpha:
             corrected.append(comparison)
             continue
-        parameters = Parameters(metrics=len(by_position), p_value=adjusted[str(i)])
+        parameters = Parameters(metrics=len(adjusted), p_value=adjusted[str(i)])
         corrected.append(
             msgspec.structs.replace(
                 comparison, judgement=Judgement.UNCLEAR, reason=Reason.MULTIPLICITY, parameters=parameters
             )
         )
     return corrected
+
+
+def _p_value(comparison: Comparison) -> float | None:
+    """The p value of a comparison's test; None where counts decide or nothing does."""
+    if comparison.evidence is not None:
+        return comparison.evidence.p_value
+    p_value = comparison.parameters.get("p_value")
+    return None if p_value is None else float(p_value)
 
 
 def _compare_extremes(
@@ -190,7 +202,7 @@ def _compare_extremes(
     if reason is Reason.ZEROS and is_decisive:
         judgement = Judgement.WORSE if bad_b else Judgement.BETTER
     else:
-        judgement, p_value = _by_ranks(*(units or (of_a, of_b)), alpha / 2, is_higher_better=is_higher_better)
+        judgement, p_value = _by_ranks(*(units or (of_a, of_b)), alpha, is_higher_better=is_higher_better)
     parameters: Parameters = {**counts, "runs_a": len(of_a), "runs_b": len(of_b)}
     if p_value is not None:
         parameters["p_value"] = p_value
@@ -205,18 +217,18 @@ def _all_of_one(bad_a: int, bad_b: int, a: Sequence[float], b: Sequence[float]) 
 def _by_ranks(
     a: Sequence[float], b: Sequence[float], alpha: float, *, is_higher_better: bool
 ) -> tuple[Judgement, float | None]:
-    """Judgement of one-sided rank tests with their p value, which is None where counts decide or nothing does."""
+    """Judgement of the rank tests with their two-sided p value, which is None where counts decide or nothing does."""
     infinite_a, infinite_b = (sum(value == math.inf for value in side) for side in (a, b))
     if _all_of_one(infinite_a, infinite_b, a, b):
         return (Judgement.WORSE if infinite_b else Judgement.BETTER), None
     larger, smaller = Judgement.WORSE, Judgement.BETTER
     if is_higher_better:
         larger, smaller = smaller, larger
-    if min(len(a), len(b)) >= 2:
-        for judgement, p_value in ((larger, rank_test(a, b).p_value), (smaller, rank_test(b, a).p_value)):
-            if p_value <= alpha:
-                return judgement, p_value
-    return Judgement.UNCLEAR, None
+    if min(len(a), len(b)) < 2:
+        return Judgement.UNCLEAR, None
+    one_sided, judgement = min((rank_test(a, b).p_value, larger), (rank_test(b, a).p_value, smaller))
+    p_value = min(1.0, 2 * one_sided)
+    return (judgement if p_value <= alpha else Judgement.UNCLEAR), p_value
 
 
 def _centre(scale: Scale, a: Sequence[float], b: Sequence[float]) -> Interval | None:

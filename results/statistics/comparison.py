@@ -85,7 +85,7 @@ class Reason(StrEnum):
     UNKNOWN_NOISE = "unknown_noise"
     """The noise between runs is unknown (``missing_runs``)."""
     ZEROS = "zeros"
-    """Some values are 0 (``count_a``, ``runs_a``, ``count_b``, ``runs_b``; ``p_value`` if the ranks differ)."""
+    """Some values are 0 (``count_a``, ``runs_a``, ``count_b``, ``runs_b``; ``p_value`` of the ranks)."""
     AMONG_FAILURES = "among_failures"
     """Some percentiles lie among failed requests (as for zeros)."""
     NO_FAILURES = "no_failures"

@@ -19,6 +19,8 @@ from results.statistics.two_sample import Contrast, Method, on_scale
 
 _MAX_DIVISIONS = 200_000
 _DRAWS = 20_000
+_BLOCK = 1_000_000
+"""Signs drawn at once, 9 MB; evaluations have thousands of pieces."""
 _ROUNDING = 1e-12
 
 
@@ -86,9 +88,10 @@ def sign_test(differences: np.ndarray) -> PermutationTest:
     Args:
         differences: on their scale, shape (pairs,).
     """
-    sums = np.abs(_signs(len(differences)) @ differences)
+    n = len(differences)
+    sums = np.abs(_signs(n) @ differences if 2**n <= _MAX_DIVISIONS else _drawn_sums(differences))
     observed = abs(float(differences.sum()))
-    return PermutationTest(float((sums >= observed - _ROUNDING).mean()), 2.0 ** (1 - len(differences)))
+    return PermutationTest(float((sums >= observed - _ROUNDING).mean()), 2.0 ** (1 - n))
 
 
 @functools.lru_cache(maxsize=32)
@@ -108,8 +111,17 @@ def _divisions(n_a: int, n_b: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=32)
 def _signs(n: int) -> np.ndarray:
-    """Signs, shape (choices, pairs): all choices, or the observed one and a fixed random sample."""
-    if 2**n <= _MAX_DIVISIONS:
-        return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
-    drawn = np.random.default_rng(0).choice((1.0, -1.0), size=(_DRAWS - 1, n))
-    return np.vstack([np.ones(n), drawn])
+    """All choices of signs, shape (choices, pairs)."""
+    return np.array(list(itertools.product((1.0, -1.0), repeat=n)))
+
+
+def _drawn_sums(differences: np.ndarray) -> np.ndarray:
+    """Sums with the observed signs, and with a fixed random sample of others, of which few are in memory at once."""
+    rng = np.random.default_rng(0)
+    total = differences.sum()
+    sums = [total]
+    block = max(1, _BLOCK // len(differences))
+    for begin in range(1, _DRAWS, block):
+        are_flipped = rng.integers(0, 2, size=(min(block, _DRAWS - begin), len(differences)), dtype=np.int8)
+        sums += (total - 2 * (are_flipped @ differences)).tolist()
+    return np.array(sums)

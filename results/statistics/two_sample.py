@@ -3,7 +3,8 @@
 Two tests, and a rule that chooses between them:
 
 - **Welch** (1947): the trials of a side are independent. The difference of means has the standard error
-  √(s_a²/n_a + s_b²/n_b) and Student's t with Satterthwaite's degrees of freedom.
+  √(s_a²/n_a + s_b²/n_b) and Student's t with Satterthwaite's degrees of freedom. Against a side of two trials there
+  are at most two: where these two are close to each other by chance, the degrees seem to be those of the other side.
 - **paired**: adjacent trials share the state of the machine. Student's t of the differences of n pairs has n − 1
   degrees of freedom, fewer than Welch, but slow drift cancels.
 
@@ -159,4 +160,6 @@ def _welch(of_a: np.ndarray, of_b: np.ndarray) -> Contrast:
     degrees = n_a + n_b - 2.0
     if total > 0:
         degrees = total**2 / (var_a**2 / (n_a - 1) + var_b**2 / (n_b - 1))
+    if min(n_a, n_b) == 2:
+        degrees = min(degrees, 2.0)
     return Contrast(float(of_b.mean() - of_a.mean()), math.sqrt(total), degrees, Method.WELCH, (n_a, n_b))

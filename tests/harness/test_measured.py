@@ -102,7 +102,7 @@ def test_one_stored_run_cannot_show_the_noise_between_runs(tmp_path: Path) -> No
 
 
 def test_a_run_whose_trials_failed_requests_is_a_regression(tmp_path: Path) -> None:
-    """Two INVALID trials more than the baseline; the other trials' metrics are as good as before."""
+    """Three INVALID trials of five, and none of the baseline; the other trials' metrics are as good as before."""
     measured = run(tmp_path, run_id="a", invalid=())
     failing = invalid(
         FindingCode.FAILED_REQUESTS,
@@ -112,8 +112,8 @@ def test_a_run_whose_trials_failed_requests_is_a_regression(tmp_path: Path) -> N
         outcome="timeout",
         error="none",
     )
-    worse = run(tmp_path, run_id="b", invalid=(1, 3), void=failing)
-    with pytest.raises(AssertionError, match=r"trials at c=8: main \(b\) failed too many requests in 2 of 5"):
+    worse = run(tmp_path, run_id="b", invalid=(1, 3, 5), void=failing)
+    with pytest.raises(AssertionError, match=r"trials at c=8: main \(b\) failed too many requests in 3 of 5"):
         worse.assert_no_regression(measured.path)
     other = run(tmp_path, run_id="c", invalid=(1,), void=failing)
     with pytest.raises(AssertionError, match="cannot tell: "):

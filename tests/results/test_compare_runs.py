@@ -324,3 +324,16 @@ def test_one_alarm_among_many_guardrails_is_chance() -> None:
     assert reason_text(among).startswith("not significant after correction over 31 metrics (Holm: p 0.")
     clear = compare_runs(TTFT, "c=99", a, runs(2.0, 2.01, 1.99, 2.02), interleaved=False)
     assert guardrails([*quiet, clear])[-1] == clear
+
+
+def test_ranks_are_corrected_like_any_other_test() -> None:
+    """Seven of eight tails among failures: p 0.0014 alone, and chance among thirty metrics."""
+    rng = np.random.default_rng(5)
+    quiet = [compare_runs(TTFT, f"c={n}", *sides(rng), interleaved=True) for n in range(30)]
+    torn = compare_runs(
+        CATALOGUE["ttft_p99_s"], "c=99", runs(*np.linspace(1.1, 1.8, 8)), runs(1.0, *[math.inf] * 7), interleaved=True
+    )
+    assert (torn.judgement, torn.reason) == (Judgement.WORSE, Reason.AMONG_FAILURES)
+    assert guardrails([torn]) == [torn]
+    among = guardrails([*quiet, torn])[-1]
+    assert (among.judgement, among.reason) == (Judgement.UNCLEAR, Reason.MULTIPLICITY)

@@ -5,7 +5,7 @@ import pytest
 
 from results.findings import Finding, FindingCode, invalid, warning
 from results.records import Load, TrialRecord, Verdict
-from results.reliability import FailureMode, Tally, failure_mode_of, fisher, tallies
+from results.reliability import FailureMode, Tally, failure_mode_of, tallies
 from results.report.tallies import tally_text
 from results.run_log import EngineFailure, EngineFate
 from results.statistics import Judgement
@@ -47,23 +47,24 @@ def test_the_most_damning_finding_of_the_engine_counts(
     assert failure_mode_of(record(*findings)) is failure_mode
 
 
+@pytest.mark.parametrize("finding", [DIED, FAILED, SATURATED])
 @pytest.mark.parametrize(
-    ("finding", "a", "b", "word"),
+    ("a", "b", "word"),
     [
-        (DIED, (0, 8), (1, 8), Judgement.WORSE),
-        (DIED, (1, 8), (1, 8), Judgement.SAME),
-        (DIED, (1, 8), (2, 8), Judgement.UNCLEAR),
-        (DIED, (1, 8), (3, 8), Judgement.WORSE),
-        (DIED, (3, 8), (0, 8), Judgement.SAME),
-        (FAILED, (0, 8), (1, 8), Judgement.UNCLEAR),
-        (FAILED, (0, 8), (2, 8), Judgement.WORSE),
-        (FAILED, (1, 8), (2, 8), Judgement.UNCLEAR),
-        (FAILED, (2, 24), (1, 8), Judgement.UNCLEAR),
-        (FAILED, (3, 24), (1, 8), Judgement.SAME),
-        (FAILED, (0, 0), (2, 8), Judgement.WORSE),
-        (SATURATED, (0, 8), (3, 8), Judgement.UNCLEAR),
-        (SATURATED, (0, 8), (6, 8), Judgement.WORSE),
-        (SATURATED, (6, 8), (6, 8), Judgement.SAME),
+        ((0, 8), (2, 8), Judgement.UNCLEAR),
+        ((0, 8), (3, 8), Judgement.WORSE),
+        ((1, 8), (1, 8), Judgement.SAME),
+        ((1, 8), (4, 8), Judgement.UNCLEAR),
+        ((1, 8), (5, 8), Judgement.WORSE),
+        ((3, 8), (0, 8), Judgement.SAME),
+        ((3, 24), (1, 8), Judgement.SAME),
+        ((2, 24), (1, 8), Judgement.UNCLEAR),
+        ((0, 3), (2, 3), Judgement.UNCLEAR),
+        ((0, 3), (3, 3), Judgement.WORSE),
+        ((0, 2), (2, 2), Judgement.WORSE),
+        ((0, 1), (1, 1), Judgement.UNCLEAR),
+        ((0, 0), (2, 8), Judgement.UNCLEAR),
+        ((0, 0), (2, 2), Judgement.UNCLEAR),
     ],
 )
 def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[int, int], word: Judgement) -> None:
@@ -71,45 +72,49 @@ def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[
     assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in rows] == [("c=8", a, b, word)]
 
 
-def test_saturated_loads_share_one_level() -> None:
-    """Six of eight at each of two loads: p = 0.0035 alone, 0.007 corrected for two; for three it is not enough."""
-    loads = [Load(rate_per_s=float(rate), arrival="poisson") for rate in (1, 2, 3)]
+def test_all_trials_that_failed_count_together_if_the_baseline_never_failed() -> None:
+    b = [record(DIED), record(FAILED)]
+    assert {tally.judgement for tally in tallies(side(0, of=2), b, ["c=8"], alpha=0.01)} == {Judgement.WORSE}
+    elsewhere = msgspec.structs.replace(record(SATURATED), load=Load(concurrency=16))
+    rows = tallies([*side(0, of=2), elsewhere], b, ["c=8", "c=16"], alpha=0.01)
+    assert Judgement.WORSE not in {tally.judgement for tally in rows}
+
+
+def test_all_loads_and_kinds_share_one_level() -> None:
+    """Four of eight: p = 0.014 alone, 0.042 corrected for three loads; for four it is not enough."""
+    loads = [Load(concurrency=number) for number in (1, 2, 3, 4)]
 
     def at(count: int, *findings: Finding) -> list[TrialRecord]:
         return [
             msgspec.structs.replace(trial_record, load=load)
             for load in loads[:count]
-            for trial_record in side(6, *findings)
+            for trial_record in side(4, *findings)
         ]
 
-    for count, word in ((2, Judgement.WORSE), (3, Judgement.UNCLEAR)):
+    for count, word in ((3, Judgement.WORSE), (4, Judgement.UNCLEAR)):
         levels = [load.label for load in loads[:count]]
-        rows = tallies(at(count), at(count, SATURATED), levels, alpha=0.01)
+        rows = tallies(at(count), at(count, DIED), levels, alpha=0.01)
         assert {tally.judgement for tally in rows} == {word}
 
 
 def test_starts_that_failed() -> None:
     """Deaths inside trials are reported by the trials."""
     failure = EngineFailure("b", 1, EngineFate.DIED)
-    (alone,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
-    assert (alone.failure_mode, alone.level, alone.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
+    (never,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
+    assert (never.failure_mode, never.level, never.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
+    (once,) = tallies(side(0), side(0), [], alpha=0.01, failures_b=[failure])
+    assert (once.b, once.judgement) == ((1, 9), Judgement.UNCLEAR)
     (inside,) = tallies(side(0), side(1, DIED), ["c=8"], alpha=0.01, failures_b=[failure])
     assert inside.failure_mode is FailureMode.DIED
     rows = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])
     assert [tally.judgement for tally in rows] == [Judgement.SAME]
 
 
-def test_fishers_test_worked_by_hand() -> None:
-    """Three among 5 + 5 trials, all on one side: 5·4·3 / (10·9·8) = 1/12."""
-    assert fisher((0, 5), (3, 5)) == pytest.approx(1 / 12)
-    assert fisher((3, 5), (0, 5)) == fisher((0, 5), (0, 5)) == 1.0
-    assert fisher((0, 3), (3, 3)) == pytest.approx(1 / 20)
-
-
 def test_a_tally_in_words() -> None:
     tally = Tally("c=8", FailureMode.SATURATED, (0, 8), (6, 8), Judgement.WORSE, 0.0035)
-    assert tally_text(tally, "main", "branch") == (
-        "trials at c=8: branch fell behind its arrivals in 6 of 8, main in 0 of 8 (Fisher: p 0.0035)"
-    )
+    text = "trials at c=8: branch fell behind its arrivals in 6 of 8, main in 0 of 8 (Boschloo: p 0.0035)"
+    assert tally_text(tally, "main", "branch") == text
+    doubt = msgspec.structs.replace(tally, judgement=Judgement.UNCLEAR, trials_needed=12)
+    assert tally_text(doubt, "main", "branch") == f"{text}; about 12 of each side would decide"
     starts = Tally(None, FailureMode.NOT_STARTED, (0, 8), (1, 8), Judgement.WORSE)
     assert tally_text(starts, "a", "b") == "starts: b did not start or died between trials 1 time, a 0 times"

@@ -122,9 +122,9 @@ def test_ratios_that_no_float_holds_are_bounded() -> None:
 
 def test_runs_without_noise() -> None:
     """What takes the same bytes each time differs or it does not."""
-    same = contrast(runs(3.0, 3.0, 3.0), runs(3.0, 3.0), interleaved=False)
+    same = contrast(runs(3.0, 3.0, 3.0), runs(3.0, 3.0, 3.0), interleaved=False)
     assert same is not None
-    assert (same.p_value, same.standard_error, same.degrees) == (1.0, 0.0, 3)
+    assert (same.p_value, same.standard_error, same.degrees) == (1.0, 0.0, 4)
     other = contrast(runs(3.0, 3.0, 3.0), runs(6.0, 6.0, 6.0), interleaved=True)
     assert other is not None
     assert (other.p_value, other.method) == (0.0, Method.WELCH), "there is no noise that pairs could share"
@@ -141,3 +141,10 @@ def test_swapping_the_sides_turns_the_ratio_over(a: list[float], b: list[float])
         assert forward.difference == pytest.approx(-back.difference, abs=1e-12)
         assert forward.standard_error == pytest.approx(back.standard_error, abs=1e-12)
         assert forward.p_value == pytest.approx(back.p_value)
+
+
+def test_two_trials_that_are_close_by_chance_have_few_degrees() -> None:
+    """The variances of the means are equal: Satterthwaite's degrees would be near those of the eight trials."""
+    effect = contrast(runs(*[1.0, 1.02] * 4), runs(1.1, 1.101), interleaved=False)
+    assert effect is not None
+    assert effect.degrees == 2

@@ -49,20 +49,18 @@ PAIR = {"engines": {"a": FAST, "b": SLOW}, "loads": LOADS[2:3], "repeats": 4}
 
 
 def test_an_engine_that_failed_where_the_other_did_not_has_not_won(tmp_path: Path) -> None:
-    """The gate's rules: a died once, or failed requests in two trials more, or in one."""
-    died = sentence(tmp_path / "1", **PAIR, invalid=(0,), void=DIED)
-    assert died == "b served the load, a failed: trials at c=8: a died in 1 of 4, b in 0 of 4."
-    failed = sentence(tmp_path / "2", **PAIR, invalid=(0, 3), void=FAILING)
-    assert failed.startswith("b served the load, a failed: trials at c=8: a failed too many requests in 2 of 4")
+    """The gate's rule: three of four trials are too many, one is not."""
+    died = sentence(tmp_path / "1", **PAIR, invalid=(0, 3, 4), void=DIED)
+    assert died.startswith("b served the load, a failed: trials at c=8: a died in 3 of 4, b in 0 of 4")
     doubt = sentence(tmp_path / "3", **PAIR, invalid=(0,), void=FAILING)
-    assert doubt == "No verdict: trials at c=8: a failed too many requests in 1 of 4, b in 0 of 4."
+    assert doubt.startswith("No verdict: trials at c=8: a failed too many requests in 1 of 4, b in 0 of 4")
     loser = sentence(tmp_path / "4", **PAIR, invalid=(1,), void=DIED)
     assert loser.startswith("At c=8, a delivered "), "the next best may have failed: it has not won either way"
 
 
 def test_an_engine_without_a_valid_trial_has_lost_to_one_that_has_some(tmp_path: Path) -> None:
     all_of_b = sentence(tmp_path / "1", **PAIR, invalid=(1, 2, 5, 6), void=DIED)
-    assert all_of_b == "a served the load, b failed: trials at c=8: b died in 4 of 4, a in 0 of 4."
+    assert all_of_b.startswith("a served the load, b failed: trials at c=8: b died in 4 of 4, a in 0 of 4")
     failures = (EngineFailure("b", 1, EngineFate.NOT_READY),)
     never = sentence(tmp_path / "2", **PAIR, invalid=(), finished=1, status=RunStatus.FAILED, engine_failures=failures)
     assert never == ("a served the load, b failed: starts: b did not start or died between trials 1 time, a 0 times.")

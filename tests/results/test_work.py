@@ -80,6 +80,19 @@ def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
     assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
 
 
+def test_quantiles_of_answers_that_vary_may_differ_by_chance() -> None:
+    """The p10 of the baseline varies from 20 to 60 %: 30 instead of 40 % may be chance, unless it is always 40 %."""
+    rest = [answer(20, 20)] * 40
+
+    def side(*shortest: int) -> list[Work]:
+        return [work_of([*[answer(tokens, 20)] * 6, *rest]) for tokens in shortest]
+
+    varied, fixed, other = side(4, 8, 8, 12), side(8, 8, 8, 8), side(6, 6, 6, 6)
+    assert problems(varied, other) == []
+    assert problems(fixed, other) == ["output delivered, p10 of answers: 30.0 % instead of 40.0 %"]
+    assert problems(varied[:1], other) != [], "one trial shows no noise"
+
+
 def test_all_aspects_share_one_level() -> None:
     """Answers of 75 to 85 % against whole ones: p 0.006 in one of six aspects is chance at a level of 1 % for all."""
     a = trials(*[answer(20, 20)] * 4)
