@@ -2,7 +2,7 @@
 
 Fisher's p value orders the possible outcomes by how much they speak against B. The p value is the probability of an
 outcome at least as extreme, if both sides fail at the same rate, for the rate at which this probability is largest.
-It never exceeds Fisher's, which needs twice as many failures where there are few trials.
+It never exceeds Fisher's: of eight trials, three failures against none are significant at 5 % instead of four.
 """
 
 import functools
