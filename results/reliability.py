@@ -56,7 +56,7 @@ class Tally(msgspec.Struct, frozen=True):
     Attributes:
         level: label of the load; None for starts, which belong to no load.
         failure_mode: the kind of failure.
-        a: A's failures and trials; for starts, those that failed, and trials with those.
+        a: A's failures and trials; for starts, failed starts, and trials plus failed starts.
         b: likewise.
         judgement: ``worse``, ``unclear``, or ``same`` if B failed no more often.
         p_value: of Boschloo's test, corrected over all tallies; None where it does not decide.

@@ -36,7 +36,7 @@ async def record_kernels(
     """
     if not isinstance(engine, SupportsKernels):
         return f"the adapter '{engine.adapter}' cannot record them"
-    try:  # the first start of a profiler can take seconds, in which the load would end
+    try:  # the first start of a profiler can take longer than the load
         await engine.start_kernels(server)
         _delete(await engine.stop_kernels(server))
     except StepLogMissing as error:

@@ -8,6 +8,9 @@ from results.metrics.machine import PowerBasis
 from results.objectives import Violation
 from results.text.format import share_text, value_text
 
+_REQUESTS_FAILED = (
+    "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
+)
 SENTENCES: dict[FindingCode, str] = {
     FindingCode.ENGINE_DIED: "the engine died: {detail}; read the end of its log",
     FindingCode.ENGINE_RESTARTED: (
@@ -20,17 +23,14 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.REQUESTS_LOST: (
         "{planned_requests} requests were planned and {logged_requests} were logged; report this bug of Bakeoff"
     ),
-    FindingCode.FAILED_REQUESTS: (
-        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
-        "lower the load or read the engine's log"
-    ),
+    FindingCode.FAILED_REQUESTS: _REQUESTS_FAILED + "lower the load or read the engine's log",
     FindingCode.NOT_FOUND: (
-        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
-        "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
+        _REQUESTS_FAILED
+        + "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
     ),
     FindingCode.NOT_AUTHORISED: (
-        "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
-        "put a valid key into an environment variable and name it in api_key_env (--api-key-env of bench)"
+        _REQUESTS_FAILED
+        + "put a valid key into an environment variable and name it in api_key_env (--api-key-env of bench)"
     ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "

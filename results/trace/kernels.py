@@ -7,7 +7,7 @@ after the mark begins, and both clocks tell when that was.
 
 import gzip
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,8 +23,6 @@ _MARKS = "user_annotation"
 _CPU = frozenset({"cpu_op", _MARKS})
 _MAX_BYTES = 1 << 30
 """Bound on the unpacked size of a profile: a second of a large model on a GPU is about a tenth of this."""
-
-
 _NAME_CHARS = 48
 """Of a kernel's name, which can have thousands."""
 
@@ -75,6 +73,18 @@ class KernelRecord(msgspec.Struct, frozen=True):
         idle_ns = np.maximum(0, kernels[1:, 0] - ended_ns[:-1]).sum()
         return float(1 - idle_ns / max(1, ended_ns[-1] - kernels[0, 0]))
 
+    def nested(self) -> Iterator[tuple[Kernel, int, Kernel | None]]:
+        """Each kernel with its end, no later than that of the kernel around it in its lane, and with that kernel."""
+        lanes: dict[str, list[tuple[Kernel, int]]] = {}
+        for kernel in self.kernels:
+            outer = lanes.setdefault(kernel.lane, [])
+            while outer and outer[-1][1] <= kernel.start_ns:
+                outer.pop()
+            around, outer_end_ns = outer[-1] if outer else (None, kernel.end_ns)
+            end_ns = min(kernel.end_ns, outer_end_ns)  # the profiler's times are rounded
+            outer.append((kernel, end_ns))
+            yield kernel, end_ns, around
+
     def shares(self) -> list[tuple[str, float]]:
         """The GPU's kernels, or without a GPU the operations, with their shares of the time, the largest first.
 
@@ -82,17 +92,11 @@ class KernelRecord(msgspec.Struct, frozen=True):
         """
         on_gpu = any(kernel.is_gpu for kernel in self.kernels)
         times_ns: Counter[str] = Counter()
-        outer: dict[str, list[Kernel]] = {}
-        for kernel in self.kernels:
-            if kernel.is_gpu != on_gpu:
-                continue
-            time_ns, around = kernel.end_ns - kernel.start_ns, outer.setdefault(kernel.lane, [])
-            while around and around[-1].end_ns <= kernel.start_ns:
-                around.pop()
-            if around:
-                times_ns[_short(around[-1])] -= time_ns
-            times_ns[_short(kernel)] += time_ns
-            around.append(kernel)
+        for kernel, end_ns, around in self.nested():
+            if kernel.is_gpu == on_gpu:
+                times_ns[_short(kernel)] += end_ns - kernel.start_ns
+                if around is not None:
+                    times_ns[_short(around)] -= end_ns - kernel.start_ns
         total_ns = max(1, times_ns.total())
         return [(name, time_ns / total_ns) for name, time_ns in times_ns.most_common()]
 

@@ -148,15 +148,9 @@ def _engine(trace: Trace, process: Track, steps: Steps, flows: dict[int, list[in
 
 def _kernels(trace: Trace, process: Track, record: KernelRecord) -> None:
     tracks: dict[str, Track] = {}
-    ends: dict[str, list[int]] = {}
-    for kernel in record.kernels:
+    for kernel, end_ns, _ in record.nested():
         if kernel.lane not in tracks:
             tracks[kernel.lane] = trace.track(kernel.lane, process)
-        outer = ends.setdefault(kernel.lane, [])
-        while outer and outer[-1] <= kernel.start_ns:
-            outer.pop()
-        end_ns = min([kernel.end_ns, *outer[-1:]])  # the profiler's times are rounded, and slices must nest
-        outer.append(end_ns)
         trace.slice(tracks[kernel.lane], kernel.name, kernel.start_ns, end_ns)
 
 
