@@ -17,6 +17,10 @@ from engines.launcher import Server
 from engines.server_engine import ServerEngine
 from engines.spec import Spellings, flag, one_of
 
+_SERVING = ("fastapi", "openai", "uvicorn")
+"""Packages of transformers' extra ``serving``: without them the command exists, but exits at once."""
+_INSTALL = "pip install 'bakeoff[hf]'"
+
 
 class TransformersOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Options of the ``transformers`` adapter."""
@@ -72,9 +76,12 @@ class TransformersEngine(ServerEngine):
         """The configured program, or the console script of its environment."""
         if self.setup.deployment.program:
             return (self.setup.deployment.program, "serve")
-        program = self.environment().program("transformers")
+        place = self.environment()
+        program = place.program("transformers")
         if not program.exists():
-            raise NotInstalled("transformers is not installed here", "pip install 'bakeoff[hf]'")
+            raise NotInstalled("transformers is not installed here", _INSTALL)
+        if missing := [name for name in _SERVING if place.version(name) is None]:
+            raise NotInstalled(f"transformers serve also needs {', '.join(missing)}", _INSTALL)
         return (str(program), "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

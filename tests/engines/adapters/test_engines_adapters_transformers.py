@@ -1,6 +1,7 @@
 """Adapter of ``transformers serve``: command line."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ MODEL = Model("smol", "/models/smol")
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """An environment with package transformers."""
+    """An environment with package transformers and those of its server."""
     (tmp_path / "bin").mkdir()
     for name in ("python", "transformers"):
         (tmp_path / "bin" / name).touch()
-    for name, version in (("transformers", "5.23.0"), ("torch", "2.13.0")):
+    server = {"fastapi": "0.163.2", "openai": "3.51.0", "uvicorn": "0.54.0"}
+    for name, version in {"transformers": "5.23.0", "torch": "2.13.0", **server}.items():
         info = tmp_path / f"lib/python3.11/site-packages/{name}-{version}.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -107,3 +109,11 @@ def test_without_the_program_it_says_how_to_install_it(venv: Path) -> None:
     with pytest.raises(NotInstalled) as caught:
         launch(venv)
     assert str(caught.value) == "transformers is not installed here; run: pip install 'bakeoff[hf]'"
+
+
+def test_without_packages_of_the_server_it_names_them(venv: Path) -> None:
+    for name in ("fastapi", "uvicorn"):
+        shutil.rmtree(next(venv.glob(f"lib/*/site-packages/{name}-*.dist-info")))
+    with pytest.raises(NotInstalled) as caught:
+        launch(venv)
+    assert str(caught.value) == "transformers serve also needs fastapi, uvicorn; run: pip install 'bakeoff[hf]'"
