@@ -17,7 +17,7 @@ from engines.secrets import masked_data
 from harness.claims.catalogue import Entry, experiment_of
 from harness.claims.claim import Case, Device, Evaluated, Side
 from harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
-from harness.claims.trials import is_published, published, trial_values
+from harness.claims.trials import failure, is_published, published, trial_values
 from harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
 from harness.conduct.run import create_run, run_into
 from harness.conduct.world import current_world
@@ -144,7 +144,11 @@ class RealLab:
         ids = [run.path.name for run in runs.values()]
         place = machine_text(next(iter(runs.values())).manifest)
         measurement = contrasted_measurement(case.experiment, values, ids, place)
-        return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
+        empty = next((side for side in case.experiment.sides if not values[side.text]), None)
+        cause = failure(runs[empty.run], empty) if empty else None
+        why = f"{measurement.why_absent}; {cause}" if cause else measurement.why_absent
+        retry = not all(_is_valid(run.folder) for run in runs.values())
+        return msgspec.structs.replace(measurement, why_absent=why, retry=retry)
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
         """Names what an engine of a run needs and this machine lacks; None if nothing."""

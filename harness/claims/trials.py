@@ -13,6 +13,7 @@ from results.cells import Trial
 from results.published import published_rows
 from results.records import Verdict
 from results.run import Run
+from results.text.findings import sentence
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 """Published runs; a checkout has them, an installed package does not."""
@@ -30,6 +31,21 @@ def trial_values(metric: str, run: Run, side: Side) -> dict[int, float]:
         and trial.record.verdict is Verdict.VALID
     )
     return _quantities(metric, ((trial.record.repeat, _row(trial)) for trial in trials))
+
+
+def failure(run: Run, side: Side) -> str | None:
+    """Why a side has no VALID trial: its engine was lost, or its first trial is INVALID; None if neither."""
+    lost = [event for event in run.log.lost if event.engine == side.engine]
+    if lost:
+        return lost[-1].reason.splitlines()[0]
+    findings = (
+        trial.record.findings
+        for trial in run.finished
+        if (trial.record.engine, trial.record.load.label) == (side.engine, side.load)
+        and trial.record.verdict is not Verdict.VALID
+    )
+    first = next(findings, None)
+    return sentence(first[0]) if first else None
 
 
 def _row(trial: Trial) -> dict[str, float | None]:

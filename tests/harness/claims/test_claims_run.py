@@ -21,7 +21,7 @@ from harness.cli import make_app
 from harness.cli.guarded import guarded
 from harness.conduct.world import inside
 from harness.errors import BadClaim, EvaluationFailed
-from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
+from harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
 from results.statistics.interval import Interval
 
 PLACE = Here("a machine", {"cores": 2})
@@ -264,10 +264,22 @@ def test_only_invalid_trials_are_measured_again(tmp_path: Path):
         assert rest == pytest.approx(whole / 2), "the trials of one of two engines are left"
         second = result_of(made, case, RealLab(tmp_path / "claims"))
     assert (first.outcome, first.retry) == (Outcome.UNCLEAR, True)
-    assert first.why_absent == "no VALID trial of v: fast at c=2 has the metric"
+    assert (first.why_absent or "").startswith("no VALID trial of v: fast at c=2 has the metric; ")
+    assert "requests failed" in (first.why_absent or "")
     assert (second.outcome, second.retry) == (Outcome.INSIDE, False)
     records = results.load(tmp_path / "claims" / "runs" / second.runs[0]).log.finished.values()
     assert {record.engine: record.reused_from is not None for record in records} == {"slow": True, "fast": False}
+
+
+def test_an_engine_that_does_not_start_is_the_reason_for_a_missing_figure(tmp_path: Path):
+    made, case = virtual_claim(tmp_path)
+    engines = {"slow": VirtualEngine(service=PACE["slow"]), "fast": VirtualEngine(deaths=(Death(after_requests=0),))}
+    with inside(VirtualWorld(engines)):
+        result = result_of(made, case, RealLab(tmp_path / "claims"))
+    why = (
+        "v: fast at c=2 has the metric; fast, repeat 1: it did not start (exit status 1): the virtual engine wants this"
+    )
+    assert result.why_absent == f"no VALID trial of {why}"
 
 
 def bakeoff(*arguments: object) -> int:
