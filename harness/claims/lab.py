@@ -138,17 +138,13 @@ class RealLab:
             return published(case.published)
         assert case.experiment is not None
         runs = {side.run: self._run(entry, side.run) for side in case.experiment.sides}
-        values = {
-            side.text: trial_values(case.experiment.metric, runs[side.run], side) for side in case.experiment.sides
-        }
+        sides = case.experiment.sides
+        values = {side.text: trial_values(case.experiment.metric, runs[side.run], side) for side in sides}
+        failures = {side.text: failure(runs[side.run], side) for side in sides}
         ids = [run.path.name for run in runs.values()]
         place = machine_text(next(iter(runs.values())).manifest)
-        measurement = contrasted_measurement(case.experiment, values, ids, place)
-        empty = next((side for side in case.experiment.sides if not values[side.text]), None)
-        cause = failure(runs[empty.run], empty) if empty else None
-        why = f"{measurement.why_absent}; {cause}" if cause else measurement.why_absent
-        retry = not all(_is_valid(run.folder) for run in runs.values())
-        return msgspec.structs.replace(measurement, why_absent=why, retry=retry)
+        measurement = contrasted_measurement(case.experiment, values, ids, place, failures)
+        return msgspec.structs.replace(measurement, retry=not all(_is_valid(run.folder) for run in runs.values()))
 
     def _lack(self, entry: Entry, side: Side) -> str | None:
         """Names what an engine of a run needs and this machine lacks; None if nothing."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -65,9 +66,13 @@ def computed(arithmetic: Arithmetic) -> Measurement:
 
 
 def contrasted_measurement(
-    contrasted: Contrasted, values: Mapping[str, Mapping[int, float]], runs: list[str], machine: str | None
+    contrasted: Contrasted,
+    values: Mapping[str, Mapping[int, float]],
+    runs: list[str],
+    machine: str | None,
+    failures: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Measurement:
-    """The quantity of the sides' values by repeat."""
+    """The quantity of the sides' values by repeat; `failures` has the cause by side where trials are missing."""
     of, over = contrasted.of, contrasted.over
     interleaved = over is not None and over.run == of.run
     estimated = estimate(values[of.text], None if over is None else values[over.text], interleaved=interleaved)
@@ -75,6 +80,8 @@ def contrasted_measurement(
     if estimated is None:
         empty = [side.text for side in contrasted.sides if not values[side.text]]
         why = f"no VALID trial of {empty[0]} has the metric" if empty else "some values are not positive"
+        if empty and (cause := failures.get(empty[0])):
+            why += f"; {cause}"
     return Measurement(estimated, why, runs, machine, values={side: dict(own) for side, own in values.items()})
 
 

@@ -24,13 +24,8 @@ _Row = tuple[int, Mapping[str, float | None]]
 
 def trial_values(metric: str, run: Run, side: Side) -> dict[int, float]:
     """Repeat → quantity, over the VALID trials of a side that have it."""
-    trials = (
-        trial
-        for trial in run.finished
-        if (trial.record.engine, trial.record.load.label) == (side.engine, side.load)
-        and trial.record.verdict is Verdict.VALID
-    )
-    return _quantities(metric, ((trial.record.repeat, _row(trial)) for trial in trials))
+    valid = (trial for trial in _trials_of(run, side) if trial.record.verdict is Verdict.VALID)
+    return _quantities(metric, ((trial.record.repeat, _row(trial)) for trial in valid))
 
 
 def failure(run: Run, side: Side) -> str | None:
@@ -38,14 +33,14 @@ def failure(run: Run, side: Side) -> str | None:
     lost = [event for event in run.log.lost if event.engine == side.engine]
     if lost:
         return lost[-1].reason.splitlines()[0]
-    findings = (
-        trial.record.findings
-        for trial in run.finished
-        if (trial.record.engine, trial.record.load.label) == (side.engine, side.load)
-        and trial.record.verdict is not Verdict.VALID
-    )
-    first = next(findings, None)
-    return sentence(first[0]) if first else None
+    findings = (finding for trial in _trials_of(run, side) for finding in trial.record.invalidating)
+    return next(map(sentence, findings), None)
+
+
+def _trials_of(run: Run, side: Side) -> list[Trial]:
+    """Finished trials of a side."""
+    wanted = (side.engine, side.load)
+    return [trial for trial in run.finished if (trial.record.engine, trial.record.load.label) == wanted]
 
 
 def _row(trial: Trial) -> dict[str, float | None]:
