@@ -55,6 +55,10 @@ class FindingCode(StrEnum):
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
     """Another trend across the window."""
+    TURN_MIX = "turn_mix"
+    """Multi-turn sessions: the mix of turns in the window differs from that of the long run."""
+    LENGTH_MIX = "length_mix"
+    """Closed loop: the requested lengths in the window differ from those of the long run."""
     WINDOW_TOO_SHORT = "window_too_short"
     WINDOW_EMPTY = "window_empty"
     """No request was planned inside the window."""
@@ -90,9 +94,9 @@ class FindingCode(StrEnum):
     COUNTERS_DISAGREE = "counters_disagree"
     PLAN_ENDED_EARLY = "plan_ended_early"
     BACKLOG_GREW = "backlog_grew"
-    """Open loop: the engine may be falling behind, but the window is too short to tell."""
-    TURN_MIX = "turn_mix"
-    """Multi-turn sessions: the mix of turns in the window differs from the workload's."""
+    """Open loop: more requests were in flight at the end than the arrivals explain, and the engine shows no queue."""
+    CAPACITY_UNCLEAR = "capacity_unclear"
+    """Open loop: requests queue, and too few were sent to tell whether the load is within the engine's capacity."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
@@ -148,7 +152,9 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.COUNTERS_DISAGREE: Cause.ENGINE,
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,
+    FindingCode.CAPACITY_UNCLEAR: Cause.EXPERIMENT,
     FindingCode.TURN_MIX: Cause.EXPERIMENT,
+    FindingCode.LENGTH_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
     FindingCode.HARDWARE_SLOWDOWN: Cause.MACHINE,

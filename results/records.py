@@ -123,6 +123,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requested_output_tokens: int | None = None
     cycle: int = 0
     """How often the same prompt was sent before in this trial, since ramp and tail repeat their plans."""
+    part: float = 1.0
+    """Fraction of the planned answer that was requested: below 1 for one that was in progress when the load began."""
     dial_start_ns: int | None = None
     """When opening a connection for it began (DNS, TCP, TLS); None if one was ready."""
     dial_end_ns: int | None = None
@@ -262,7 +264,13 @@ class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     block_tokens: int
     """The block size of that count."""
     mean_turn: float = 0.0
-    """Mean position of a request in its session, from 0; 0 if sessions have one turn."""
+    """Mean position of a request in its session, from 0, in the long run; 0 if sessions have one turn."""
+    turns: float = 1.0
+    """Mean number of requests in a session."""
+    mean_output_tokens: float | None = None
+    """Mean requested length of an answer in the long run; None if unknown, as are loads without a steady window."""
+    output_tokens_sd: float = 0.0
+    """Its standard deviation between requests."""
     off_length: int = 0
     """Prompts whose length differs from the workload's."""
     off_example: str | None = None
@@ -374,15 +382,28 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.start_ns <= t_ns < self.end_ns
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """How fast an engine answers under a load."""
+
+    ttft_s: float
+    """Mean seconds from a request's planned time to its first byte."""
+    token_s: float
+    """Mean seconds from the first byte to the end of the answer, per requested token after the first."""
+
+
 class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The ramp of a steady load, and the length of the window that follows from it."""
 
     complete: bool
-    """Whether 95 % of the first requests had ended; False if the time for it ran out."""
+    """Whether enough requests had ended; False if the time for it ran out."""
     turnover_s: float | None
     """Closed loop: mean time from one request of a slot to its next, think time included."""
     window_s: float
     """Length that the window needed: the longest of ``duration_s``, ``min_requests`` and three turnovers."""
+    begun: int = 0
+    """Sessions that were in progress when the load began."""
+    pace: Pace | None = None
+    """Of the engine in the ramp; None if no request has succeeded."""
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -35,6 +35,17 @@ class Ended(StrEnum):
     """The engine did not start, or was lost."""
 
 
+class Exceeded(msgspec.Struct, frozen=True):
+    """How many requests, or tokens for metrics of tokens, of one trial exceeded one objective's bound."""
+
+    objective: str
+    """As written."""
+    allowed: float
+    """Share that may exceed it."""
+    late: int
+    total: int
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """Result of one trial for its level."""
 
@@ -49,6 +60,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """Why the trial is INVALID."""
     violations: list[Violation] = []
     """Objectives that it violated, or for which it has no value."""
+    exceeded: list[Exceeded] = []
+    """Counts for each objective; empty if an objective has none, as one about memory, or the trial is no evidence."""
 
     @property
     def had_too_few(self) -> bool:

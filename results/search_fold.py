@@ -1,6 +1,9 @@
 """State of a capacity search, folded from the run's log: the same log gives the same answers and the same next level.
 
-A level is judged by one trial at a time, and :mod:`results.statistics.bisection` keeps the posterior over all of them.
+A level is judged by one trial at a time. Percentiles and attainment are shares of requests: once some level has met the
+objectives and some has not, the counts of all trials are pooled (:mod:`results.statistics.exceedance`), which estimates
+the load at which the long run just meets them. For other objectives, and until then,
+:mod:`results.statistics.bisection` keeps a posterior over all trials.
 Levels that cannot be judged are skipped: those with too few requests, and those above the logarithmic middle between
 the highest level that met the objectives and one at which two trials in a row were no evidence.
 """
@@ -12,10 +15,18 @@ import msgspec
 from results.run_log import Event, LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
 from results.search import Attempt, Ended, EngineSearch, SearchConfig, SearchRecord, Skip
 from results.statistics.bisection import Bisection
+from results.statistics.exceedance import Counted, Threshold, threshold
 from results.units import NS_PER_S
 
 _SKIP_AFTER, _END_AFTER = 2, 6
 """Trials in a row without evidence after which the search continues below them, and after which it ends."""
+_PLACES, _REACH = (0.0, -0.5, 0.5), 0.16
+"""Where to try in turn: at the estimate, and halfway to either end of its interval, as far as it reaches: different
+loads inform about the slope."""
+_MIN_NEAR = 6
+"""Trials near the threshold before a pooled estimate is final."""
+_STEPS = 5
+"""Steps of log load per resolution."""
 
 
 class EngineState:
@@ -38,19 +49,31 @@ class EngineState:
         self._search = EngineSearch(engine)
         self._without_evidence = 0
         self._is_settled = False
+        self._pooled: Threshold | None = None
         self._turn: int | None = None
         self.spent_ns = 0
 
     @property
     def next_level(self) -> float | None:
         """The level to try next; None if the search has ended."""
-        return None if self._ended is not None else self._bisection.next_level()
+        if self._ended is not None:
+            return None
+        if self._pooled is None or not self._bisection.levels:
+            return self._bisection.next_level()
+        place = _PLACES[len(self._search.judged) % len(_PLACES)]
+        middle = self._pooled.middle
+        end = self._pooled.low if place < 0 else self._pooled.high
+        return self._bisection.level_near(middle + place * min(_REACH, abs(end - middle)))
 
     @property
     def search(self) -> EngineSearch:
         """The present results."""
-        bracket = msgspec.structs.asdict(self._bisection.bracket) if self._search.judged else {}
-        return msgspec.structs.replace(self._search, ended=self._ended, **bracket)
+        if not self._search.judged:
+            return msgspec.structs.replace(self._search, ended=self._ended)
+        bracket = self._bisection.bracket
+        if self._pooled is not None:
+            bracket = self._bisection.bracket_of(self._pooled.low, self._pooled.middle, self._pooled.high)
+        return msgspec.structs.replace(self._search, ended=self._ended, **msgspec.structs.asdict(bracket))
 
     def skip_up_to(self, skip: Skip) -> None:
         """Skip levels that have too few requests."""
@@ -66,13 +89,39 @@ class EngineState:
         self._search = msgspec.structs.replace(self._search, attempts=[*self._search.attempts, attempt])
         if attempt.met is not None:
             self._bisection.observe(attempt.level, met=attempt.met, margin=attempt.margin)
-        self._is_settled = attempt.met is not None and self._bisection.is_settled
+        self._pooled = self._pool()
+        self._is_settled = attempt.met is not None and self._is_known
         if attempt.had_too_few:
             self.skip_up_to(Skip(up_to=attempt.level, attempt=attempt))
         is_evidence = attempt.met is not None or attempt.had_too_few
         self._without_evidence = 0 if is_evidence else self._without_evidence + 1
         if self._without_evidence and self._without_evidence % _SKIP_AFTER == 0:
             self._skip_above(attempt)
+
+    def _pool(self) -> Threshold | None:
+        """The threshold of the objective that binds first; None where counts cannot tell."""
+        judged = self._search.judged
+        if not self._bisection.is_bracketed or not all(attempt.exceeded for attempt in judged):
+            return None
+        low, high = self._bisection.log_range
+        found = [
+            threshold(
+                [Counted(attempt.level, attempt.exceeded[number].late, attempt.exceeded[number].total)
+                 for attempt in judged],
+                allowed=judged[0].exceeded[number].allowed,
+                low=low, high=high, step=self._config.resolution / _STEPS, alpha=self._config.alpha,
+            )
+            for number in range(len(judged[0].exceeded))
+        ]  # fmt: skip
+        return min(found, key=lambda entry: entry.middle)
+
+    @property
+    def _is_known(self) -> bool:
+        if self._pooled is None:
+            return self._bisection.is_settled
+        bracket = self.search
+        is_narrow = self._pooled.high - self._pooled.low <= 2 * math.log1p(self._config.resolution)
+        return self._pooled.near >= _MIN_NEAR and (is_narrow or bracket.low == bracket.high)
 
     def lose(self, reason: str) -> None:
         """End the search: the engine will not be started again."""

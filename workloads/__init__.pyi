@@ -8,6 +8,7 @@ from .prompts import PromptReader, prompt_reader
 from .random import Random
 from .registry import workload, workload_names
 from .rng import Seed
+from .shapes import SessionShape, chosen_sessions, session_shapes
 from .tokenizer import Tokenizer
 from .traces.replay import Replay
 from .types import Message, Session, Turn, Workload
@@ -33,16 +34,19 @@ __all__ = [
     "Replay",
     "Seed",
     "Session",
+    "SessionShape",
     "Tokenizer",
     "Turn",
     "UnknownWorkload",
     "Workload",
     "WorkloadError",
     "arrival",
+    "chosen_sessions",
     "plan_closed",
     "plan_open",
     "plan_recorded",
     "prompt_reader",
+    "session_shapes",
     "tokenizer_at",
     "workload",
     "workload_names",

@@ -18,13 +18,16 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         session: the session.
-        offset_s: seconds from the start of the load; None in a closed loop, where a free slot starts it.
+        offset_s: seconds from the start of the load; None in a closed loop, where a free slot starts it, unless the
+            session was in progress.
         first_turn: number of turns left out because they came before the load.
+        part: fraction of the first answer that is left, above 0; the turn's ``output_tokens`` are those left.
     """
 
     session: Session
     offset_s: float | None
     first_turn: int = 0
+    part: float = 1.0
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:

@@ -1,11 +1,13 @@
 """``random``: random words of fixed or uniformly distributed lengths, the usual synthetic load."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from workloads.prompts import prompt_reader
 from workloads.rng import Rng, Seed
+from workloads.shapes import SessionShape
 from workloads.text import first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
@@ -29,24 +31,45 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """Sessions of one turn each."""
-        lengths, base = seed.draws("random", "lengths"), first_mark(seed)
-        words, reader = writer(tokenizer), prompt_reader(tokenizer)
-        before = len(tokenizer.encode_prompt(""))
-        number = 0
-        while True:
-            tokens = max(self._spread(self.input_tokens, lengths), before + 1)
-            output = self._spread(self.output_tokens, lengths)
-            rng = seed.wording("random", "text", str(number))
-            head = "".join(words.head(base + number, rng)[: tokens - before])
-            prompt = words.more(head, 0, rng).lstrip()
-            missing = tokens - reader.count(Turn(tokens, output, prompt=prompt))
-            prompt = words.more(prompt, missing, rng)
-            yield Session(f"random-{number}", (Turn(tokens, output, prompt=prompt),))
-            number += 1
+        write = _writing(tokenizer, seed)
+        return (write(number, *lengths) for number, lengths in enumerate(self._lengths(seed)))
+
+    def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
+        """See :class:`~workloads.shapes.SupportsChoice`."""
+        write = _writing(tokenizer, seed)
+        for number, lengths in enumerate(itertools.islice(self._lengths(seed), max(turns, default=-1) + 1)):
+            if number in turns:
+                yield write(number, *lengths)
+
+    def shapes(self, seed: Seed) -> Iterator[SessionShape]:
+        """The same sessions without text."""
+        return (SessionShape((output,), (0.0,)) for _, output in self._lengths(seed))
 
     def notes(self) -> list[str]:
         """That the text is meaningless."""
         return ["random: meaningless words, unlike real traffic; do not choose an engine by this workload"]
 
+    def _lengths(self, seed: Seed) -> Iterator[tuple[int, int]]:
+        """Tokens of each prompt and answer."""
+        lengths = seed.draws("random", "lengths")
+        while True:
+            yield self._spread(self.input_tokens, lengths), self._spread(self.output_tokens, lengths)
+
     def _spread(self, mean: int, rng: Rng) -> int:
         return max(1, round(mean * (1 + self.spread * (2 * rng.uniform() - 1))))
+
+
+def _writing(tokenizer: Tokenizer, seed: Seed) -> Callable[[int, int, int], Session]:
+    """Writes a session from its number, the tokens of its prompt and those of its answer."""
+    base, words, reader = first_mark(seed), writer(tokenizer), prompt_reader(tokenizer)
+    before = len(tokenizer.encode_prompt(""))
+
+    def write(number: int, tokens: int, output: int) -> Session:
+        tokens = max(tokens, before + 1)
+        rng = seed.wording("random", "text", str(number))
+        head = "".join(words.head(base + number, rng)[: tokens - before])
+        prompt = words.more(head, 0, rng).lstrip()
+        missing = tokens - reader.count(Turn(tokens, output, prompt=prompt))
+        return Session(f"random-{number}", (Turn(tokens, output, prompt=words.more(prompt, missing, rng)),))
+
+    return write

@@ -139,12 +139,13 @@ class Driver:
         self._runner.flush()
         return Issue(start_ns, end_ns)
 
-    async def steady(self, share: Steady, ramp: Pool, report: Callable[[Reply], None]) -> Issue:
+    async def steady(self, share: Steady, ramp: Pool, begun: Pool | None, report: Callable[[Reply], None]) -> Issue:
         """Run a steady load until :meth:`finish`: its ramp, the window that :meth:`measure` opens, and its tail.
 
         Args:
             share: this worker's part of the load.
             ramp: sessions to send until the window opens.
+            begun: sessions in progress at the start.
             report: called when the load is steady, when the window is over, and when its last request has ended.
 
         Raises:
@@ -153,9 +154,9 @@ class Driver:
         self._runner.load = asyncio.current_task()
         spare = min(SPARE_CONNECTIONS, share.max_in_flight or SPARE_CONNECTIONS)
         await self._transport.open(share.concurrency or spare, growing=share.concurrency is None)
-        feed = self._feed(read_wire(ramp), Phase.RAMP)
+        feeds = (self._feed(read_wire(pool) if pool else (), Phase.RAMP) for pool in (ramp, begun))
         self._steady = SteadyLoad(
-            self._runner, self._clock, share, feed, timeout_s=self._timeout_s, report=report
+            self._runner, self._clock, share, *feeds, timeout_s=self._timeout_s, report=report
         )  # fmt: skip
         start_ns = await self._begin()
         return Issue(start_ns, await self._steady.run(start_ns))

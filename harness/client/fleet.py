@@ -44,7 +44,7 @@ from harness.client.worker_host import WorkerHost
 from harness.errors import ClientFailed
 from harness.host.realtime import without_preempting
 from results.errors import NotWritable
-from results.records import ClientRecord, Phase, TelemetryRecord
+from results.records import ClientRecord, Pace, Phase, TelemetryRecord
 from results.store import TrialFolder
 
 T = TypeVar("T")
@@ -79,15 +79,18 @@ class SteadyPlan(msgspec.Struct, frozen=True):
     """The parts of a steady load and the decisions between them.
 
     Attributes:
+        begun: sessions in progress at the start.
         ramp: sent until the load is steady.
-        window: takes the result of the ramp, returns what follows it; called in a thread, since it may write prompts.
-        is_saturated: takes samples of the requests in flight over the window, returns whether the engine fell behind,
-            so that the load can be aborted.
+        window: takes the result of the ramp, returns what follows it, or None to end the load now; called in a thread,
+            since it may write prompts.
+        is_lost: takes the requests in flight at the window's end and how many of them are overdue, returns whether the
+            engine is so far behind that waiting for their answers is not worth it.
     """
 
+    begun: WirePool
     ramp: WirePool
-    window: Callable[[Ramped], WindowPlan]
-    is_saturated: Callable[[Sequence[int]], bool]
+    window: Callable[[Ramped], WindowPlan | None]
+    is_lost: Callable[[int, int], bool]
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
@@ -120,6 +123,7 @@ class LoadResult(msgspec.Struct, frozen=True):
         clients: cost of each worker, and the offset of its clock.
         window: start and end of a steady load's window in nanoseconds; None for other loads.
         ramp: result of a steady load's ramp; None for other loads.
+        begun: sessions that were in progress when it began.
     """
 
     planned: int
@@ -128,6 +132,7 @@ class LoadResult(msgspec.Struct, frozen=True):
     clients: list[ClientRecord]
     window: tuple[int, int] | None = None
     ramp: Ramped | None = None
+    begun: int = 0
 
 
 class Fleet:
@@ -176,18 +181,25 @@ class Fleet:
     async def steady(self, order: LoadOrder, plan: SteadyPlan, folder: TrialFolder) -> LoadResult:
         """Apply a steady load: ramp, window and tail; every exchange is then in ``folder``.
 
+        The result has no window if the plan ended the load after the ramp.
+
         Raises:
             ClientFailed: a worker failed.
             NotWritable: a worker cannot write its log.
             CancelledError: the requests in flight have been recorded as cancelled.
         """
         async with self._assigned(order.share, folder) as workers:
-            await self._begin(workers, order, plan.ramp)
+            await self._begin(workers, order, plan.ramp, plan.begun)
             ramp = _ramp(await self._from_workers(workers, lambda host: _expected(host, Ramped)))
-            start_ns = await self._open_window(workers, await self._in_thread(plan.window, ramp))
+            window = await self._in_thread(plan.window, ramp)
+            if window is None:
+                await self._from_workers(workers, lambda host: host.send(Finish(abort=True)))
+                ended = await self._from_workers(workers, _done)
+                return msgspec.structs.replace(_merged(ended, workers), ramp=ramp)
+            start_ns = await self._open_window(workers, window)
             closed = await self._from_workers(workers, lambda host: _expected(host, WindowClosed))
-            in_flight = [sum(readings) for readings in zip(*(reply.in_flight for reply in closed), strict=False)]
-            abort = plan.is_saturated(in_flight) or not await self._all_answered(workers, order.timeout_s)
+            in_flight, overdue = (sum(reply.in_flight for reply in closed), sum(reply.overdue for reply in closed))
+            abort = plan.is_lost(in_flight, overdue) or not await self._all_answered(workers, order.timeout_s)
             await self._from_workers(workers, lambda host: host.send(Finish(abort)))
             replies = await self._from_workers(workers, _done)
             ends_ns = [
@@ -217,16 +229,20 @@ class Fleet:
                     if isinstance(result, BaseException):
                         raise result
 
-    async def _begin(self, workers: Sequence["_Worker"], order: LoadOrder, pool: WirePool) -> None:
+    async def _begin(
+        self, workers: Sequence["_Worker"], order: LoadOrder, pool: WirePool, begun: WirePool | None = None
+    ) -> None:
         """Prepare every worker, then start all of them at one instant."""
         pools = await self._staged(workers, pool, "first")
-        for worker, sessions in zip(workers, pools, strict=True):
+        begun_pools = await self._staged(workers, begun, "begun") if begun else [None] * len(workers)
+        for worker, sessions, in_progress in zip(workers, pools, begun_pools, strict=True):
             await worker.host.send(
                 Prepare(
                     base_url=order.base_url,
                     access=order.access,
                     log=worker.host.remote_path(worker.log),
                     sessions=sessions,
+                    begun=in_progress,
                     load=worker.share,
                     timeout_s=order.timeout_s,
                     phase=order.phase,
@@ -340,7 +356,17 @@ def _ramp(replies: Sequence[Ramped]) -> Ramped:
     ended = sum(reply.ended for reply in replies)
     means = [(reply.request_s, reply.ended) for reply in replies if reply.request_s is not None]
     request_s = sum(seconds * weight for seconds, weight in means) / ended if means and ended else None
-    return Ramped(all(reply.complete for reply in replies), ended, request_s)
+    paces = [(reply.pace, reply.ended) for reply in replies if reply.pace is not None]
+    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces))
+
+
+def _mean_pace(paces: Sequence[tuple[Pace, int]]) -> Pace | None:
+    """The mean of the workers' paces, weighted by their requests."""
+    requests = sum(weight for _, weight in paces)
+    if not requests:
+        return None
+    ttft_s = sum(pace.ttft_s * weight for pace, weight in paces) / requests
+    return Pace(ttft_s, sum(pace.token_s * weight for pace, weight in paces) / requests)
 
 
 async def _done(host: WorkerHost) -> Done:

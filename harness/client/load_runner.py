@@ -134,7 +134,7 @@ class LoadRunner:
     async def _drive(self, driver: Driver, order: Prepare) -> Issue:
         match order.load:
             case Steady():
-                return await driver.steady(order.load, order.sessions, self._reply)
+                return await driver.steady(order.load, order.sessions, order.begun, self._reply)
             case Open(duration_s, max_in_flight):
                 sessions = read_wire(order.sessions)
                 return await driver.open_loop(sessions, duration_s=duration_s, max_in_flight=max_in_flight)

@@ -3,7 +3,7 @@
 import msgspec
 
 from engines import Access
-from results.records import Phase, TelemetryRecord
+from results.records import Pace, Phase, TelemetryRecord
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
@@ -57,6 +57,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     phase: Phase
     """Recorded with its requests."""
     transport: str = "http"
+    begun: Pool | None = None
+    """Steady load: the sessions in progress at its start; those of a closed loop occupy its slots."""
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):
@@ -103,7 +105,9 @@ class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
     ended: int
     """Requests that have ended so far."""
     request_s: float | None
-    """Closed loop: mean seconds of the latest requests from plan to end; None if none has ended."""
+    """Mean seconds from plan to end of a request; None if none has ended."""
+    pace: Pace | None = None
+    """Of the engine; None if no request has succeeded."""
 
 
 class WindowClosed(msgspec.Struct, frozen=True, tag="window_closed"):
@@ -111,8 +115,10 @@ class WindowClosed(msgspec.Struct, frozen=True, tag="window_closed"):
 
     end_ns: int
     """As ordered, or earlier if the plan ran out."""
-    in_flight: list[int]
-    """Requests that were planned and had not ended, sampled evenly over the window, both ends included."""
+    in_flight: int
+    """Requests that were planned and had not ended."""
+    overdue: int = 0
+    """Those of them that were planned more than three of the ramp's mean answer times before."""
 
 
 class WindowAnswered(msgspec.Struct, frozen=True, tag="answered"):

@@ -50,6 +50,7 @@ class RequestInFlight(StreamLog):
             requested_input_tokens=turn.requested_input_tokens,
             requested_output_tokens=turn.requested_output_tokens,
             cycle=plan.cycle,
+            part=1.0 if self.number else plan.part,
             dial_start_ns=self.dial_start_ns,
             dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,

@@ -1,8 +1,11 @@
 """A steady load: ramp, window and tail under one unchanged closed or open loop.
 
-The ramp lasts until the first requests have ended, the tail until the last request of the window has. Each part has its
-own plan: the window's begins at the start of the window, so that its sessions do not depend on the length of the ramp.
-:class:`harness.client.fleet.Fleet` opens the window and ends the load.
+The load begins with sessions in progress (:mod:`harness.traffic.beginning`), so that it is in its long run at once; the
+ramp only lets the engine's queue and batch settle. It ends at an instant that does not depend on which requests have
+ended: a window that opens when the first requests have ended would open while no long one is under way. The tail lasts
+until the last request of the window has ended. Each part has its own plan: the window's begins at the start of the
+window, so that its sessions do not depend on the length of the ramp. :class:`harness.client.fleet.Fleet` opens the
+window and ends the load.
 """
 
 import asyncio
@@ -10,17 +13,24 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from harness.client.answer_times import AnswerTimes
 from harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
 from harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
 from harness.host.clock import Clock
 from results.units import NS_PER_S
 
-COHORT_SHARE = 0.95
-"""Fraction of the first requests (the cohort) that must have ended before the window may open."""
-COHORT_REQUESTS = 20
-"""Open loop: the cohort is the requests of the first ``ramp_s``, but at least this many."""
-SAMPLES = 21
-"""Samples of the number of requests in flight over the window."""
+RAMP_ANSWERS, RAMP_ANSWERS_QUEUED = 2.0, 10.0
+"""The ramp lasts ``ramp_s``, in which the slots of a closed loop start, and at least this many mean answer times. In an
+open loop whose requests queue they are more, since a queue takes longest to reach its long run, and without the waits,
+which grow for ever on an overloaded engine."""
+RAMP_REQUESTS = 20
+"""Requests that must have ended in the ramp; in a closed loop of fewer slots, one per slot."""
+OVERDUE_ANSWERS = 3.0
+"""A request is overdue after this many mean answer times of the ramp."""
+_CHECK_GROWTH = 1.25
+"""The ramp's end is considered at times that grow by this factor."""
+_FIRST_CHECK_NS = 100_000_000
+"""Time of the first check if the ramp may be shorter."""
 REFUSED_PAUSE_NS = 100_000_000
 """Pause of a closed-loop slot whose request was turned away: without it, the plan would be used up in milliseconds."""
 
@@ -33,7 +43,8 @@ class SteadyLoad:
         clock: time.
         share: this worker's part of the load.
         ramp: sessions to send until the window opens; endless.
-        timeout_s: limit for the ramp after its cohort has been sent.
+        begun: sessions in progress at the start; in a closed loop, one for each slot.
+        timeout_s: limit for one exchange; the ramp is given up after ``ramp_s`` and twice this time.
         report: takes :class:`Ramped`, :class:`WindowClosed` and :class:`WindowAnswered`, each once.
     """
 
@@ -43,6 +54,7 @@ class SteadyLoad:
         clock: Clock,
         share: Steady,
         ramp: SessionFeed,
+        begun: SessionFeed,
         *,
         timeout_s: float,
         report: Callable[[Reply], None],
@@ -51,20 +63,17 @@ class SteadyLoad:
         self._clock = clock
         self._share = share
         self._ramp = ramp
+        self._begun = begun
         self._window: SessionFeed | None = None
         self._tail: SessionFeed | None = None
         self._timeout_ns = round(timeout_s * NS_PER_S)
         self._report = report
         self._start_ns = 0
         self._opens_ns = self._closes_ns = math.inf
-        self._cohort: set[PreparedSession] = set()
-        self._cohort_size = 0
-        self._cohort_ended = 0
-        self._is_cohort_whole = False
         self._is_ramped = False
-        self._durations_ns: deque[int] = deque(maxlen=4 * (share.concurrency or 1))
-        self._ended = 0
-        self._in_flight: list[int] = []
+        self._check_ns = 0
+        self._answers = AnswerTimes()
+        self._answer_ns = math.inf
         self._pending: int | None = None
         self._waiting: deque[tuple[PreparedSession, int]] = deque()
         self._armed_ns: int | None = None
@@ -75,11 +84,11 @@ class SteadyLoad:
     async def run(self, start_ns: int) -> int:
         """Run the load until :meth:`finish` and all requests have ended; returns the time at which sending stopped."""
         self._start_ns = start_ns
-        if self._share.concurrency is not None:
-            self._at(start_ns, self._start_closed)
-        else:
+        self._at(start_ns, self._begin)
+        if self._share.concurrency is None:
             self._arm(start_ns)
-        self._at(start_ns + round(self._share.ramp_s * NS_PER_S), self._check_ramp)
+        self._check_ns = max(_FIRST_CHECK_NS, round(self._share.ramp_s * NS_PER_S))
+        self._at(start_ns + self._check_ns, self._check_ramp)
         try:
             return await self._end(abort=await self._finished)
         except asyncio.CancelledError:
@@ -91,8 +100,6 @@ class SteadyLoad:
         """Open the window: sessions that start in it come from ``sessions``, later ones from ``tail``."""
         self._window, self._tail = sessions, tail
         self._opens_ns, self._closes_ns = start_ns, end_ns
-        for number in range(SAMPLES - 1):
-            self._at(start_ns + (end_ns - start_ns) * number // (SAMPLES - 1), self._sample)
         self._at(end_ns, self._close)
         if self._share.concurrency is None:
             self._arrive()
@@ -124,22 +131,19 @@ class SteadyLoad:
             return self._ramp
         return self._window if t_ns < self._closes_ns else self._tail
 
-    def _start_closed(self) -> None:
-        """Start one slot; the others start over a period as long as its first request takes."""
-        assert self._share.concurrency is not None
-        self._cohort_size = self._share.concurrency
-        self._is_cohort_whole = True
-        self._next(self._start_ns, is_first=True)
+    def _begin(self) -> None:
+        """Start the sessions in progress whose next request is due, then set the alarm for the next one."""
+        while (offset_ns := self._begun.peek_offset_ns()) is not None:
+            due_ns = self._start_ns + offset_ns
+            if due_ns > self._clock.now_ns():
+                self._at(due_ns, self._begin)
+                return
+            session = self._begun.next()
+            assert session is not None
+            self._start_arrived(session, due_ns)
+            self._begun.refill()
 
-    def _start_others(self, first_ns: int) -> None:
-        slots = (self._share.concurrency or 1) - 1
-        now_ns = self._clock.now_ns()
-        for number in range(1, slots + 1):
-            start_ns = now_ns + first_ns * number // slots
-            self._at(start_ns, lambda start_ns=start_ns: self._next(start_ns, is_first=True))
-        self._at(now_ns + first_ns + self._timeout_ns, self._give_up_ramp)
-
-    def _next(self, free_ns: int, *, is_first: bool = False) -> None:
+    def _next(self, free_ns: int) -> None:
         """Start the next session on a free slot of the closed loop."""
         if self._is_stopped:
             return
@@ -154,8 +158,6 @@ class SteadyLoad:
             session = feed.next()
         if session is None:
             return
-        if is_first:
-            self._cohort.add(session)
         self._runner.start(session, free_ns, self._session_ended)
         feed.refill()
 
@@ -203,35 +205,17 @@ class SteadyLoad:
         return offset_ns is not None and base_ns + offset_ns < min(until_ns, self._clock.now_ns())
 
     def _start_arrived(self, session: PreparedSession, planned_ns: int) -> None:
-        if not self._is_cohort_whole:
-            self._join_cohort(session, planned_ns)
         cap = self._share.max_in_flight
         if cap is not None and self._runner.live >= cap:
             self._waiting.append((session, planned_ns))
         else:
             self._runner.start(session, planned_ns, self._session_ended)
 
-    def _join_cohort(self, session: PreparedSession, planned_ns: int) -> None:
-        ramp_ns = round(self._share.ramp_s * NS_PER_S)
-        if planned_ns - self._start_ns >= ramp_ns and self._cohort_size >= COHORT_REQUESTS:
-            self._is_cohort_whole = True
-            self._at(self._clock.now_ns() + self._timeout_ns, self._give_up_ramp)
-            self._check_ramp()
-            return
-        self._cohort.add(session)
-        self._cohort_size += 1
-
     # Ends of requests and sessions.
 
     def _request_ended(self, request: RequestInFlight) -> None:
-        self._ended += 1
-        self._durations_ns.append(request.ended_ns - request.planned_ns)
-        if request.number == 0 and request.session in self._cohort:
-            self._cohort.remove(request.session)
-            self._cohort_ended += 1
-            if self._share.concurrency is not None and self._cohort_ended == 1:
-                self._start_others(request.ended_ns - request.planned_ns)
-            self._check_ramp()
+        if not self._is_ramped:
+            self._answers.add(request)
         if self._pending is not None and self._opens_ns <= request.planned_ns < self._closes_ns:
             self._pending -= 1
             self._check_answered()
@@ -259,33 +243,32 @@ class SteadyLoad:
     # Ramp and window.
 
     def _check_ramp(self) -> None:
-        long_enough = self._clock.now_ns() >= self._start_ns + round(self._share.ramp_s * NS_PER_S)
-        enough = self._cohort_ended >= math.ceil(COHORT_SHARE * self._cohort_size)
-        if self._is_cohort_whole and long_enough and enough:
-            self._end_ramp(complete=True)
-
-    def _give_up_ramp(self) -> None:
-        self._end_ramp(complete=False)
-
-    def _end_ramp(self, *, complete: bool) -> None:
-        if self._is_ramped:
+        """End the ramp if the load has settled, or has had its time; else check again later."""
+        now_ns = self._clock.now_ns()
+        since_ramp_ns = now_ns - self._start_ns - round(self._share.ramp_s * NS_PER_S)
+        answer_ns = self._answers.mean_ns(now_ns - planned_ns for planned_ns in self._runner.planned_times_ns())
+        is_known = self._answers.ended >= min(RAMP_REQUESTS, self._share.concurrency or RAMP_REQUESTS)
+        needed_ns = math.inf if answer_ns is None else RAMP_ANSWERS * answer_ns
+        if answer_ns is not None and self._share.concurrency is None and self._answers.are_queued:
+            needed_ns = RAMP_ANSWERS_QUEUED * max(0.0, answer_ns - self._answers.wait_ns)
+        is_settled = is_known and since_ramp_ns >= needed_ns
+        if is_settled or since_ramp_ns >= 2 * self._timeout_ns:
+            self._is_ramped = True
+            self._answer_ns = math.inf if answer_ns is None else answer_ns
+            request_s = None if answer_ns is None else answer_ns / NS_PER_S
+            self._report(Ramped(is_settled, self._answers.ended, request_s, self._answers.pace))
             return
-        self._is_ramped = True
-        durations_ns = self._durations_ns if self._share.concurrency is not None else ()
-        request_s = sum(durations_ns) / len(durations_ns) / NS_PER_S if durations_ns else None
-        self._report(Ramped(complete, self._ended, request_s))
-
-    def _sample(self) -> None:
-        if self._pending is None:
-            self._in_flight.append(self._runner.in_flight + len(self._waiting))
+        self._check_ns = round(_CHECK_GROWTH * self._check_ns)
+        self._at(self._start_ns + self._check_ns, self._check_ramp)
 
     def _close(self) -> None:
         if self._pending is not None:
             return
-        self._in_flight.append(self._runner.in_flight + len(self._waiting))
         planned_ns = [*self._runner.planned_times_ns(), *(planned for _, planned in self._waiting)]
         self._pending = sum(self._opens_ns <= planned < self._closes_ns for planned in planned_ns)
-        self._report(WindowClosed(int(self._closes_ns), self._in_flight))
+        overdue_ns = self._closes_ns - OVERDUE_ANSWERS * self._answer_ns
+        overdue = sum(planned < overdue_ns for planned in planned_ns)
+        self._report(WindowClosed(int(self._closes_ns), len(planned_ns), overdue))
         self._check_answered()
         if self._share.concurrency is None:
             self._arrive()

@@ -40,6 +40,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         turns: its requests.
         cycle: number of earlier repetitions of its pool.
         first_turn: position of the first turn in the whole session, which may have begun before the load.
+        part: fraction of the first answer that is requested, since the rest came before the load.
     """
 
     index: int
@@ -48,6 +49,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     turns: tuple[WireTurn, ...]
     cycle: int = 0
     first_turn: int = 0
+    part: float = 1.0
 
 
 def wire_sessions(
@@ -81,7 +83,7 @@ def wire_sessions(
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
-        yield WireSession(index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn)
+        yield WireSession(index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part)
         index += len(turns)
 
 

@@ -24,7 +24,7 @@ from harness.experiment.config import Experiment
 from harness.quality import asks_logprobs
 from harness.telemetry import OwnProcesses, ServerPage
 from harness.traffic.planner import Traffic, is_steady
-from harness.traffic.steady import SteadyTraffic, ramp_record, share_of
+from harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
 from harness.verdict.judge import Evidence, client_faults, judge
 from results.jsonl import Appender
 from results.metrics import latency, under_load
@@ -33,6 +33,7 @@ from results.records import (
     ClientError,
     Load,
     Outcome,
+    Pace,
     Phase,
     RequestRecord,
     TelemetryRecord,
@@ -45,6 +46,8 @@ from results.records import (
 from results.store import RunFolder, TrialFolder
 from workloads import PlannedSession, Tokenizer
 
+MAX_RESTARTS = 2
+"""Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
 _ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 """Outcomes after which the engine may still work on the request."""
 
@@ -109,6 +112,7 @@ class TrialRunner:
         self._tokenizer = tokenizer
         self._world = world
         self._was_reset = False
+        self._paces: dict[tuple[str, str | None], Pace] = {}
 
     async def run(
         self, plan: TrialPlan, order: int, under_test: EngineUnderTest, traffic: Traffic, fingerprint: str = ""
@@ -157,7 +161,7 @@ class TrialRunner:
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
-            ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.ramp)
+            ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.begun, result.ramp)
             if result and result.ramp
             else None,
         )
@@ -204,9 +208,7 @@ class TrialRunner:
         if log:
             await log.start()
         if is_steady(load):
-            others = functools.partial(self._encoded, under_test)
-            plan = SteadyTraffic(load, limits, traffic, primed=primed, encode=others, encode_window=window).plan()
-            result = await self._fleet.steady(order, plan, folder)
+            result = await self._steady(under_test, load, traffic, folder, order=order, sent=primed, window=window)
         else:
             result = await self._fleet.load(order, window(traffic.window, 0), folder)
         if log:
@@ -214,14 +216,58 @@ class TrialRunner:
         await self._sampler.mark("after")
         return result
 
-    async def _prime(self, under_test: EngineUnderTest, sessions: Sequence[PlannedSession], folder: TrialFolder) -> int:
-        """Fill the prefix cache, two sessions at a time; returns the number of requests sent."""
+    async def _steady(
+        self,
+        under_test: EngineUnderTest,
+        load: Load,
+        traffic: Traffic,
+        folder: TrialFolder,
+        *,
+        order: LoadOrder,
+        sent: int,
+        window: Encode,
+    ) -> LoadResult:
+        """Apply a steady load, which begins with sessions in progress.
+
+        How many there are and where depends on the engine's pace. If the ramp shows that an assumed pace was off, the
+        load starts again with what it measured; the requests of such a ramp count as sent before the load.
+        """
+        assert traffic.begin is not None
+        assert traffic.ramp is not None
+        label, cycle = under_test.description.label, traffic.ramp.plan.requests
+        planned, restart = 0, 0
+        while True:
+            pace = self._paces.get((label, load.label), self._paces.get((label, None)))
+            beginning = await self._world.in_thread(functools.partial(traffic.begin, pace=pace, restart=restart))
+            sent += await self._prime(under_test, beginning.history, folder, slots=beginning.slots, sent=sent)
+            plan = SteadyTraffic(
+                load, self._experiment.trial, traffic, beginning, may_restart=restart < MAX_RESTARTS, sent=sent,
+                encode=functools.partial(self._encoded, under_test), encode_window=window,
+            )  # fmt: skip
+            result = await self._fleet.steady(order, plan.plan(), folder)
+            planned, restart = planned + result.planned, restart + 1
+            if result.ramp is not None and result.ramp.pace is not None:
+                self._paces[label, load.label] = self._paces[label, None] = result.ramp.pace
+            if result.window is not None:
+                return msgspec.structs.replace(result, planned=planned, begun=beginning.plan.sessions)
+            sent += beginning.plan.requests + cycle * (1 + result.planned // cycle)
+
+    async def _prime(
+        self,
+        under_test: EngineUnderTest,
+        sessions: Sequence[PlannedSession],
+        folder: TrialFolder,
+        *,
+        slots: int = 2,
+        sent: int = 0,
+    ) -> int:
+        """Fill the prefix cache, ``slots`` sessions at a time; returns the number of requests sent."""
         requests = sum(len(planned.session.turns) for planned in sessions)
         if sessions:
-            share = Closed(min(2, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
+            share = Closed(min(slots, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
             order = self._order(under_test, share, Phase.WARMUP)
             # numbered below 0, because the window's requests are numbered from 0
-            await self._fleet.load(order, self._encoded(under_test, sessions, -requests), folder)
+            await self._fleet.load(order, self._encoded(under_test, sessions, -sent - requests), folder)
         return requests
 
     def _asks(self, load: Load) -> Callable[[int], bool] | None:

@@ -10,15 +10,16 @@ import functools
 import hashlib
 import itertools
 import math
-import statistics
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import msgspec
 
 from harness.experiment.config import Experiment
+from harness.traffic.beginning import Beginning, Beginnings
 from harness.traffic.plan_file import PlanFile
+from harness.traffic.session_law import SessionLaw
 from results.records import Cache, Load, TrafficRecord
 from workloads import (
     VARYING_ARRIVALS,
@@ -57,12 +58,10 @@ class Pool(msgspec.Struct, frozen=True):
     Attributes:
         plan: the sessions.
         period_s: open loop: seconds from the start of one cycle to the next.
-        think_s: closed loop: mean think time before a request, which is 0 before the first of a session.
     """
 
     plan: PlanFile
     period_s: float = 0.0
-    think_s: float = 0.0
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -71,8 +70,11 @@ class Traffic(msgspec.Struct, frozen=True):
     Attributes:
         primers: sent before the load, to bring the prefix cache into the state that the trial declares.
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
-        ramp: sent before the window; None for varying loads and recorded arrivals.
-        tail: sent after the window; None as ``ramp``.
+        law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
+        begin: plans the sessions in progress when the load begins, from ``pace`` and ``restart``; see
+            :meth:`harness.traffic.beginning.Beginnings.plan`.
+        ramp: sent before the window.
+        tail: sent after the window.
         length_s: steady open loop: seconds that the window's plan lasts; None for other loads.
         shape_sha256: over lengths, order and times of the window's plan before the trial: equal for all engines and
             repeats.
@@ -83,6 +85,8 @@ class Traffic(msgspec.Struct, frozen=True):
 
     primers: Callable[[], Iterator[PlannedSession]]
     window: PlanFile
+    law: SessionLaw | None
+    begin: Callable[..., Beginning] | None
     ramp: Pool | None
     tail: Pool | None
     length_s: float | None
@@ -103,7 +107,10 @@ class Traffic(msgspec.Struct, frozen=True):
             output_tokens=window.output_tokens,
             repeated_tokens=self.endless.hit_tokens,
             block_tokens=self.endless.block_tokens,
-            mean_turn=window.mean_turn,
+            mean_turn=self.law.mean_turn if self.law else window.mean_turn,
+            turns=self.law.turns if self.law else window.requests / max(1, window.sessions),
+            mean_output_tokens=self.law.output_tokens if self.law else None,
+            output_tokens_sd=self.law.output_tokens_sd if self.law else 0.0,
             off_length=window.off_length,
             off_example=window.off_example,
             cache=self.cache,
@@ -140,6 +147,9 @@ class TrafficPlanner:
         self._workload = workload(experiment.workload.name, experiment.workload.options)
         self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
+        reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
+        self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
+        self._reach_s = reach_s
 
     def traffic(self, load: Load, repeat: int, engine: str) -> Traffic:
         """The traffic of one trial.
@@ -185,20 +195,25 @@ class TrafficPlanner:
             for plan in {traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
                 plan.unlink()
         self._planned.clear()
+        self._beginnings.forget()
 
     def _plan(self, load: Load, seed: Seed) -> Traffic:
         limits, endless = self._experiment.trial, EndlessCache()
         steady, warm = is_steady(load), limits.cache is Cache.WARM
-        ramp = self._ramp(load, _part(seed, "ramp"), endless) if steady and not warm else None
+        ramp = self._pool(load, _part(seed, "ramp"), endless) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
         shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: the trial may extend the window's plan
         if steady and warm:
-            ramp = Pool(window, length_s or 0.0, _mean_think_s(window))
+            ramp = Pool(window, length_s or 0.0)
+        law = self._beginnings.law(window if warm else None) if steady else None
+        begin = functools.partial(self._beginnings.plan, load, seed, window if warm else None, endless) if law else None
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
         primers = self._primers(window, seed)
-        return Traffic(primers, window, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless)
+        return Traffic(
+            primers, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless
+        )  # fmt: skip
 
     def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:
         """The window's plan, written as far as its need is known, and its length in seconds (steady open loop only)."""
@@ -237,16 +252,6 @@ class TrafficPlanner:
         process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
         return plan_open(self._source(), process, self.tokenizer, seed, duration_s=math.inf, count=_ENDLESS)
 
-    def _ramp(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
-        """The ramp's pool; a closed loop's begins with sessions in progress, the mix of any later time."""
-        if load.concurrency is None:
-            return self._pool(load, seed, endless)
-        count = max(_MIN_POOL, _TURNOVERS * load.concurrency)
-        sessions = list(plan_closed(self._source(), self.tokenizer, seed, count))
-        plan = self._file(seed, _in_progress(sessions, load.concurrency, seed), endless)
-        plan.write()
-        return Pool(plan, think_s=_mean_think_s(sessions))
-
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
         if load.concurrency is not None:
             count = max(_MIN_POOL, _TURNOVERS * load.concurrency)
@@ -270,8 +275,7 @@ class TrafficPlanner:
 
     def _source(self) -> Workload:
         """The workload without turns that lie beyond the longest possible trial."""
-        limits = self._experiment.trial
-        return _within(self._workload, limits.ramp_s + limits.max_window_s + 2 * limits.timeout_s)
+        return _within(self._workload, self._reach_s)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
         """The speed-up of a recorded workload, and whether think times shrink too.
@@ -346,29 +350,6 @@ def traffic_planner(experiment: Experiment, tokenizer: Tokenizer, *, redraw: boo
 
 def _part(seed: Seed, name: str) -> Seed:
     return Seed(f"{seed.traffic}/{name}", f"{seed.words}/{name}")
-
-
-def _mean_think_s(sessions: Iterable[PlannedSession]) -> float:
-    turns = (pair for planned in sessions for pair in enumerate(planned.session.turns))
-    thinks_s = [turn.think_s if number else 0.0 for number, turn in turns]
-    return statistics.fmean(thinks_s) if thinks_s else 0.0
-
-
-def _in_progress(sessions: list[PlannedSession], count: int, seed: Seed) -> Iterator[PlannedSession]:
-    """Sessions as a load in progress has them: ``count`` of them begin at a random turn, then follow the others.
-
-    The turn is drawn uniformly from all turns of all sessions, because a snapshot of a running load meets long sessions
-    more often.
-    """
-    turns = [(number, turn) for number, planned in enumerate(sessions) for turn in range(len(planned.session.turns))]
-    rng = seed.draws("begun")  # names the random stream: another name would draw other sessions
-    first_turns: dict[int, int] = {}
-    while len(first_turns) < min(count, len(sessions)):
-        first_turns.setdefault(*turns[rng.below(len(turns))])
-    for number, turn in first_turns.items():
-        session = sessions[number].session
-        yield PlannedSession(msgspec.structs.replace(session, turns=session.turns[turn:]), None, turn)
-    yield from (planned for number, planned in enumerate(sessions) if number not in first_turns)
 
 
 def _within(source: Workload, reach_s: float) -> Workload:

@@ -1,15 +1,15 @@
 """Ramp, window and tail of a steady load in an engine's dialect, and the length of the window."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from harness.client.fleet import SteadyPlan, WindowPlan, WirePool
 from harness.client.orders import Open, Ramped, Steady
 from harness.client.wire import WireSession
 from harness.experiment.config import TrialConfig
+from harness.traffic.beginning import Beginning
 from harness.traffic.plan_file import PlanFile
 from harness.traffic.planner import Pool, Traffic, is_steady
-from results.metrics.steadiness import growth
-from results.records import Cache, Load, RampRecord
+from results.records import Cache, Load, Pace, RampRecord
 from results.units import NS_PER_S
 from workloads import PlannedSession
 
@@ -17,6 +17,10 @@ TURNOVERS = 3
 """Minimum length of a closed loop's window, in turnovers: mean times from one request of a slot to its next."""
 _SPARE = 2.0
 """A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
+
+_MIN_LOST, _MIN_OVERDUE = 20, 0.5
+"""An open loop is not waited for if at least this many requests are in flight at the end of its window, and more than
+this share of them are overdue. Varying answer times do not suffice: of lognormal ones with sigma 1.2, a quarter is."""
 
 Encode = Callable[[Iterable[PlannedSession], int], Iterator[WireSession]]
 """Encodes sessions in an engine's dialect, numbering their requests from the second argument on."""
@@ -29,50 +33,68 @@ def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
     return Open(limits.duration_s, load.max_in_flight)
 
 
-def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, ramped: Ramped) -> RampRecord:
+def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped) -> RampRecord:
     """The ramp's turnover time and the window length that follows from it."""
     # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
-    think_s = traffic.ramp.think_s if traffic.ramp else 0.0
-    turnover_s = None if ramped.request_s is None else ramped.request_s + think_s
+    think_s = traffic.law.think_s if traffic.law else 0.0
+    is_closed = load.concurrency is not None
+    turnover_s = ramped.request_s + think_s if is_closed and ramped.request_s is not None else None
     for_requests_s = traffic.length_s or limits.min_requests * (turnover_s or 0.0) / (load.concurrency or 1)
     needed_s = max(limits.duration_s, for_requests_s, TURNOVERS * (turnover_s or 0.0))
-    return RampRecord(ramped.complete, turnover_s, needed_s)
+    return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace)
 
 
 class SteadyTraffic:
     """The traffic of one steady trial, as orders for the client.
 
-    Request numbers: the window's plan from 0 up, the tail's plan after it, and everything before the window below 0.
-    Each time a plan starts over, its numbers shift by a stride that keeps them unique.
+    Request numbers: the window's plan from 0 up, the tail's plan after it, and everything before the window below 0:
+    first what was sent before the load, then the sessions in progress, then the ramp. Each time a plan starts over, its
+    numbers shift by a stride that keeps them unique.
 
     Args:
         load: the trial's level.
         limits: of the trial.
         traffic: its plans.
-        primed: number of requests sent before the load.
+        beginning: the sessions in progress when the load begins.
+        may_restart: whether to end the load after the ramp if these do not fit the engine's pace.
+        sent: number of requests sent before the load.
         encode: encodes ramp and tail.
         encode_window: encodes the window.
     """
 
     def __init__(
-        self, load: Load, limits: TrialConfig, traffic: Traffic, *, primed: int, encode: Encode, encode_window: Encode
+        self,
+        load: Load,
+        limits: TrialConfig,
+        traffic: Traffic,
+        beginning: Beginning,
+        *,
+        may_restart: bool,
+        sent: int,
+        encode: Encode,
+        encode_window: Encode,
     ) -> None:
         self._load = load
         self._limits = limits
         self._traffic = traffic
-        self._primed = primed
+        self._beginning = beginning
+        self._may_restart = may_restart
+        self._sent = sent
         self._encode = encode
         self._encode_window = encode_window
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
         assert self._traffic.ramp is not None
-        requests = self._traffic.ramp.plan.requests
-        ramp = self._pool(self._traffic.ramp, first=-requests - self._primed, stride=-requests)
-        return SteadyPlan(ramp, self._window, self._is_saturated)
+        requests, begun = self._traffic.ramp.plan.requests, self._beginning.plan
+        first = -self._sent - begun.requests
+        ramp = self._pool(self._traffic.ramp, first=first - requests, stride=-requests)
+        return SteadyPlan(WirePool(self._encode(begun, first)), ramp, self._window, self._is_lost)
 
-    def _window(self, ramped: Ramped) -> WindowPlan:
+    def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None
+        if self._may_restart and self._is_off(ramped.pace):
+            return None
         plan, tail = self._traffic.window, self._traffic.tail
         length_s = self._length_s(ramped, plan)
         stride = plan.requests + tail.plan.requests
@@ -87,7 +109,7 @@ class SteadyTraffic:
         """Seconds of the window. Extends a closed loop's plan as far as the ramp's pace will need."""
         if self._traffic.length_s is not None:
             return min(self._traffic.length_s, self._limits.max_window_s)
-        record = ramp_record(self._load, self._limits, self._traffic, ramped)
+        record = ramp_record(self._load, self._limits, self._traffic, self._beginning.plan.sessions, ramped)
         length_s = min(record.window_s, self._limits.max_window_s)
         if record.turnover_s and self._traffic.cache is not Cache.WARM:
             slots = self._load.concurrency or 1
@@ -95,8 +117,13 @@ class SteadyTraffic:
             plan.write(lambda plan: plan.requests >= needed)
         return length_s
 
+    def _is_off(self, pace: Pace | None) -> bool:
+        law, is_closed = self._traffic.law, self._load.concurrency is not None
+        return law is not None and pace is not None and law.is_off(self._beginning.pace, pace, closed=is_closed)
+
     def _pool(self, pool: Pool, *, first: int, stride: int) -> WirePool:
         return WirePool(self._encode(pool.plan, first), stride, round(pool.period_s * NS_PER_S))
 
-    def _is_saturated(self, in_flight: Sequence[int]) -> bool:
-        return self._load.concurrency is None and growth(in_flight).is_saturation
+    def _is_lost(self, in_flight: int, overdue: int) -> bool:
+        is_open = self._load.concurrency is None
+        return is_open and in_flight >= _MIN_LOST and overdue > _MIN_OVERDUE * in_flight

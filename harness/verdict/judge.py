@@ -15,9 +15,11 @@ from harness.verdict.punctuality import off_schedule, stalled
 from results.client_error import widest_s
 from results.findings import Finding, FindingCode, Severity, invalid, warning
 from results.metrics import has_failed, latency, under_load
+from results.metrics.backlog import Pressure, backlog
+from results.metrics.mixture import clustered_mean
 from results.metrics.percentiles import percentile
 from results.metrics.prefix_cache import prompt_tokens
-from results.metrics.steadiness import growth, in_flight, throughput_change
+from results.metrics.steadiness import throughput_change
 from results.metrics.throughput import planned_inside
 from results.records import (
     Cache,
@@ -46,8 +48,9 @@ _MAX_PACE_RATIO = 1.5
 """Largest ratio of a trial's chunks per second to those at which the client's error was measured."""
 _MIN_WARM_HITS = 0.5
 """A warm cache hits at least this share of prompt tokens."""
-_MIN_TURN_REQUESTS, _MAX_TURN_ERROR = 20, 0.15
-"""The mean turn is checked from this many requests up; it may differ from the plan's by this share."""
+_MIN_MIX_REQUESTS, _MAX_MIX_ERROR, _MAX_SE = 20, 0.15, 4.0
+"""Mean turn and mean length are checked from this many requests up; they may differ from those of the long run by this
+share, and by this many standard errors."""
 _ROUNDING = 1e-6
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
@@ -107,7 +110,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _not_cold(evidence, load)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
-    yield from _turn_mix(evidence, inside)
+    yield from _mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
     yield from _uncalibrated(evidence, load)
@@ -127,14 +130,22 @@ def _length(evidence: Evidence) -> Iterator[Finding]:
         yield warning(FindingCode.PLAN_ENDED_EARLY, planned_s=length_s, needed_window_s=needed_s)
 
 
-def _turn_mix(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """A window with too many early turns, because its sessions all began with the load."""
-    planned = evidence.traffic.mean_turn if evidence.traffic else 0.0
-    if evidence.window.kind is not WindowKind.STEADY or not planned or len(inside) < _MIN_TURN_REQUESTS:
+def _mix(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """Requests unlike those of the load in the long run: in their turns or, in a closed loop, their lengths."""
+    traffic = evidence.traffic
+    if evidence.window.kind is not WindowKind.STEADY or traffic is None or len(inside) < _MIN_MIX_REQUESTS:
         return
-    mean = statistics.fmean(request.turn for request in inside)
-    if abs(mean - planned) > _MAX_TURN_ERROR * planned:
-        yield warning(FindingCode.TURN_MIX, window_turn=mean + 1, workload_turn=planned + 1)
+    mean, error = clustered_mean((request.session, request.turn) for request in inside)
+    if traffic.mean_turn and abs(mean - traffic.mean_turn) > max(_MAX_MIX_ERROR * traffic.mean_turn, _MAX_SE * error):
+        yield invalid(FindingCode.TURN_MIX, window_turn=mean + 1, workload_turn=traffic.mean_turn + 1)
+    whole = [request.requested_output_tokens for request in inside if request.part == 1]
+    lengths = [tokens for tokens in whole if tokens is not None]
+    expected = traffic.mean_output_tokens
+    if evidence.load.concurrency is None or not expected or len(lengths) < _MIN_MIX_REQUESTS:
+        return
+    mean, error = statistics.fmean(lengths), traffic.output_tokens_sd / math.sqrt(len(lengths))
+    if abs(mean - expected) > max(_MAX_MIX_ERROR * expected, _MAX_SE * error):
+        yield invalid(FindingCode.LENGTH_MIX, window_tokens=mean, workload_tokens=expected)
 
 
 def _stopped(telemetry: Sequence[TelemetryRecord], measured: Sequence[RequestRecord]) -> Iterator[Finding]:
@@ -282,20 +293,34 @@ def _off_length(traffic: TrafficRecord | None) -> Iterator[Finding]:
 
 
 def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """An open loop with a growing backlog, or a closed loop with a trend in its throughput."""
+    """An open loop that the engine does not sustain, or a closed loop with a trend in its throughput."""
     window = evidence.window
     if window.kind is not WindowKind.STEADY or window.length_s <= 0:
         return
     if evidence.load.concurrency is None:
-        backlog = growth(in_flight(load, window))
-        if backlog.is_saturation:
-            yield invalid(FindingCode.SATURATED, first_in_flight=backlog.first, last_in_flight=backlog.last)
-        elif backlog.is_suspect:
-            yield warning(FindingCode.BACKLOG_GREW, first_in_flight=backlog.first, last_in_flight=backlog.last)
+        yield from _pressure(evidence, load)
         return
     turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
     if (change := throughput_change(load, window, turnover_s)) is not None:
         yield invalid(FindingCode.NOT_STEADY, change_share=change)
+
+
+def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+    turns = evidence.traffic.turns if evidence.traffic else 1.0
+    found = backlog(load, evidence.window, (evidence.load.rate_per_s or 0.0) * turns)
+    if found.pressure is Pressure.SATURATED:
+        yield invalid(
+            FindingCode.SATURATED, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
+        )  # fmt: skip
+    elif found.pressure is Pressure.UNCLEAR and found.utilisation is not None and found.needed_requests is not None:
+        yield warning(
+            FindingCode.CAPACITY_UNCLEAR, utilisation=found.utilisation, planned_requests=found.requests,
+            needed_requests=found.needed_requests,
+        )  # fmt: skip
+    elif found.pressure is Pressure.UNCLEAR:
+        yield warning(
+            FindingCode.BACKLOG_GREW, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
+        )  # fmt: skip
 
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:

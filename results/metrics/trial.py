@@ -14,6 +14,8 @@ from results.metrics.percentiles import percentile
 from results.metrics.values import Absence, Value, absent
 from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
 
+_QUEUED = {FindingCode.SATURATED, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR}
+
 
 def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
     """The requests of ramp, window and tail, without warm-up."""
@@ -47,7 +49,7 @@ def trial_metrics(
 
 def share_of(trial: TrialRecord) -> throughput.ShareOf:
     """How much of a request counts in the rates of a trial: while a backlog grew, a share would count time in it."""
-    grew = any(finding.code in {FindingCode.SATURATED, FindingCode.BACKLOG_GREW} for finding in trial.findings)
+    grew = any(finding.code in _QUEUED for finding in trial.findings)
     return throughput.ended_inside if grew else throughput.share_inside
 
 
@@ -94,7 +96,7 @@ class Observations(msgspec.Struct, frozen=True):
         return len(self.values_s) + self.failures
 
 
-_OF_REQUESTS: dict[str, Callable[[RequestRecord], float | None]] = {
+OF_REQUESTS: dict[str, Callable[[RequestRecord], float | None]] = {
     "ttft": latency.ttft_s,
     "ttft_from_send": latency.ttft_from_send_s,
     "tpot": latency.tpot_s,
@@ -107,7 +109,7 @@ _OF_GAPS: dict[str, Callable[[Sequence[RequestRecord], Window], list[float]]] = 
     "chunk_gap": latency.chunk_gaps_s,
 }
 """Latencies per token delivered within the window, whatever the outcome of its request."""
-_ORDER = ("ttft", "ttft_from_send", "itl", "chunk_gap", "tpot", "e2e", "normalized_latency", "send_lag")
+LATENCIES = ("ttft", "ttft_from_send", "itl", "chunk_gap", "tpot", "e2e", "normalized_latency", "send_lag")
 
 
 def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[str, Observations]:
@@ -120,10 +122,10 @@ def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[
     inside = throughput.planned_inside(load, window)
     answered = [request for request in inside if request.outcome is Outcome.OK]
     failures = sum(map(has_failed, inside))
-    observations = {name: Observations(_known(of, answered), failures) for name, of in _OF_REQUESTS.items()}
+    observations = {name: Observations(_known(of, answered), failures) for name, of in OF_REQUESTS.items()}
     observations |= {name: Observations(of(load, window)) for name, of in _OF_GAPS.items()}
     observations["send_lag"] = Observations(_known(latency.send_lag_s, inside))
-    return {name: observations[name] for name in _ORDER}
+    return {name: observations[name] for name in LATENCIES}
 
 
 def observations_by_request(name: str, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
@@ -132,7 +134,7 @@ def observations_by_request(name: str, load: Sequence[RequestRecord], window: Wi
     if name in _OF_GAPS:
         return [_OF_GAPS[name]([request], window) for request in in_order]
     return [
-        [math.inf] if has_failed(request) else _known(_OF_REQUESTS[name], [request])
+        [math.inf] if has_failed(request) else _known(OF_REQUESTS[name], [request])
         for request in throughput.planned_inside(in_order, window)
         if request.outcome is not Outcome.CANCELLED
     ]

@@ -158,18 +158,36 @@ class Bisection:
             return None
         target = self._bracketing_level()
         centre = self._quantile(_PLACES[self._observed % len(_PLACES)]) if target is None else math.log(target)
-        return self._least_tried_near(min(max(centre, math.log(self._levels[0])), math.log(self._levels[-1])))
+        return self.level_near(centre)
 
     @property
     def bracket(self) -> Bracket:
         """Current interval of the threshold."""
         low, high = self._interval()
+        return self.bracket_of(low, self._quantile(0.5), high)
+
+    def bracket_of(self, low: float, middle: float, high: float) -> Bracket:
+        """An interval of log loads in terms of the levels."""
         return Bracket(
             low=self._level_at(low),
-            level=self._level_at(self._quantile(0.5)),
+            level=self._level_at(middle),
             high=self._level_at(high),
             open_above=not self._levels or high >= math.log(self._levels[-1]),
         )
+
+    @property
+    def is_bracketed(self) -> bool:
+        """Whether some level has met the objective and some has not."""
+        return bool(self._met) and bool(self._violated)
+
+    @property
+    def log_range(self) -> tuple[float, float]:
+        """Least and greatest log load that the threshold may have."""
+        return float(self._theta[0]), float(self._theta[-1])
+
+    def level_near(self, log_load: float) -> float:
+        """Level to try for a log load: the least-tried one within the resolution."""
+        return self._least_tried_near(min(max(log_load, math.log(self._levels[0])), math.log(self._levels[-1])))
 
     @property
     def is_settled(self) -> bool:

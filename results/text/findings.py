@@ -112,16 +112,26 @@ SENTENCES: dict[FindingCode, str] = {
         "let nobody else use the engine, and check what its chunks hold"
     ),
     FindingCode.BACKLOG_GREW: (
-        "{first_in_flight} requests were in flight in the first tenth of the window and {last_in_flight} in the last: "
-        "the engine may be falling behind; raise trial.ramp_s and trial.duration_s to tell"
+        "{first_in_flight} requests were in flight in the first tenth of the window and {last_in_flight} in the last, "
+        "more than the arrivals explain: the engine may be falling behind; raise trial.ramp_s and trial.duration_s to "
+        "tell"
+    ),
+    FindingCode.CAPACITY_UNCLEAR: (
+        "requests queued at about {utilisation} times the engine's capacity, and {planned_requests} requests are too "
+        "few to tell whether the queue stays bounded, so latencies depend on the length of the window; a verdict needs "
+        "about {needed_requests} requests: raise trial.duration_s"
     ),
     FindingCode.PLAN_ENDED_EARLY: (
         "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; raise "
         "trial.max_requests, or give the workload more requests"
     ),
     FindingCode.TURN_MIX: (
-        "the mean turn of the window's requests is {window_turn} and of the workload's {workload_turn}; "
-        "raise trial.duration_s"
+        "the mean turn of the window's requests is {window_turn} and that of the load in the long run {workload_turn}, "
+        "so the window shows another load; raise trial.ramp_s and trial.duration_s"
+    ),
+    FindingCode.LENGTH_MIX: (
+        "the window's requests ask for {window_tokens} tokens on average and those of the load in the long run for "
+        "{workload_tokens}, so the window shows another load; raise trial.duration_s"
     ),
     FindingCode.SOME_FOREIGN_LOAD: (
         "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure (above "

@@ -1,7 +1,8 @@
 """Sessions of a preset: numbers are drawn (:mod:`workloads.presets.drawing`), then text is written to match."""
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 import msgspec
@@ -13,6 +14,7 @@ from workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, 
 from workloads.presets.preset import Preset
 from workloads.presets.schemas import json_schema
 from workloads.rng import Seed
+from workloads.shapes import SessionShape
 from workloads.text import MARKS, first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.types import Session, Turn
@@ -55,6 +57,17 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The same sessions without text."""
         drawing = self.drawing(seed)
         return (drawing.outline(drawn) for drawn in drawing.sessions())
+
+    def shapes(self, seed: Seed) -> Iterator[SessionShape]:
+        """The same sessions without prompts."""
+        return (SessionShape.of(drawn.turns) for drawn in self.drawing(seed).sessions())
+
+    def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
+        """See :class:`~workloads.shapes.SupportsChoice`."""
+        author = _Author(self, tokenizer, seed)
+        for drawn in itertools.islice(self.drawing(seed).sessions(), max(turns, default=-1) + 1):
+            if drawn.number in turns:
+                yield author.session(msgspec.structs.replace(drawn, turns=drawn.turns[: turns[drawn.number]]))
 
     def starts(self, seed: Seed) -> Iterator[float]:
         """Session starts in seconds, without drawing the sessions; empty if all start at once."""

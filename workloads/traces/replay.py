@@ -13,6 +13,7 @@ from workloads.options import check_scale
 from workloads.outline import Segment, SessionOutline, TurnOutline
 from workloads.prompts import PromptReader, prompt_reader
 from workloads.rng import Seed
+from workloads.shapes import SessionShape
 from workloads.text import first_mark, writer
 from workloads.tokenizer import Tokenizer
 from workloads.traces.formats import TRACE_FORMATS, detect, trace_format
@@ -117,6 +118,10 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     yield SessionOutline(rows[0].session or f"trace-{number}", rows[0].at_s, turns)
 
         return self._passes(one_pass)
+
+    def shapes(self, seed: Seed) -> Iterator[SessionShape] | None:
+        """The same sessions without prompts; None for a trace of real text, whose tokens must be counted."""
+        return None if self.has_words else (SessionShape.of(outline.turns) for outline in self.outlines(seed))
 
     def _passes(self, one_pass: Callable[[Iterator[int]], Iterator[_S]]) -> Iterator[_S]:
         """The sessions of one pass over the trace, or of endless ones.

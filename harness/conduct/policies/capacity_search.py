@@ -10,17 +10,19 @@ import msgspec
 
 from harness.conduct.policies import Decision, Done
 from harness.conduct.preparation import Preparation
-from results.findings import Cause, Finding, FindingCode, is_against_engine
-from results.metrics import Absence, Value, trial_metrics
+from results.findings import Cause, FindingCode, is_against_engine
+from results.metrics import Absence, Value, trial_metrics, under_load
 from results.metrics.catalogue import QUANTILES
 from results.metrics.percentiles import required_count
-from results.metrics.steadiness import Growth
+from results.metrics.throughput import meets, planned_inside
+from results.metrics.trial import LATENCIES, OF_REQUESTS, latency_observations
 from results.objectives import Objective, least_margin, violated
-from results.records import TrialPlan, TrialRecord
+from results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
 from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
-from results.search import Attempt, Over, SearchConfig
+from results.search import Attempt, Exceeded, Over, SearchConfig
 from results.search_fold import EngineState, SearchFold
 from results.store import RunFolder
+from results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """Findings that a failing engine can cause too; without another finding they are not held against it."""
@@ -29,58 +31,77 @@ TRIALS_PER_TURN = 4
 
 
 def attempt_of(
-    record: TrialRecord, level: float, objectives: Sequence[Objective], metrics: Mapping[str, Value]
+    record: TrialRecord,
+    level: float,
+    objectives: Sequence[Objective],
+    metrics: Mapping[str, Value],
+    exceeded: Sequence[Exceeded] = (),
 ) -> Attempt:
     """Judge a trial at its level.
 
     A trial violates the objectives if it is INVALID because of its engine, or if a percentile lies among failed
-    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile. A backlog
-    that grew no more than that of a batching engine that approaches its steady state is evidence only together with a
-    missed bound: latencies would still rise.
+    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile.
 
     Args:
         record: of the trial.
         level: its load.
         objectives: what it should meet.
         metrics: its values; those of a saturated trial are of its answered requests.
+        exceeded: how many requests exceeded each objective.
     """
     violations = violated(objectives, metrics)
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
     definite = [entry for entry in violations if entry not in unknown]
     if invalidating := record.invalidating:
         others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
-        failed = is_against_engine(invalidating) and others <= _CONSEQUENCES
-        if _may_be_slow_start(invalidating):
-            failed = failed and bool(definite)
-        return Attempt(record.id, level, met=False if failed else None, margin=None, findings=invalidating)
-    if definite:
-        margin = None if unknown else least_margin(objectives, metrics)
-        return Attempt(record.id, level, met=False, margin=margin, violations=definite)
-    if unknown:
+        if not is_against_engine(invalidating) or not others <= _CONSEQUENCES:
+            return Attempt(record.id, level, met=None, margin=None, findings=invalidating)
+        totals = [max(1, entry.total) for entry in exceeded]
+        all_late = [
+            msgspec.structs.replace(entry, late=total, total=total)
+            for entry, total in zip(exceeded, totals, strict=True)
+        ]
+        return Attempt(record.id, level, met=False, margin=None, findings=invalidating, exceeded=all_late)
+    if unknown and not definite:
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
-    return Attempt(record.id, level, met=True, margin=least_margin(objectives, metrics))
+    margin = None if unknown else least_margin(objectives, metrics)
+    return Attempt(
+        record.id, level, met=not definite, margin=margin, violations=definite, exceeded=list(exceeded)
+    )  # fmt: skip
 
 
-def _may_be_slow_start(findings: Sequence[Finding]) -> bool:
-    """Whether all that speaks against the engine is a growth of the backlog that a longer ramp might avoid."""
-    against = [finding for finding in findings if finding.code.cause is Cause.ENGINE]
-    return all(finding.code is FindingCode.SATURATED and not _growth(finding).exceeds_slow_start for finding in against)
+def exceeded_by(
+    requests: Sequence[RequestRecord], window: Window, slo: Slo, required: Sequence[Objective]
+) -> list[Exceeded]:
+    """Count what exceeded each objective; empty if one of them bounds no share of requests or tokens.
+
+    A failure exceeds every bound, and so does a request that was given up after it had waited for longer.
+
+    Args:
+        requests: all under load.
+        window: of the trial.
+        slo: of the experiment, for attainment.
+        required: the objectives.
+    """
+    counts = [_exceeded(requests, window, slo, objective) for objective in required]
+    known = [count for count in counts if count is not None and count.total]
+    return known if len(known) == len(counts) else []
 
 
-def _with_latencies(record: TrialRecord) -> TrialRecord:
-    """The record as if its backlog were only suspect, so that latencies are not absent."""
-    findings = [
-        msgspec.structs.replace(finding, code=FindingCode.BACKLOG_GREW)
-        if finding.code is FindingCode.SATURATED
-        else finding
-        for finding in record.findings
-    ]
-    return msgspec.structs.replace(record, findings=findings)
-
-
-def _growth(finding: Finding) -> Growth:
-    first, last = (float(finding.parameters[name]) for name in ("first_in_flight", "last_in_flight"))
-    return Growth(first, last)
+def _exceeded(requests: Sequence[RequestRecord], window: Window, slo: Slo, objective: Objective) -> Exceeded | None:
+    inside = planned_inside(requests, window)
+    if objective.metric == "attainment":
+        missed = sum(not meets(request, slo) for request in inside)
+        return Exceeded(objective.text, 1 - objective.bound, missed, len(inside)) if objective.bound < 1 else None
+    quantile = quantile_of(objective.metric)
+    if quantile is None:
+        return None
+    name = next(name for name in LATENCIES if objective.metric.startswith(f"{name}_p"))
+    seen = latency_observations(requests, window)[name]
+    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if name in OF_REQUESTS else []
+    waited = sum((request.ended_ns - request.planned_ns) / NS_PER_S > objective.bound for request in given_up)
+    late = seen.failures + waited + sum(not objective.holds(value) for value in seen.values_s)
+    return Exceeded(objective.text, 1 - quantile, late, seen.count + waited)
 
 
 def quantile_of(metric: str) -> float | None:
@@ -167,8 +188,10 @@ class CapacitySearch:
     def _attempt(self, record: TrialRecord, level: float) -> Attempt:
         folder = self._run.trial(record.id)
         requests, telemetry = folder.read_requests(), folder.read_telemetry().records
-        metrics = trial_metrics(_with_latencies(record), requests, telemetry, self._experiment.slo)
-        return attempt_of(record, level, self._objectives, metrics)
+        slo = self._experiment.slo
+        metrics = trial_metrics(record, requests, telemetry, slo)
+        exceeded = exceeded_by(under_load(requests), record.window, slo, self._objectives)
+        return attempt_of(record, level, self._objectives, metrics, exceeded)
 
     @property
     def _needed(self) -> int:

@@ -1,0 +1,70 @@
+"""Mean answer times of a load that is still running."""
+
+from collections.abc import Iterable
+
+from harness.client.sessions import RequestInFlight
+from results.records import Pace
+from results.units import NS_PER_S
+
+_QUEUED_SHARE = 0.05
+"""Requests are queued if they spend this part of their time waiting."""
+
+
+class AnswerTimes:
+    """Collects the answer times of ended requests.
+
+    Attributes:
+        ended: requests that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self._total_ns = 0
+        self._answered = 0
+        self._first_ns = 0
+        self._least_first_ns: int | None = None
+        self._rest_ns = 0
+        self._rest_tokens = 0
+
+    def add(self, request: RequestInFlight) -> None:
+        """Count a request that has ended."""
+        self.ended += 1
+        self._total_ns += request.ended_ns - request.planned_ns
+        if request.is_turned_away or not request.read_ns:
+            return
+        self._answered += 1
+        first_ns = request.read_ns[0] - request.planned_ns
+        self._first_ns += first_ns
+        self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
+        self._rest_ns += request.ended_ns - request.read_ns[0]
+        self._rest_tokens += max(0, request.session.wire.turns[request.number].requested_output_tokens - 1)
+
+    def mean_ns(self, ages_ns: Iterable[int]) -> float | None:
+        """Mean time from plan to end; None if no request has ended.
+
+        The mean over ended requests alone would be too small, since short ones end first. The total time of ended and
+        running requests per ended one is the maximum likelihood estimate for exponential times that are censored
+        (Lawless, Statistical Models and Methods for Lifetime Data, 2003, ch. 4).
+
+        Args:
+            ages_ns: times since the plan of the requests in flight.
+        """
+        return (self._total_ns + sum(ages_ns)) / self.ended if self.ended else None
+
+    @property
+    def are_queued(self) -> bool:
+        """Whether requests wait for their first byte longer than the quickest one, by a fair part of their time."""
+        return self.wait_ns * self._answered > _QUEUED_SHARE * (self._first_ns + self._rest_ns)
+
+    @property
+    def wait_ns(self) -> float:
+        """Mean time to the first byte beyond that of the quickest request; 0 if none was answered."""
+        return self._first_ns / self._answered - (self._least_first_ns or 0) if self._answered else 0.0
+
+    @property
+    def pace(self) -> Pace | None:
+        """The engine's pace: its tokens per second need no correction for requests that still run."""
+        if not self._answered:
+            return None
+        token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
+        return Pace(self._first_ns / self._answered / NS_PER_S, token_ns / NS_PER_S)

@@ -1,0 +1,208 @@
+"""Plans the sessions that are in progress when a steady load begins, and what fills the cache with their history."""
+
+import hashlib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from harness.experiment.config import Experiment
+from harness.traffic.plan_file import PlanFile
+from harness.traffic.session_law import Begun, SessionLaw
+from results.records import Load, Pace
+from workloads import (
+    EndlessCache,
+    PlannedSession,
+    Seed,
+    Session,
+    SessionShape,
+    Tokenizer,
+    Workload,
+    chosen_sessions,
+    prompt_reader,
+    session_shapes,
+)
+from workloads.shapes import SupportsChoice
+
+_MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
+"""Sessions in the sample of the law: at least, per session in progress, and at most."""
+_WRITTEN_SAMPLE = 400
+"""Sessions in the sample of a workload that must write all of them to write any."""
+_MAX_BEGUN = 5000
+"""Most sessions in progress with which an open loop begins: each takes a few milliseconds to write."""
+_START_SHARE = 0.5
+"""The slots of a closed loop start over this part of the shortest ramp, so that their prompts do not arrive at once."""
+_SLOTS_PER_STEP, _STEP_S = 4, 0.001
+"""Where that part is too short, they start in groups of this many, this far apart."""
+_MIN_PRIMED, _MAX_PRIMED = 2, 32
+"""Fewest and most requests in flight while histories are sent."""
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """The sessions in progress when a load begins.
+
+    Attributes:
+        plan: the sessions, cut to what is left of them, by the time of their next request.
+        history: what the engine has seen of them: the last prompt of each, with an answer of one token.
+        slots: requests that may be in flight while the history is sent.
+        pace: of the engine, as assumed.
+    """
+
+    plan: PlanFile
+    history: tuple[PlannedSession, ...]
+    slots: int
+    pace: Pace
+
+
+class Beginnings:
+    """Plans sessions in progress for the loads of one experiment.
+
+    Args:
+        experiment: its seed and trial limits.
+        workload: whose sessions are in progress.
+        tokenizer: the model's.
+        folder: for the plans' files.
+        reach_s: longest possible load; later turns are left out.
+    """
+
+    def __init__(
+        self, experiment: Experiment, workload: Workload, tokenizer: Tokenizer, folder: Path, *, reach_s: float
+    ) -> None:
+        self._experiment = experiment
+        self._workload = workload
+        self._tokenizer = tokenizer
+        self._folder = folder
+        self._reach_s = reach_s
+        self._shapes: list[SessionShape] = []
+        self._law: SessionLaw | None = None
+        self._written: list[PlanFile] = []
+
+    def law(self, window: PlanFile | None = None, sessions: int = 0) -> SessionLaw | None:
+        """The law of the workload's sessions, or of those of a window's plan; None if there are none.
+
+        Args:
+            window: take the sessions of this plan, for a cache that holds no others.
+            sessions: in progress at once; the more, the larger the sample.
+        """
+        if window is not None:
+            return SessionLaw.of(SessionShape.of(planned.session.turns) for planned in window)
+        size = _WRITTEN_SAMPLE
+        if isinstance(self._workload, SupportsChoice):
+            size = min(_MAX_SAMPLE, max(_MIN_SAMPLE, _SAMPLE_PER_SESSION * sessions))
+        if self._law is None or len(self._shapes) < size:
+            shapes = session_shapes(self._workload, self._tokenizer, self._seed(""))
+            self._shapes = list(itertools.islice(shapes, size))
+            self._law = SessionLaw.of(self._shapes)
+        return self._law
+
+    def plan(
+        self,
+        load: Load,
+        seed: Seed,
+        window: PlanFile | None,
+        endless: EndlessCache,
+        *,
+        pace: Pace | None,
+        restart: int = 0,
+    ) -> Beginning:
+        """The sessions in progress under a load.
+
+        Args:
+            load: the level.
+            seed: of the trial's traffic.
+            window: as for :meth:`law`.
+            endless: simulates an unlimited prefix cache.
+            pace: of the engine; None while it is unknown. Sessions of a closed loop without pauses are then divided by
+                their answer lengths, and all others are in a pause.
+            restart: number of earlier starts of this trial's load, whose words are cached.
+        """
+        seed = Seed(seed.traffic, f"{seed.words}/{restart}")
+        law = self.law(window)
+        assert law is not None, "a plan without sessions is refused before"
+        if pace is None:
+            pace = Pace(0.0, 1.0 if load.concurrency is not None and not law.think_s else 0.0)
+        count = self._count(load, law, pace)
+        if window is None:
+            law = self.law(None, count) or law
+        begun = law.in_progress(count, pace, seed.draws("begun").uniform())
+        sessions = self._sessions(begun, seed, window)
+        plan = self._file(seed, pace, self._planned(begun, sessions, load), endless)
+        history = () if window is not None else tuple(self._history(begun, sessions, endless))
+        plan.write()
+        rate_per_s = (load.rate_per_s or 0.0) * law.turns
+        in_flight = load.concurrency or math.ceil(rate_per_s * law.answer_s(pace))
+        return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace)
+
+    def forget(self) -> None:
+        """Delete the files of all plans."""
+        for plan in self._written:
+            plan.unlink()
+        self._written.clear()
+
+    def _count(self, load: Load, law: SessionLaw, pace: Pace) -> int:
+        if load.concurrency is not None:
+            return load.concurrency
+        sessions = round((load.rate_per_s or 0.0) * law.session_s(pace))
+        return min(sessions, _MAX_BEGUN, load.max_in_flight or _MAX_BEGUN)
+
+    def _seed(self, words: str) -> Seed:
+        """Lengths and pauses are the experiment's, so that the law is; words are the trial's."""
+        return Seed(f"{self._experiment.seed}/begun", f"{words}/begun")
+
+    def _sessions(self, begun: Sequence[Begun], seed: Seed, window: PlanFile | None) -> dict[int, Session]:
+        """The chosen sessions by their number, up to the last turn within reach."""
+        if window is not None:
+            numbers = {entry.number for entry in begun}
+            return {number: planned.session for number, planned in enumerate(window) if number in numbers}
+        turns: Counter[int] = Counter()
+        for entry in begun:
+            turns[entry.number] = max(turns[entry.number], self._turns_within_reach(entry))
+        written = chosen_sessions(self._workload, self._tokenizer, self._seed(seed.words), turns)
+        return dict(zip(sorted(turns), written, strict=True))
+
+    def _turns_within_reach(self, begun: Begun) -> int:
+        """Number of the session's first turns, up to the one that its pauses alone put beyond the load."""
+        pauses_s = itertools.accumulate(self._shapes[begun.number].think_s[begun.turn + 1 :], initial=begun.delay_s)
+        reached = sum(1 for _ in itertools.takewhile(lambda passed_s: passed_s <= self._reach_s, pauses_s))
+        return begun.turn + 1 + reached
+
+    def _planned(self, begun: Sequence[Begun], sessions: dict[int, Session], load: Load) -> Iterator[PlannedSession]:
+        """What is left of the sessions, in the order of their next requests."""
+        starts = _starts_s(len(begun), self._experiment.trial.ramp_s) if load.concurrency is not None else None
+        planned: list[PlannedSession] = []
+        for number, entry in enumerate(begun):
+            session = sessions[entry.number]
+            first, *later = session.turns[entry.turn :]
+            tokens = max(1, round(entry.part * first.output_tokens))
+            rest = (msgspec.structs.replace(first, output_tokens=tokens), *later)
+            offset_s = entry.delay_s + (starts[number] if starts else 0.0)
+            part = tokens / first.output_tokens
+            planned.append(PlannedSession(msgspec.structs.replace(session, turns=rest), offset_s, entry.turn, part))
+        return iter(sorted(planned, key=lambda entry: entry.offset_s or 0.0))
+
+    def _history(
+        self, begun: Sequence[Begun], sessions: dict[int, Session], endless: EndlessCache
+    ) -> Iterator[PlannedSession]:
+        reader = prompt_reader(self._tokenizer)
+        for entry in begun:
+            if not entry.turn or self._experiment.spec.enable_prefix_caching is False:
+                continue
+            session = sessions[entry.number]
+            seen = msgspec.structs.replace(session.turns[entry.turn - 1], output_tokens=1, think_s=0.0)
+            endless.add(reader.ids(seen))
+            yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
+
+    def _file(self, seed: Seed, pace: Pace, plan: Iterable[PlannedSession], endless: EndlessCache) -> PlanFile:
+        key = f"{seed.traffic}|{seed.words}|begun|{pace.ttft_s}|{pace.token_s}|{len(self._written)}"
+        path = self._folder / hashlib.sha256(key.encode()).hexdigest()[:16]
+        self._written.append(PlanFile(path, iter(plan), prompt_reader(self._tokenizer), endless))
+        return self._written[-1]
+
+
+def _starts_s(slots: int, ramp_s: float) -> list[float]:
+    """Starts of the slots of a closed loop, in seconds."""
+    step_s = max(_START_SHARE * ramp_s / slots, _STEP_S / _SLOTS_PER_STEP)
+    return [slot * step_s for slot in range(slots)]

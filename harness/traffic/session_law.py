@@ -1,0 +1,131 @@
+"""The long run of a steady load: which sessions are in progress at any one time, and which requests it sends.
+
+At a random instant of a load that has run for long, a session is met in proportion to its duration, at a uniform point
+of it (renewal theory; Cox, Renewal Theory, 1962, ch. 5: the age and the rest of the interval around a random instant
+have the mean E[S²] / 2 E[S]). An open loop of ``rate`` sessions per second has ``rate`` × the mean duration in progress
+(Little's law), a closed loop one on each slot. So a load that begins with such sessions is in its long run at once,
+where one that begins with first turns gets there only after the longest session has ended.
+
+A duration consists of the plan's pauses, which are known, and of answer times, which depend on the engine
+(:class:`Pace`).
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from results.records import Pace
+from workloads import SessionShape
+
+_MAX_PACE_ERROR = 0.1
+"""Largest relative error of the mean session duration with which a load may begin."""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A session in progress when a load begins.
+
+    Attributes:
+        number: of the session in the workload.
+        turn: its next request; or the one that is being answered, of which the rest is requested.
+        delay_s: rest of the pause before this request.
+        part: of the answer that remains, above 0; 1 for all of it.
+    """
+
+    number: int
+    turn: int
+    delay_s: float
+    part: float = 1.0
+
+
+class SessionLaw:
+    """The law of a workload's sessions, from a sample of them.
+
+    Args:
+        shapes: the sample, at least one; session ``i`` is number ``i`` of the workload.
+
+    Attributes:
+        turns: mean number of requests in a session.
+        mean_turn: mean position of a request in its session, from 0.
+        think_s: mean pause before a request, which is 0 before the first of a session.
+        output_tokens: mean requested length of an answer.
+        output_tokens_sd: its standard deviation.
+    """
+
+    def __init__(self, shapes: Iterable[SessionShape]) -> None:
+        sample = list(shapes)
+        counts = np.array([len(shape.output_tokens) for shape in sample])
+        self._session = np.repeat(np.arange(len(sample)), counts)
+        self._turn = np.concatenate([np.arange(count) for count in counts])
+        self._tokens = np.concatenate([np.array(shape.output_tokens, dtype=np.float64) for shape in sample])
+        pauses = np.concatenate([np.array(shape.think_s, dtype=np.float64) for shape in sample])
+        self._pause_s = np.where(self._turn > 0, pauses, 0.0)
+        self._sessions = len(sample)
+        self.turns = float(counts.mean())
+        self.mean_turn = float(self._turn.mean())
+        self.think_s = float(self._pause_s.mean())
+        self.output_tokens = float(self._tokens.mean())
+        self.output_tokens_sd = float(self._tokens.std())
+
+    @classmethod
+    def of(cls, shapes: Iterable[SessionShape]) -> "SessionLaw | None":
+        """The law of these sessions; None if there is none."""
+        sample = [shape for shape in shapes if shape.output_tokens]
+        return cls(sample) if sample else None
+
+    def answer_s(self, pace: Pace) -> float:
+        """Mean seconds from a request to the end of its answer."""
+        return float(self._answers_s(pace).mean())
+
+    def session_s(self, pace: Pace) -> float:
+        """Mean seconds from the start of a session to the end of its last answer."""
+        return self.turns * (self.think_s + self.answer_s(pace))
+
+    def is_off(self, assumed: Pace, measured: Pace, *, closed: bool) -> bool:
+        """Whether sessions in progress that were drawn at an assumed pace are unlike those at the measured one.
+
+        Only sessions of several turns can be: others pass in one answer, so the ramp replaces them. In a closed loop
+        without pauses the pace scales all parts of a session alike.
+        """
+        if self.turns <= 1 or (closed and not self.think_s):
+            return False
+        before_s, after_s = self.session_s(assumed), self.session_s(measured)
+        return abs(after_s - before_s) > _MAX_PACE_ERROR * max(before_s, after_s)
+
+    def in_progress(self, count: int, pace: Pace, start: float) -> list[Begun]:
+        """Sessions in progress at one instant.
+
+        The durations of all sessions of the sample are laid end to end, and ``count`` equidistant points drawn on them
+        (systematic sampling: Cochran, Sampling Techniques, 1977, ch. 8): each meets a session in proportion to its
+        duration, at a uniform point of it, and the points spread over turns more evenly than independent draws.
+
+        Args:
+            count: number of sessions; one that is longer than the distance of two points appears more than once.
+            pace: of the engine.
+            start: position of the first point between its neighbours, from 0 to below 1.
+        """
+        answers_s = self._answers_s(pace)
+        parts_s = np.column_stack([self._pause_s, answers_s]).ravel()
+        ends_s = np.cumsum(parts_s)
+        total_s = float(ends_s[-1])
+        if not total_s:  # sessions without pauses that are answered at once: none is in progress for any time
+            return [Begun(number % self._sessions, 0, 0.0) for number in range(count)]
+        points_s = (np.arange(count) + start) * (total_s / max(1, count))
+        places = np.minimum(np.searchsorted(ends_s, points_s, side="right"), len(ends_s) - 1)
+        rests = np.clip((ends_s[places] - points_s) / np.maximum(parts_s[places], 1e-12), 0.0, 1.0)
+        return [self._begun(place, rest, pace) for place, rest in zip(places.tolist(), rests.tolist(), strict=True)]
+
+    def _begun(self, place: int, rest: float, pace: Pace) -> Begun:
+        """The session at a part of the row of pauses and answers, of which the fraction ``rest`` is left."""
+        at, is_answer = divmod(place, 2)
+        number, turn = int(self._session[at]), int(self._turn[at])
+        if not is_answer:
+            return Begun(number, turn, rest * float(self._pause_s[at]))
+        tokens = float(self._tokens[at])
+        left_s = rest * (pace.ttft_s + pace.token_s * (tokens - 1))
+        later_s = max(0.0, left_s - pace.ttft_s)  # the rest is requested anew, so it has a first token too
+        left_tokens = min(tokens, 1 + round(later_s / pace.token_s)) if pace.token_s else tokens
+        return Begun(number, turn, 0.0, left_tokens / tokens)
+
+    def _answers_s(self, pace: Pace) -> np.ndarray:
+        return pace.ttft_s + pace.token_s * (self._tokens - 1)
