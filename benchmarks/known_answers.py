@@ -80,7 +80,7 @@ def run_and_check(scenario: Scenario) -> Outcome:
             window = (trial.window.start_ns / S, trial.window.end_ns / S)
             saturated = FindingCode.SATURATED in codes
             warned = {finding.code for finding in trial.record.warnings}
-            backlog_grew = saturated or FindingCode.BACKLOG_GREW in warned
+            backlog_grew = saturated or bool(warned & {FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR})
             values = expected(truth, *window, Slo(**SLO), saturated=saturated, backlog_grew=backlog_grew)
             for name, value in values.items():
                 measured = trial.metrics[name].value

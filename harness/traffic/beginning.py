@@ -127,7 +127,7 @@ class Beginnings:
         count = self._count(load, law, pace)
         if window is None:
             law = self.law(None, count) or law
-        begun = law.in_progress(count, pace, seed.draws("begun").uniform())
+        begun = law.in_progress(count, pace, seed.draws("begun").uniform)
         sessions = self._sessions(begun, seed, window)
         plan = self._file(seed, pace, self._planned(begun, sessions, load), endless)
         history = () if window is not None else tuple(self._history(begun, sessions, endless))

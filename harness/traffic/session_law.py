@@ -10,7 +10,7 @@ A duration consists of the plan's pauses, which are known, and of answer times, 
 (:class:`Pace`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -92,17 +92,19 @@ class SessionLaw:
         before_s, after_s = self.session_s(assumed), self.session_s(measured)
         return abs(after_s - before_s) > _MAX_PACE_ERROR * max(before_s, after_s)
 
-    def in_progress(self, count: int, pace: Pace, start: float) -> list[Begun]:
+    def in_progress(self, count: int, pace: Pace, uniform: Callable[[], float]) -> list[Begun]:
         """Sessions in progress at one instant.
 
-        The durations of all sessions of the sample are laid end to end, and ``count`` equidistant points drawn on them
-        (systematic sampling: Cochran, Sampling Techniques, 1977, ch. 8): each meets a session in proportion to its
-        duration, at a uniform point of it, and the points spread over turns more evenly than independent draws.
+        The durations of all sessions of the sample are laid end to end and divided into ``count`` strata of equal
+        length, with a random point in each (Cochran, Sampling Techniques, 1977, ch. 5): it meets a session in
+        proportion to its duration, at a uniform point of it, and the points spread over turns more evenly than
+        independent draws. Equidistant points would not do: where sessions are alike, all could meet the same instant
+        of a session, and send their next requests at once.
 
         Args:
-            count: number of sessions; one that is longer than the distance of two points appears more than once.
+            count: number of sessions; one that is longer than a stratum may appear more than once.
             pace: of the engine.
-            start: position of the first point between its neighbours, from 0 to below 1.
+            uniform: draws from [0, 1).
         """
         answers_s = self._answers_s(pace)
         parts_s = np.column_stack([self._pause_s, answers_s]).ravel()
@@ -110,7 +112,7 @@ class SessionLaw:
         total_s = float(ends_s[-1])
         if not total_s:  # sessions without pauses that are answered at once: none is in progress for any time
             return [Begun(number % self._sessions, 0, 0.0) for number in range(count)]
-        points_s = (np.arange(count) + start) * (total_s / max(1, count))
+        points_s = (np.arange(count) + np.array([uniform() for _ in range(count)])) * (total_s / max(1, count))
         places = np.minimum(np.searchsorted(ends_s, points_s, side="right"), len(ends_s) - 1)
         rests = np.clip((ends_s[places] - points_s) / np.maximum(parts_s[places], 1e-12), 0.0, 1.0)
         return [self._begun(place, rest, pace) for place, rest in zip(places.tolist(), rests.tolist(), strict=True)]

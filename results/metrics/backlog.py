@@ -71,7 +71,8 @@ class Backlog(msgspec.Struct, frozen=True):
         seen_share: fraction of the window in which a queue is seen.
         requests: planned within the window.
         utilisation: planned rate over the rate at which requests left the queue; None if no queue was judged.
-        needed_requests: how many a verdict would need at this utilisation, at most :data:`MAX_NEEDED`; None without it.
+        needed_requests: how many a verdict would need at this utilisation, at least twice as many and at most
+            :data:`MAX_NEEDED`; None without it.
     """
 
     pressure: Pressure
@@ -142,7 +143,7 @@ def _by_queue(
         pressure = Pressure.UNCLEAR
     needed = math.ceil(min(MAX_NEEDED, (_Z * max(spread, MIN_ERROR) / max(abs(excess), 1e-6)) ** 2))
     return msgspec.structs.replace(
-        found, pressure=pressure, utilisation=utilisation, needed_requests=max(needed, found.requests + 1)
+        found, pressure=pressure, utilisation=utilisation, needed_requests=max(needed, 2 * found.requests)
     )
 
 
@@ -204,8 +205,9 @@ def _uncontended_s(tokens: _Floats, ttfts_s: _Floats) -> _Floats:
     """TTFT that each request would have alone: the lower envelope, which does not fall with the prompt's length."""
     bins = max(1, min(_MAX_BINS, len(tokens) // _MIN_BIN))
     edges = np.unique(np.quantile(tokens, np.linspace(0, 1, bins + 1)))
-    chosen = np.clip(np.searchsorted(edges, tokens, "right") - 1, 0, max(0, len(edges) - 2))
-    used = np.unique(chosen)
+    chosen = np.searchsorted(edges, tokens, "right") - 1  # the greatest length has a bin of its own, if it is frequent
+    numbers, counts = np.unique(chosen, return_counts=True)
+    used = numbers[counts >= min(_MIN_BIN // 2, counts.max())]
     centres = np.array([tokens[chosen == number].mean() for number in used])
     lowest = np.array([np.quantile(ttfts_s[chosen == number], _ENVELOPE) for number in used])
     envelope = np.minimum.accumulate(lowest[::-1])[::-1]  # a shorter prompt is at least as fast

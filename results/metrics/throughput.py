@@ -23,17 +23,13 @@ def ended_inside(request: RequestRecord, window: Window) -> float:
 
 
 def share_inside(request: RequestRecord, window: Window) -> float:
-    """Fraction of a successful request's time from plan to last token within the window, 0 to 1.
-
-    The rest of a request that was in progress when the load began counts as that part of a request.
-    """
+    """Fraction of a successful request's time from plan to last token within the window, 0 to 1."""
     if request.outcome is not Outcome.OK or not request.chunk_ns:
         return 0.0
     start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
     if end_ns <= start_ns:
-        return request.part * window.holds(start_ns)
-    inside_ns = max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns))
-    return request.part * inside_ns / (end_ns - start_ns)
+        return float(window.holds(start_ns))
+    return max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns)) / (end_ns - start_ns)
 
 
 def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:

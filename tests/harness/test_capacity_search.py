@@ -253,18 +253,6 @@ def test_judging_an_invalid_trial(codes: list[FindingCode], met: bool | None):
     assert (attempt.met, attempt.margin, attempt.findings, attempt.violations) == (met, None, findings, [])
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "met"),
-    [(5, 40, None), (5, 41, False), (50, 106, None), (50, 107, False)],
-    ids=["at most 2 · 4√20", "more", "at most 2 · 4√50", "more than that"],
-)
-def test_a_backlog_that_a_longer_ramp_might_avoid_is_no_evidence(first: int, last: int, met: bool | None):
-    finding = invalid(FindingCode.SATURATED, first_in_flight=first, last_in_flight=last)
-    assert judged([finding], Value(0.1)).met is met
-    assert judged([finding], Value(0.6)).met is False, "latencies that would still rise are too long already"
-    assert judged([finding, void(FindingCode.FAILED_REQUESTS)], Value(0.1)).met is False
-
-
 def test_judging_a_valid_trial():
     attempt = judged([remark(FindingCode.OUTPUT_LENGTH)], Value(0.25))
     assert attempt.met is True

@@ -1,6 +1,5 @@
 """Planned traffic: equal lengths for all engines and repeats, different words, counted before anything is sent."""
 
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ import pytest
 
 from harness.client.fake import ScriptedTransport
 from harness.experiment.config import Experiment, experiment_from
+from harness.traffic.beginning import Beginning
 from harness.traffic.plan_file import PlanFile
 from harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
-from results.records import Cache, Load
+from results.records import Cache, Load, Pace
 from tests.harness.driving import ANSWER, drive, wire
 from tests.workloads.small_tokenizers import checkpoint
 from workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
@@ -133,15 +133,56 @@ def test_ramp_and_tail_are_pools_with_different_words(planner_of: Any, load: Loa
     assert len(set.union(*parts)) == 92
 
 
-def test_the_ramp_of_a_closed_loop_begins_with_sessions_in_progress(planner_of: Any):
-    """The slots' first sessions begin at random turns, so that the mix of turns is that of a load in progress."""
-    ramp, tail = pools(planner_of(workload=TALK).traffic(Load(concurrency=20), 1, "a"))
-    begun = [planned.first_turn for planned in ramp]
-    assert any(begun[:20])
-    assert not any(begun[20:])
-    assert not any(planned.first_turn for planned in tail)
-    records = list(wire(ramp))
-    assert [session.first_turn for session in records] == begun
+PACE = Pace(ttft_s=0.2, token_s=0.05)
+
+
+def begun(planner: TrafficPlanner, load: Load, pace: Pace | None = PACE) -> Beginning:
+    traffic = planner.traffic(load, 1, "a")
+    assert traffic.begin is not None
+    return traffic.begin(pace=pace)
+
+
+def test_a_closed_loop_begins_with_a_session_in_progress_on_each_slot(planner_of: Any):
+    beginning = begun(planner_of(workload=TALK), Load(concurrency=20))
+    planned = list(beginning.plan)
+    assert len(planned) == 20
+    assert any(entry.first_turn for entry in planned)
+    offsets = [entry.offset_s or 0.0 for entry in planned]
+    assert offsets == sorted(offsets)
+    assert [session.first_turn for session in wire(planned)] == [entry.first_turn for entry in planned]
+
+
+def test_an_open_loop_begins_with_as_many_sessions_as_its_rate_and_their_duration_say(planner_of: Any):
+    """Little's law; without a known pace only pauses count."""
+    planner = planner_of(workload=TALK, **trial(max_requests=40))
+    law = planner.traffic(OPEN, 1, "a").law
+    for pace in (PACE, None):
+        expected = 4.0 * law.session_s(pace or Pace(0.0, 0.0))
+        assert begun(planner, OPEN, pace).plan.sessions == pytest.approx(expected, rel=0.05), "a larger sample"
+
+
+def test_the_history_of_a_session_in_progress_is_its_last_prompt(planner_of: Any):
+    beginning = begun(planner_of(workload=TALK), Load(concurrency=20))
+    later = [entry for entry in beginning.plan if entry.first_turn]
+    assert len(beginning.history) == len(later)
+    assert {turn.output_tokens for turn in turns(beginning.history)} == {1}
+    for seen in beginning.history:
+        ((turn,), (entry,)) = seen.session.turns, [e for e in later if e.session.id == seen.session.id][:1]
+        assert entry.session.turns[0].messages[: len(turn.messages)] == turn.messages
+
+
+def test_sessions_in_progress_have_words_of_their_own_at_each_start_of_the_load(planner_of: Any):
+    traffic = planner_of(workload=TALK).traffic(CLOSED, 1, "a")
+    first, again = (set(contents(traffic.begin(pace=PACE, restart=number).plan)) for number in (0, 1))
+    assert not first & again
+    assert not first & {content for pool in (traffic.window, *pools(traffic)) for content in contents(pool)}
+
+
+def test_a_warm_cache_holds_the_sessions_in_progress_as_well(planner_of: Any):
+    traffic = planner_of(**trial(cache="warm", max_requests=None)).traffic(CLOSED, 1, "a")
+    beginning = traffic.begin(pace=PACE)
+    assert set(contents(beginning.plan)) <= set(contents(traffic.window))
+    assert beginning.history == ()
 
 
 def test_the_pool_of_an_open_loop_repeats_at_its_next_arrival(planner_of: Any, tmp_path: Path):
@@ -165,14 +206,11 @@ def test_a_record_counts_the_tokens_of_encoded_prompts(tokenizer: Tokenizer, pla
     assert record.prompt_tokens == sum(map(len, ids)) == sum(turn.input_tokens for turn in sent)
     assert record.output_tokens == sum(turn.output_tokens for turn in sent)
     assert (record.repeated_tokens, record.block_tokens) == (repeated, 16)
-    assert record.mean_turn == pytest.approx(mean_turn(traffic.window))
+    assert record.mean_turn == traffic.law.mean_turn
+    assert record.turns == pytest.approx(4.05, rel=0.1) if workload is TALK else record.turns == 1
     assert (record.off_length, record.off_example, record.cache, record.cache_reset) == (0, None, Cache.COLD, False)
     assert record.sha256 == plan_sha256(traffic.window)
     assert (record.mean_turn > 0) == (workload is TALK)
-
-
-def mean_turn(plan: PlanFile) -> float:
-    return statistics.fmean(number for planned in plan for number in range(len(planned.session.turns)))
 
 
 def written(tmp_path: Path, *sessions: Session) -> dict[str, Any]:
