@@ -17,7 +17,7 @@ from harness.conduct.run import create_run
 from harness.conduct.world import World
 from harness.experiment.config import experiment_from
 from harness.virtual import VirtualWorld
-from results.findings import Finding, FindingCode, invalid
+from results.findings import Finding, FindingCode
 from results.metrics import Absence, Value, absent
 from results.objectives import Violation, objectives
 from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict

@@ -181,7 +181,7 @@ POISSON = Load(rate_per_s=10, arrival="poisson")
 
 
 def test_an_open_loop_whose_requests_queue_ever_longer_is_saturated():
-    """One server that takes 0.2 s a request, where 10 arrive per second: the i-th waits until all before it are done."""
+    """One server that takes 0.2 s a request, where 10 arrive a second: the i-th waits until all before it are done."""
     times = [(i / 10, i / 5) for i in range(100)]
     queued = [
         request(i, planned, chunk_ns=[int((start + 0.1) * S), int((start + 0.2) * S)], ended_ns=int((start + 0.2) * S))
