@@ -1,6 +1,7 @@
 """One virtual answer: its bytes, and when they arrive."""
 
 import functools
+import math
 from random import Random
 from typing import NamedTuple
 
@@ -9,12 +10,15 @@ import msgspec
 from harness.truth.answered import CompletionRequest
 from harness.truth.payloads import Payloads
 from harness.truth.schedule import Schedule
+from harness.virtual.draws import Batched
 from harness.virtual.engine import Fault, VirtualEngine
 from results.records import StreamEnd
 from results.units import NS_PER_S
 
 STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503}
 """HTTP status of each fault that has one."""
+HANGS = frozenset({Fault.STALL, Fault.SILENT})
+"""Faults after which an exchange lasts until the client drops it."""
 _HALF = frozenset({Fault.RESET, Fault.ERROR_EVENT, Fault.STALL})
 _TOKENLESS = frozenset({Fault.SILENT, Fault.EMPTY})
 
@@ -23,9 +27,9 @@ class Answer(NamedTuple):
     """One answer; times are nanoseconds since it got a slot.
 
     Attributes:
-        chunk_ns: when each chunk with tokens is sent.
-        chunk_tokens: tokens in each chunk.
-        close_ns: when the exchange ends; None if it lasts until the client drops it.
+        chunk_ns: when each chunk with tokens is sent; of an answer in a batch, those that have been sent.
+        chunk_tokens: tokens in each chunk, due ones included.
+        close_ns: when the exchange ends; None if that is not known yet, or if it lasts until the client drops it.
         end: how the transport sees the end.
         closing: the last bytes.
     """
@@ -40,7 +44,7 @@ class Answer(NamedTuple):
 def answer_of(
     request: CompletionRequest, tokens: int, fault: Fault | None, *, engine: VirtualEngine, factor: float, rng: Random
 ) -> Answer:
-    """Draw an answer.
+    """Draw an answer; one in a batch has no times yet.
 
     Args:
         request: the request.
@@ -51,14 +55,17 @@ def answer_of(
         rng: source of randomness.
     """
     size = engine.tokens_per_chunk
-    ready_s = engine.service.token_times_s(tokens, rng)
-    due_s = [*ready_s[size - 1 : -1 : size], ready_s[-1]]
-    due_ns = [round(s * factor * NS_PER_S) for s in due_s]
-    counts = [size] * (len(due_ns) - 1) + [tokens - size * (len(due_ns) - 1)]
-    sent = 0 if fault in _TOKENLESS else max(1, len(due_ns) // 2) if fault in _HALF else len(due_ns)
-    close_ns = None if fault in {Fault.STALL, Fault.SILENT} else due_ns[min(sent, len(due_ns) - 1)]
+    chunks = math.ceil(tokens / size)
+    counts = [size] * (chunks - 1) + [tokens - size * (chunks - 1)]
+    sent = 0 if fault in _TOKENLESS else max(1, chunks // 2) if fault in _HALF else chunks
     end = StreamEnd.RESET if fault is Fault.RESET else StreamEnd.COMPLETE
-    return Answer(due_ns[:sent], counts[:sent], close_ns, end, _closing(request, tokens, fault))
+    closing = _closing(request, tokens, fault)
+    if isinstance(engine.service, Batched):
+        return Answer([], counts[:sent], None, end, closing)
+    ready_s = engine.service.token_times_s(tokens, rng)
+    due_ns = [round(s * factor * NS_PER_S) for s in (*ready_s[size - 1 : -1 : size], ready_s[-1])]
+    close_ns = None if fault in HANGS else due_ns[min(sent, chunks - 1)]
+    return Answer(due_ns[:sent], counts[:sent], close_ns, end, closing)
 
 
 def chunk(request: CompletionRequest, tokens: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Distributions of the service times of a virtual engine."""
+"""Service times of a virtual engine: distributions of independent answers, or steps that all answers share."""
 
 import itertools
 from random import Random
@@ -55,4 +55,16 @@ class PerToken(msgspec.Struct, frozen=True):
         return list(itertools.accumulate(gaps_s, initial=self.ttft.draw(rng)))
 
 
-Service = Whole | PerToken
+class Batched(msgspec.Struct, frozen=True):
+    """Continuous batching: a step gives each running answer one token, and takes longer the more it computes.
+
+    A step of ``r`` answers, of which some began with ``p`` prompt tokens outside the prefix cache, takes
+    ``step_s + r · row_s + p · prompt_token_s``. An answer that arrives during a step begins with the next one.
+    """
+
+    step_s: float = 0.01
+    row_s: float = 0.001
+    prompt_token_s: float = 0.0001
+
+
+Service = Whole | PerToken | Batched

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.virtual.draws import Fixed, PerToken, Service
+from harness.virtual.draws import Batched, Fixed, PerToken, Service
 
 
 class Fault(StrEnum):
@@ -63,7 +63,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a server: a FIFO queue, and slots that each serve one request at a time.
+    """A model of a server: a FIFO queue, and slots that each serve one request at a time, or together in steps.
 
     Raises:
         ValueError: a value is out of range.
@@ -114,6 +114,9 @@ def _checks(engine: VirtualEngine) -> Iterator[tuple[bool, str]]:
     yield 0 <= engine.short_share <= 1, "short_share must be between 0 and 1"
     yield 0 < engine.short_length <= 1, "short_length must be above 0, at most 1"
     yield engine.slowdown > 0, "slowdown must be above 0"
+    if isinstance(engine.service, Batched):
+        parts_s = (engine.service.step_s, engine.service.row_s, engine.service.prompt_token_s)
+        yield min(parts_s) >= 0 and sum(parts_s[:2]) > 0, "a step must take some time, and none of its parts below 0"
     yield -1 < engine.trial_correlation < 1, "trial_correlation must lie between -1 and 1"
     times_s = (engine.dial_s, engine.start_s, engine.start_noise, engine.trial_noise)
     yield all(value >= 0 for value in times_s), "dial_s, start_s and the noises must not be negative"

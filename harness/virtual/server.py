@@ -7,7 +7,9 @@ from engines import Access, Server
 from harness.client.transport import Ended, StreamLog
 from harness.host.clock import LoopClock
 from harness.truth.answered import CompletionRequest
-from harness.virtual.answer import STATUS, Answer, answer_of, chunk, refusal
+from harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunk, refusal
+from harness.virtual.batch import Batch
+from harness.virtual.draws import Batched
 from harness.virtual.engine import Fault
 from harness.virtual.prefix_cache import PrefixCache
 from harness.virtual.served import Ending, Served
@@ -74,6 +76,8 @@ class VirtualServer(Server):
         self._free_slots = self._engine.slots
         self._queue: deque[Exchange] = deque()
         self._live: dict[StreamLog, Exchange] = {}
+        service = self._engine.service
+        self._batch = Batch(service, self._close) if isinstance(service, Batched) else None
         self._requests = 0
         self._deaths = [death for death in self._engine.deaths if death.befalls(self._start)]
         self.is_down = False
@@ -120,10 +124,10 @@ class VirtualServer(Server):
             return
         now_ns = self._clock.now_ns()
         self._note(exchange, now_ns, Ending.DROPPED)
-        if exchange.timer and not self._engine.aborts:
+        is_served = exchange.timer is not None or (self._batch is not None and exchange in self._batch)
+        if is_served and not self._engine.aborts:
             return  # it is served to its end
-        if exchange.timer:
-            exchange.timer.cancel()
+        self._halt(exchange)
         if exchange.answer:
             self._free_slot(now_ns)
         elif self._engine.aborts and exchange in self._queue:
@@ -178,10 +182,20 @@ class VirtualServer(Server):
         exchange.answer = answer = answer_of(
             exchange.request, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
         )
-        if answer.close_ns is not None:
+        if self._batch is not None:
+            uncached = exchange.request.prompt_tokens - (served.cached_tokens or 0)
+            self._batch.add(exchange, answer, uncached, now_ns, factor, hangs=served.fault in HANGS)
+        elif answer.close_ns is not None:
             end_ns = now_ns + answer.close_ns
             loop = asyncio.get_running_loop()
             exchange.timer = loop.call_at(end_ns / NS_PER_S, self._close, exchange, end_ns)
+
+    def _halt(self, exchange: Exchange) -> None:
+        """Compute nothing more for an exchange."""
+        if exchange.timer:
+            exchange.timer.cancel()
+        if self._batch is not None:
+            self._batch.remove(exchange)
 
     def _close(self, exchange: Exchange, now_ns: int) -> None:
         """Send the last bytes, and end the exchange."""
@@ -261,8 +275,7 @@ class VirtualServer(Server):
             if exchange.served is None:  # its connection is refused
                 continue
             del self._live[log]
-            if exchange.timer:
-                exchange.timer.cancel()
+            self._halt(exchange)
             self._note(exchange, now_ns, Ending.DIED)
             log.end, log.detail, log.ended_ns = StreamEnd.RESET, "the virtual engine died", now_ns
             exchange.ended(log)

@@ -10,6 +10,7 @@ import pytest
 import results
 from harness.conduct.policies.search_config import search_config
 from harness.virtual import (
+    Batched,
     Death,
     Ending,
     Exponential,
@@ -205,8 +206,51 @@ def test_speed_varies_between_starts_and_trials(tmp_path: Path):
     assert {request.phase for request in served} == {Phase.WARMUP, Phase.MEASURED}
 
 
+def test_answers_in_a_batch_share_its_steps(tmp_path: Path):
+    """A step takes 10 ms, 5 ms per answer, and 1 ms per prompt token: two slots need 28 ms to begin one answer."""
+    engine = VirtualEngine(service=Batched(0.01, 0.005, 0.001), slots=2, short_share=0.5, short_length=0.6)
+    run, served = served_run(tmp_path, engine, loads=[{"concurrency": 4}])
+    (trial,) = run.finished
+    assert trial.record.verdict is Verdict.VALID
+    inside = [request for request in served if trial.record.window.holds(request.arrived_ns)]
+    gaps_ms = {round(gap / 1e6, 3) for request in inside for gap in np.diff(request.chunk_ns)}
+    assert gaps_ms <= {15.0, 20.0, 28.0, 36.0}
+    assert 28.0 in gaps_ms, "the other answer began"
+    assert {len(request.chunk_ns) for request in inside} == {3, 5}
+    assert any(request.begun_ns != request.arrived_ns for request in inside), "some waited for a slot"
+    sent = {(request.sent_ns, tuple(request.chunk_ns)) for request in trial.requests}
+    assert sent == {(request.arrived_ns, tuple(request.chunk_ns)) for request in served}
+
+
+@pytest.mark.parametrize(("cached", "step_ms"), [(None, 23.0), (4, 15.0)])
+def test_a_batch_computes_only_what_its_cache_does_not_hold(tmp_path: Path, cached: int | None, step_ms: float):
+    engine = VirtualEngine(service=Batched(0.01, 0.005, 0.001), cache_block_tokens=cached)
+    _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"cache": "warm"})
+    first = [request for request in served if request.phase is not Phase.WARMUP][:9]
+    assert {round((request.chunk_ns[0] - request.arrived_ns) / 1e6, 3) for request in first} == {step_ms}
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.STALL, Fault.SILENT, Fault.EMPTY, Fault.HTTP_500])
+def test_faults_within_a_batch_leave_the_other_answers_alone(tmp_path: Path, fault: Fault, aborts: bool):
+    engine = VirtualEngine(service=Batched(), slots=2, faults={fault: 0.3}, tokens_per_chunk=2, aborts=aborts)
+    run, served = served_run(tmp_path, engine, trial=TRIAL | {"timeout_s": 1.0})
+    requests = run.finished[0].requests
+    answered = [request for request in requests if request.outcome is Outcome.OK and request.part == 1]
+    assert {tuple(request.chunk_tokens) for request in answered} == {(2, 2, 1)}
+    assert 0.1 < sum(request.outcome is not Outcome.OK for request in requests) / len(requests) < 0.6
+    assert len(served) == len(requests)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"slots": 0}, {"faults": {Fault.RESET: 1.5}}, {"slowdown": 0.0}, {"short_length": 0.0}]
+    "wrong",
+    [
+        {"slots": 0},
+        {"service": Batched(step_s=-1.0)},
+        {"faults": {Fault.RESET: 1.5}},
+        {"slowdown": 0.0},
+        {"short_length": 0.0},
+    ],
 )
 def test_impossible_engines_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="virtual engine"):
