@@ -25,6 +25,8 @@ class AnswerTimes:
         self._least_first_ns: int | None = None
         self._rest_ns = 0
         self._rest_tokens = 0
+        self._tokens_squared = 0
+        self._tokens_by_ns = 0
 
     def add(self, request: RequestInFlight) -> None:
         """Count a request that has ended."""
@@ -36,8 +38,11 @@ class AnswerTimes:
         first_ns = request.read_ns[0] - request.planned_ns
         self._first_ns += first_ns
         self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
+        later_tokens = max(0, request.session.wire.turns[request.number].requested_output_tokens - 1)
         self._rest_ns += request.ended_ns - request.read_ns[0]
-        self._rest_tokens += max(0, request.session.wire.turns[request.number].requested_output_tokens - 1)
+        self._rest_tokens += later_tokens
+        self._tokens_squared += later_tokens**2
+        self._tokens_by_ns += later_tokens * (request.ended_ns - request.planned_ns)
 
     def mean_ns(self, ages_ns: Iterable[int]) -> float | None:
         """Mean time from plan to end; None if no request has ended.
@@ -63,8 +68,20 @@ class AnswerTimes:
 
     @property
     def pace(self) -> Pace | None:
-        """The engine's pace: its tokens per second need no correction for requests that still run."""
-        if not self._answered:
+        """The engine's pace; None if no request was answered.
+
+        Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
+        each token comes alone, but the first read of an engine that sends tokens in groups has several. Where lengths
+        are equal, or longer answers do not take longer, these two are used.
+        """
+        count = self._answered
+        if not count:
             return None
-        token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
-        return Pace(self._first_ns / self._answered / NS_PER_S, token_ns / NS_PER_S)
+        mean_ns, tokens = (self._first_ns + self._rest_ns) / count, self._rest_tokens / count
+        variance = self._tokens_squared / count - tokens**2
+        token_ns = (self._tokens_by_ns / count - tokens * mean_ns) / variance if variance > tokens / count else 0.0
+        first_ns = mean_ns - token_ns * tokens
+        if token_ns <= 0 or first_ns <= 0:
+            token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
+            first_ns = self._first_ns / count
+        return Pace(first_ns / NS_PER_S, token_ns / NS_PER_S)

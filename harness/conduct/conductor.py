@@ -242,6 +242,7 @@ class Conductor:
             reused_from=record.reused_from or source.path.name,
         )  # fmt: skip
         self._append(TrialFinished(record=reused))
+        self._runner.learn_pace(reused)
         return True
 
     def fingerprint(self, plan: TrialPlan) -> str:

@@ -246,11 +246,20 @@ class TrialRunner:
             )  # fmt: skip
             result = await self._fleet.steady(order, plan.plan(), folder)
             planned, restart = planned + result.planned, restart + 1
-            if result.ramp is not None and result.ramp.pace is not None:
-                self._paces[label, load.label] = self._paces[label, None] = result.ramp.pace
+            if result.ramp is not None:
+                self._learn_pace(label, load, result.ramp.pace)
             if result.window is not None:
                 return msgspec.structs.replace(result, planned=planned, begun=beginning.plan.sessions)
             sent += beginning.plan.requests + cycle * (1 + result.planned // cycle)
+
+    def learn_pace(self, record: TrialRecord) -> None:
+        """Let later trials begin as they would after this one, which another run has measured."""
+        if record.ramp is not None:
+            self._learn_pace(record.engine, record.load, record.ramp.pace)
+
+    def _learn_pace(self, label: str, load: Load, pace: Pace | None) -> None:
+        if pace is not None:
+            self._paces[label, load.label] = self._paces[label, None] = pace
 
     async def _prime(
         self,

@@ -103,8 +103,8 @@ def test_sessions_that_are_all_alike_are_met_at_different_instants():
 )
 def test_only_sessions_of_several_turns_depend_on_the_pace(shapes: list[SessionShape], closed: bool, off: bool):
     law = SessionLaw(shapes)
-    assert law.is_off(Pace(0.5, 0.1), Pace(1.0, 0.2), closed=closed) is off
-    assert not law.is_off(PACE, PACE, closed=closed)
+    assert law.is_off(Pace(0.5, 0.1), Pace(1.0, 0.2), closed=closed, guessed=False) is off
+    assert not law.is_off(PACE, PACE, closed=closed, guessed=True)
 
 
 def test_sessions_that_take_no_time_are_begun_anew():

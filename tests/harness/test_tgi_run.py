@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from results.metrics import latency
 from results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.stage import Script, Token
-from tests.engines.fakes.tgi import FakeTgi
+from tests.engines.fakes.tgi import PIECE_TOKENS, FakeTgi
 from tests.engines.fakes.tgi_flags import arguments, resolved
 from tests.engines.schema import body_problems, load_spec
 from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
@@ -58,7 +59,8 @@ class TestAttached:
         trial, _ = only(attached_run(tmp_path, fake, "tgi", samples=True))
         frames = [sample.values for sample in trial.telemetry if sample.source == "server"]
         last, answers = frames[-1], len(fake.bodies)
-        assert (last["output_tokens_total"], last["prompt_tokens_total"]) == (5 * answers, 8 * answers)
+        asked = sum(body["parameters"]["max_new_tokens"] for body in fake.bodies)
+        assert (last["output_tokens_total"], last["prompt_tokens_total"]) == (asked, 8 * answers)
         assert (last["accepted_tokens_total"], last["e2e_s_count"]) == (0, answers)
         assert last.get("kv_usage_share") is None
         assert last.get("ttft_s_count") is None
@@ -106,7 +108,9 @@ class TestBiases:
         changes = {"workload": workload, "trial": limits, "loads": [{"concurrency": 1}]}
         _, (request,) = only(attached_run(tmp_path, fake, "tgi", **changes))
         assert (request.outcome, request.total_chunk_tokens) == (Outcome.OK, 1100)
-        assert fake.prefills == 2 * len(fake.bodies)
+        asked = [body["parameters"]["max_new_tokens"] for body in fake.bodies]
+        assert 1100 in asked
+        assert fake.prefills == sum(math.ceil(tokens / PIECE_TOKENS) for tokens in asked)
         gaps_s = [(later - earlier) / 1e9 for earlier, later in itertools.pairwise(request.chunk_ns)]
         assert gaps_s[1023] > 0.12
 
