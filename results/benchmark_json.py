@@ -6,8 +6,9 @@ times: a latency as it is, and a rate as ``1 / rate``, seconds per token or per 
 rate. Memory and failures are not times and are left out. Each ``extra_info`` has the original values with unit and
 direction. A round is a valid trial, with one value per repeat, never a request.
 
-The member ``bakeoff``, which other readers ignore, holds every finished trial without its log: record, all metrics, and
-the token match. Comparisons need nothing else, so such a file can replace its runs.
+The member ``bakeoff``, which other readers ignore, holds every finished trial without its log: record, all metrics, the
+token match, and times and counts of each measured request. Comparisons need nothing else, so such a file can replace
+its runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from results.cells import Cell
+from results.cells import Cell, Trial
 from results.errors import NotExportable, NotImportable
-from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
+from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
 from results.metrics.catalogue import DEFINITIONS
+from results.metrics.throughput import planned_inside
 from results.quality import QualityRecord
-from results.records import SCHEMA_VERSION, TrialRecord, schema_problem
+from results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
 from results.run import Run, by_repeat
 from results.run_log import Manifest
 from results.work import Work
@@ -41,12 +43,15 @@ class StoredTrial(msgspec.Struct, frozen=True, omit_defaults=True):
         metrics: one value per name of the catalogue.
         quality: token match of its answers; None if they were not compared.
         work: work of its measured requests.
+        requests: measured requests with their first and last chunk, and those before them in their sessions; empty if
+            the file does not hold them.
     """
 
     record: TrialRecord
     metrics: dict[str, Value]
     quality: QualityRecord | None = None
     work: Work = Work()
+    requests: list[RequestRecord] = []
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -175,8 +180,32 @@ def stored(title: str, run: Run, file: str = "") -> StoredRun:
         run: the run with its logs.
         file: where the run can be read from.
     """
-    finished = [StoredTrial(t.record, t.metrics, t.quality, t.work) for t in run.finished]
+    finished = [StoredTrial(t.record, t.metrics, t.quality, t.work, _compared_requests(t)) for t in run.finished]
     return StoredRun(title, run.manifest, finished, file)
+
+
+def _compared_requests(trial: Trial) -> list[RequestRecord]:
+    """What comparisons need of a trial's requests (:mod:`results.common_part`)."""
+    load = under_load(trial.requests)
+    inside = planned_inside(load, trial.window)
+    indices = {index for request in inside for index in (request.index, request.index - min(1, request.turn))}
+    return [_ends_only(request) for request in load if request.index in indices]
+
+
+def _ends_only(request: RequestRecord) -> RequestRecord:
+    """A request without its text and the chunks between the first and the last."""
+    chunks = latency.arrivals(request)
+    if len(chunks) > 1:
+        chunks = [chunks[0], (chunks[-1][0], sum(tokens for _, tokens in chunks[1:]))]
+    return RequestRecord(
+        index=request.index, phase=request.phase, session=request.session, turn=request.turn,
+        planned_ns=request.planned_ns, ended_ns=request.ended_ns, sent_ns=request.sent_ns,
+        requested_input_tokens=request.requested_input_tokens, requested_output_tokens=request.requested_output_tokens,
+        cycle=request.cycle, part=request.part, outcome=request.outcome,
+        chunk_ns=[t_ns for t_ns, _ in chunks], chunk_tokens=[tokens for _, tokens in chunks],
+        prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens, cached_tokens=request.cached_tokens,
+        finish_reason=request.finish_reason,
+    )  # fmt: skip
 
 
 def _complete(trial: StoredTrial) -> StoredTrial:

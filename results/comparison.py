@@ -1,5 +1,7 @@
 """Compare two engines, after checking that conditions were equal and that both did the same work.
 
+Metrics are compared over the requests that both sides served (:mod:`results.common_part`).
+
 One metric at one load is primary, fixed before any data is seen; all others are guardrails, whose judgements are
 corrected for multiplicity. How the sides were measured decides which noise applies. Trials of one run were interleaved
 and are compared as such. If a run reused trials of an earlier one, only repeats with both trials in one session are
@@ -11,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from results.client_error import largest_error_s
+from results.common_part import CommonTrial, over_common_part
 from results.comparability import difference, series_of
 from results.comparison_config import ComparisonConfig
 from results.errors import NotComparable
@@ -28,8 +31,8 @@ from results.statistics.two_sample import MIN_PAIRS
 from results.work import WorkComparison, compare_work, per_token
 
 _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
-"""Metrics that count requests on one side of a bound. All repeats send the same plan, so the same request lies at the
-bound each time: a step of 1/N that repeats do not average out."""
+"""Metrics that count requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan,
+so the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
 
 _FEW = 10.0
 """Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
@@ -139,7 +142,7 @@ class _Pair(msgspec.Struct, frozen=True):
     Attributes:
         sides: A and B.
         level: label of the load.
-        sessions: valid trials of each side at the load, by session.
+        sessions: valid trials of each side at the load, by session, over their common part.
         trials: the same in one list.
         work: comparison of the work.
         config: configuration of the comparison.
@@ -154,7 +157,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
 
 def _pair(a: Side, b: Side, level: str, config: ComparisonConfig, *, loads: int) -> _Pair:
-    of_a, of_b = a.valid_sessions(level), b.valid_sessions(level)
+    of_a, of_b = over_common_part(a.valid_sessions(level), b.valid_sessions(level), a.run.manifest.slo)
     trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
     works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
     work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha / loads)
@@ -180,9 +183,10 @@ def _compared(pair: _Pair, metric: Metric) -> Comparison:
             parameters["detail"] = reasons[0] or ""
             return of_effect(metric, pair.level, None, Judgement.UNCLEAR, Reason.ABSENT, parameters=parameters)
     comparison = _measured(pair, metric)
-    if pair.work.is_equal or per_token(metric.name):
+    if per_token(metric.name) or (pair.work.is_equal and pair.work.mix is None):
         return comparison
-    return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=Reason.UNEQUAL_WORK, parameters={})
+    reason = Reason.OTHER_REQUESTS if pair.work.is_equal else Reason.UNEQUAL_WORK
+    return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=reason, parameters={})
 
 
 def _measured(pair: _Pair, metric: Metric) -> Comparison:
@@ -233,6 +237,9 @@ def _min_error(pair: _Pair, metric: Metric) -> float:
     """
     if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
         return 0.0
+    trials = [trial for side in pair.trials for trial in side]
+    if metric.name == "requests_per_s" and all(isinstance(trial, CommonTrial) and trial.by_cycles for trial in trials):
+        return 0.0  # no request lies at the edge of a window
     counted = _met if metric.name == "goodput_per_s" else measured_requests
     requests = [sum(map(counted, trials)) for trials in pair.trials]
     if metric.name in _COUNTS:

@@ -5,8 +5,9 @@ sides is compared first: the fraction of the requested output that was delivered
 p90), why answers ended, and how many requests were answered. Each is one number per trial; MLPerf requires the first to
 be 90 to 110 % of its reference.
 
-In a closed loop the faster side gets further in the same plan. A request mix that differs for this reason is no
-regression, but request times cannot be compared then either.
+The faster side of a closed loop gets further in the plan, so the work is that of the requests that both served
+(:mod:`results.common_part`). Where these are unknown, the mix of the requests may differ: no difference in work, but
+request times cannot be compared then either.
 """
 
 import math
@@ -131,8 +132,8 @@ class WorkComparison(msgspec.Struct, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether request times can be compared."""
-        return self.judgement is Judgement.SAME and self.mix is None
+        """Whether answers are as alike as what was asked for."""
+        return self.judgement is Judgement.SAME
 
 
 def per_token(metric: str) -> bool:

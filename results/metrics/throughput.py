@@ -13,6 +13,8 @@ from results.metrics.values import Value, absent
 from results.records import Outcome, RequestRecord, Slo, Window
 
 _EMPTY = "the window is empty"
+NO_SLO = "the experiment sets no SLO"
+"""Why a metric of the SLO is absent."""
 ShareOf = Callable[[RequestRecord, Window], float]
 """How much of a request counts in a window, 0 to 1."""
 
@@ -78,15 +80,14 @@ def meets(request: RequestRecord, slo: Slo) -> bool:
 def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
     """Requests planned within the window that met the SLO, over its length."""
     if slo == Slo():
-        return absent("the experiment sets no SLO")
+        return absent(NO_SLO)
     return _per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
 
 
-def attainment(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
-    """Fraction of the requests planned within the window that met the SLO; failures violate it."""
+def attainment(planned: Sequence[RequestRecord], slo: Slo) -> Value:
+    """Fraction of requests that met the SLO; failures violate it."""
     if slo == Slo():
-        return absent("the experiment sets no SLO")
-    planned = planned_inside(requests, window)
+        return absent(NO_SLO)
     if not planned:
         return absent("no request was planned")
     return Value(sum(meets(request, slo) for request in planned) / len(planned))

@@ -39,7 +39,7 @@ def trial_metrics(
     load, window = under_load(requests), trial.window
     values = _of_requests(load, window, slo, share_of(trial))
     if FindingCode.SATURATED in {finding.code for finding in trial.findings}:
-        values |= dict.fromkeys((*_latencies([], window), "goodput_per_s", "attainment"), _SATURATED)
+        values |= dict.fromkeys((*_percentiles(latency_observations([], window)), *_OF_SLO), _SATURATED)
     values["peak_host_bytes"] = memory.peak_host_bytes(telemetry)
     values["peak_gpu_bytes"] = memory.peak_gpu_bytes(telemetry)
     values["foreign_cpu_share"] = foreign_cpu_share(telemetry, window)
@@ -60,22 +60,34 @@ def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], sl
     return _of_requests(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo, throughput.share_inside)
 
 
+_OF_SLO = ("goodput_per_s", "attainment")
 _SATURATED = absent("the engine fell behind the load", Absence.SATURATED)
 
 
 def _of_requests(
     load: Sequence[RequestRecord], window: Window, slo: Slo, share_of: throughput.ShareOf
 ) -> dict[str, Value]:
-    values = _latencies(load, window)
+    inside = throughput.planned_inside(load, window)
+    values = request_metrics(inside, slo) | _percentiles(_of_window(load, window))
     values["output_tokens_per_s"] = throughput.output_tokens_per_s(load, window)
     values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(load, window, share_of)
     values["uncached_prompt_tokens_per_s"] = throughput.uncached_prompt_tokens_per_s(load, window, share_of)
     values["requests_per_s"] = throughput.requests_per_s(load, window, share_of)
     values["goodput_per_s"] = throughput.goodput_per_s(load, window, slo)
-    values["attainment"] = throughput.attainment(load, window, slo)
-    inside = throughput.planned_inside(load, window)
-    values["failures"] = Value(float(sum(map(has_failed, inside))))
     values["tokens_per_chunk"] = _tokens_per_chunk(inside)
+    return values
+
+
+def request_metrics(requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:
+    """Compute the metrics with one observation per request: latencies, attainment and failures.
+
+    Args:
+        requests: those that count.
+        slo: SLO of the experiment.
+    """
+    values = _percentiles(_of_each(requests))
+    values["attainment"] = throughput.attainment(requests, slo)
+    values["failures"] = Value(float(sum(map(has_failed, requests))))
     return values
 
 
@@ -119,13 +131,20 @@ def latency_observations(load: Sequence[RequestRecord], window: Window) -> dict[
         load: all requests under load.
         window: a request counts by its planned time, a token by its arrival.
     """
-    inside = throughput.planned_inside(load, window)
-    answered = [request for request in inside if request.outcome is Outcome.OK]
-    failures = sum(map(has_failed, inside))
-    observations = {name: Observations(_known(of, answered), failures) for name, of in OF_REQUESTS.items()}
-    observations |= {name: Observations(of(load, window)) for name, of in _OF_GAPS.items()}
-    observations["send_lag"] = Observations(_known(latency.send_lag_s, inside))
+    observations = _of_each(throughput.planned_inside(load, window)) | _of_window(load, window)
     return {name: observations[name] for name in LATENCIES}
+
+
+def _of_each(requests: Sequence[RequestRecord]) -> dict[str, Observations]:
+    answered = [request for request in requests if request.outcome is Outcome.OK]
+    failures = sum(map(has_failed, requests))
+    return {name: Observations(_known(of, answered), failures) for name, of in OF_REQUESTS.items()}
+
+
+def _of_window(load: Sequence[RequestRecord], window: Window) -> dict[str, Observations]:
+    observations = {name: Observations(of(load, window)) for name, of in _OF_GAPS.items()}
+    send_lags_s = _known(latency.send_lag_s, throughput.planned_inside(load, window))
+    return {**observations, "send_lag": Observations(send_lags_s)}
 
 
 def observations_by_request(name: str, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
@@ -149,11 +168,10 @@ def _known(of: Callable[[RequestRecord], float | None], requests: Sequence[Reque
     return [value for request in requests if (value := of(request)) is not None]
 
 
-def _latencies(load: Sequence[RequestRecord], window: Window) -> dict[str, Value]:
-    """Percentiles of each latency."""
+def _percentiles(observations_by_latency: dict[str, Observations]) -> dict[str, Value]:
     return {
         f"{name}_{label}_s": percentile(observations.values_s, q, observations.failures)
-        for name, observations in latency_observations(load, window).items()
+        for name, observations in observations_by_latency.items()
         for label, q in QUANTILES
     }
 

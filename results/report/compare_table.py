@@ -14,7 +14,7 @@ from results.report.tallies import tally_text
 from results.report.terminal_table import terminal_table
 from results.statistics import Comparison, Judgement
 from results.statistics.comparison import scale_of
-from results.text.comparison import change_text, why_text, work_text
+from results.text.comparison import change_text, mix_text, why_text, work_text
 from results.text.format import ABSENT, effect_text, listed, plain
 
 _STYLES = {
@@ -43,7 +43,7 @@ def print_comparison(compared: EngineComparison, console: Console) -> None:
 
 
 def trial_lines(compared: EngineComparison) -> list[str]:
-    """One line for each way in which an engine failed trials, and for each load with unequal work."""
+    """One line for each way in which an engine failed trials, and for each load with unequal work or other requests."""
     a, b = compared.a, compared.b
     failures = [
         f"{SIGNS[failure.judgement]} {tally_text(failure, a, b)}"
@@ -51,12 +51,16 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         if failure.judgement is not Judgement.SAME
     ]
     unequal = [
-        f"{SIGNS[Judgement.UNCLEAR if work.judgement is Judgement.SAME else work.judgement]} "
-        f"work at {work.level}, {b} compared with {a}: {work_text(work)}"
+        f"{SIGNS[work.judgement]} work at {work.level}, {b} compared with {a}: {work_text(work)}"
         for work in compared.work.values()
         if not work.is_equal
     ]
-    return [*failures, *unequal]
+    other = [
+        f"{SIGNS[Judgement.UNCLEAR]} requests at {work.level}, {b} compared with {a}: {mix_text(work)}"
+        for work in compared.work.values()
+        if work.mix
+    ]
+    return [*failures, *unequal, *other]
 
 
 def tally(compared: EngineComparison) -> str:

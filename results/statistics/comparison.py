@@ -94,6 +94,8 @@ class Reason(StrEnum):
     """Some trials lack the metric (``side``, ``absent_trials``, ``trials``, ``detail``)."""
     UNEQUAL_WORK = "unequal_work"
     """The sides did different work, so request times cannot be compared."""
+    OTHER_REQUESTS = "other_requests"
+    """The sides served other requests, and which ones they have in common is unknown."""
 
 
 Parameters = dict[str, str | int | float]
@@ -125,7 +127,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def no_worse(self, metric: Metric) -> bool:
         """Whether B is shown to be worse than A by at most the band; with a band of 0, whether it is not worse."""
         effect = self.ratio or self.difference
-        if self.evidence is None or self.reason is Reason.UNEQUAL_WORK:
+        if self.evidence is None or self.reason in {Reason.UNEQUAL_WORK, Reason.OTHER_REQUESTS}:
             return self.judgement in {Judgement.BETTER, Judgement.SAME}
         if self.evidence.band == 0:
             return self.judgement is not Judgement.WORSE

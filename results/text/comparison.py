@@ -21,6 +21,7 @@ _TEMPLATES = {
     Reason.NO_FAILURES: "no request failed",
     Reason.ABSENT: "absent in {absent_trials} of {trials} trials of {side}: {detail}",
     Reason.UNEQUAL_WORK: "the sides did different work, so request times cannot be compared",
+    Reason.OTHER_REQUESTS: "the sides served other requests, and too few are known to be common to both",
 }
 _ASPECTS = {
     WorkAspect.ANSWERED: "requests answered",
@@ -52,18 +53,23 @@ def reason_text(comparison: Comparison) -> str:
 
 
 def why_text(compared: EngineComparison, comparison: Comparison) -> str:
-    """Like :func:`reason_text`, and how the work differs where that is the reason."""
-    if comparison.reason is not Reason.UNEQUAL_WORK:
+    """Like :func:`reason_text`, and how work or requests differ where that is the reason."""
+    texts = {Reason.UNEQUAL_WORK: work_text, Reason.OTHER_REQUESTS: mix_text}
+    if (text := texts.get(comparison.reason)) is None:
         return reason_text(comparison)
-    return f"{reason_text(comparison)}: {work_text(compared.work[comparison.level])}"
+    return f"{reason_text(comparison)}: {text(compared.work[comparison.level])}"
 
 
 def work_text(work: WorkComparison) -> str:
     """``requests answered: 80.0 % instead of 100.0 %; …``; empty if the work is equal."""
-    clauses = [difference_text(difference) for difference in work.differences]
-    if work.mix is not None:
-        clauses.append(f"the requests ask for {work.mix[1]:.4g} output tokens each instead of {work.mix[0]:.4g}")
-    return "; ".join(clauses)
+    return "; ".join(difference_text(difference) for difference in work.differences)
+
+
+def mix_text(work: WorkComparison) -> str:
+    """``they ask for 40 output tokens each instead of 30``; empty if they are alike."""
+    if work.mix is None:
+        return ""
+    return f"they ask for {work.mix[1]:.4g} output tokens each instead of {work.mix[0]:.4g}"
 
 
 def difference_text(difference: WorkDifference) -> str:

@@ -231,7 +231,7 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
 
     def with_p99(side: Side, *values: Value) -> Side:
         trials = [
-            msgspec.structs.replace(trial, metrics=trial.metrics | {"ttft_p99_s": value})
+            msgspec.structs.replace(trial, metrics=trial.metrics | {"ttft_p99_s": value}, requests=[])
             for trial, value in zip(side.sessions[session], values, strict=True)
         ]
         return msgspec.structs.replace(side, sessions={session: trials})
@@ -255,7 +255,10 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
     """A p99 needs 662 requests: a branch with fewer does not pass without one."""
     a, b = sides(tmp_path, SAME)
     (session,) = a.sessions
-    enough = [msgspec.structs.replace(t, metrics=t.metrics | {"ttft_p99_s": Value(0.1)}) for t in a.sessions[session]]
+    enough = [
+        msgspec.structs.replace(trial, metrics=trial.metrics | {"ttft_p99_s": Value(0.1)}, requests=[])
+        for trial in a.sessions[session]
+    ]
     a = msgspec.structs.replace(a, sessions={session: enough})
     verdict = judge(a, b, ComparisonConfig(metrics=("ttft_p99_s",)))
     assert verdict.outcome is Outcome.CANNOT_TELL
@@ -287,12 +290,13 @@ def test_a_load_that_only_the_branch_did_not_serve_is_a_doubt(tmp_path: Path) ->
 
 
 def test_a_primary_metric_without_judgement_does_not_pass(tmp_path: Path) -> None:
-    """The branch's requests ask for half the tokens and all get them: neither worse nor comparable."""
+    """The branch's requests ask for half the tokens, and which ones both served is unknown."""
     a, b = sides(tmp_path, SAME)
     (session,) = b.sessions
     halved = [
         msgspec.structs.replace(
             trial,
+            requests=[],
             work=msgspec.structs.replace(
                 trial.work,
                 asked_tokens=(trial.work.asked_tokens or 0) // 2,
@@ -305,7 +309,10 @@ def test_a_primary_metric_without_judgement_does_not_pass(tmp_path: Path) -> Non
     for band in (0.5, 0.0):
         verdict = judge(a, b, ComparisonConfig(primary="e2e_p50_s", metrics=("e2e_p50_s",), band=band))
         assert verdict.outcome is Outcome.CANNOT_TELL
-        assert "the requests ask for 12 output tokens each instead of 24" in verdict.sentence
+        assert "the sides served other requests" in verdict.sentence
+        assert verdict.sentence.endswith("they ask for 12 output tokens each instead of 24")
+        assert "? requests at c=8, branch compared with main: they ask for 12 output tokens" in shown(verdict)
+        assert RegressionKind.WORK not in {doubt.kind for doubt in verdict.doubts}, "answers are what was asked for"
 
 
 def shown(verdict: GateVerdict) -> str:

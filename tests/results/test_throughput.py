@@ -86,7 +86,7 @@ def test_goodput_and_attainment_with_failures() -> None:
     ]
     assert [throughput.meets(r, slo) for r in requests] == [True, False, False, False, False]
     assert throughput.goodput_per_s(requests, SECOND, slo).value == pytest.approx(1.0)
-    assert throughput.attainment(requests, SECOND, slo).value == pytest.approx(0.2)
+    assert throughput.attainment(throughput.planned_inside(requests, SECOND), slo).value == pytest.approx(0.2)
 
 
 def test_goodput_counts_requests_planned_inside_the_window() -> None:
@@ -100,8 +100,8 @@ def test_an_undefined_tpot_keeps_its_bound() -> None:
 
 def test_without_an_slo_or_without_requests_there_is_no_goodput() -> None:
     assert throughput.goodput_per_s([], SECOND, Slo()).reason == "the experiment sets no SLO"
-    assert throughput.attainment([], SECOND, Slo()).reason == "the experiment sets no SLO"
-    assert throughput.attainment([], SECOND, Slo(e2e_s=1)).reason == "no request was planned"
+    assert throughput.attainment([], Slo()).reason == "the experiment sets no SLO"
+    assert throughput.attainment([], Slo(e2e_s=1)).reason == "no request was planned"
 
 
 @given(st.lists(st.tuples(st.integers(-200, 1200), st.integers(1, 9)), max_size=60), st.integers(1, 1000))
