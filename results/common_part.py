@@ -13,8 +13,6 @@ repeat is compared over the requests that both measured. All values of a compari
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from results.benchmark_json import StoredTrial
 from results.metrics import Value, under_load
 from results.metrics.closed_loop import closed_loop_rates, cycles_ns
@@ -27,8 +25,8 @@ from results.work import work_of
 
 Sessions = Mapping[str, Sequence[AnyTrial]]
 """Session → trials of one side at one load."""
-_MIN_COMMON = 0.5
-"""Smallest part of a trial's requests that stands for the trial."""
+_MIN_COMMON, _MIN_SHARE = 20, 0.5
+"""Fewest common requests that stand for a trial; in shorter ones, this share of its requests."""
 _MIN_TIMED = 0.9
 """Smallest part of the common requests whose cycles must be known: those that are not tend to be the longest."""
 _ENERGIES = {
@@ -54,21 +52,19 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> tuple[dict[str, list
     """Give the trials of both sides the metrics of their common part.
 
     Trials of one repeat of one session are a pair. Those without a partner, and all of different runs, have the
-    requests in common that every trial of both sides served: every repeat sends requests of the same lengths. Trials
-    without a log of their requests, or with hardly any in common, are returned as they are.
+    requests in common that every trial of both sides served: every repeat sends requests of the same lengths. If any
+    trials have no log of their requests, or too few in common, all are returned as they are.
 
     Args:
         a: valid trials of one side at one load.
         b: those of the other.
         slo: of the experiment.
     """
-    pairs = _pairs(a, b)
-    common = {id(trial): part for pair in pairs for trial, part in zip(pair, _common(pair, slo), strict=True)}
-    alone = [trial for trials in (*a.values(), *b.values()) for trial in trials if id(trial) not in common]
-    if alone and a and b:
-        every = [trial for trials in (*a.values(), *b.values()) for trial in trials]
-        parts = dict(zip(map(id, every), _common(every, slo), strict=True))
-        common |= {id(trial): parts[id(trial)] for trial in alone}
+    parts = _parts(a, b)
+    common: dict[int, CommonTrial] = {}
+    if all(part.is_enough for part in parts):
+        by_cycles = all(part.has_cycles for part in parts)
+        common = {id(trial): part.over(trial, slo, by_cycles=by_cycles) for part in parts for trial in part.trials}
     of_a, of_b = (
         {session: [common.get(id(trial), trial) for trial in trials] for session, trials in side.items()}
         for side in (a, b)
@@ -76,39 +72,68 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> tuple[dict[str, list
     return of_a, of_b
 
 
-def _pairs(a: Sessions, b: Sessions) -> list[tuple[AnyTrial, AnyTrial]]:
-    pairs: list[tuple[AnyTrial, AnyTrial]] = []
-    for session in a.keys() & b.keys():
-        by_repeat = {trial.record.repeat: trial for trial in b[session]}
-        pairs += [(trial, by_repeat[trial.record.repeat]) for trial in a[session] if trial.record.repeat in by_repeat]
-    return pairs
+def _parts(a: Sessions, b: Sessions) -> "list[_Part]":
+    """The common part of each pair, and that of the trials without a partner."""
+    if not a or not b:
+        return []
+    every = [_Served(trial) for side in (a, b) for trials in side.values() for trial in trials]
+    served = {id(one.trial): one for one in every}
+    pairs = [
+        [served.pop(id(trial)) for trial in {id(of_a): of_a, id(of_b): of_b}.values()]  # once, if they are the same
+        for session in a.keys() & b.keys()
+        for of_a in a[session]
+        for of_b in b[session]
+        if of_a.record.repeat == of_b.record.repeat
+    ]
+    parts = [_Part(pair, pair) for pair in pairs]
+    return [*parts, _Part(list(served.values()), every)] if served else parts
 
 
-class _Served(msgspec.Struct, frozen=True):
-    """Measured requests of one trial that ended, by identity, and their cycles by index."""
+class _Served:
+    """The measured requests of one trial that ended, by identity, and their cycles by index."""
 
-    requests: dict[_Key, RequestRecord]
-    cycles_ns: dict[int, int]
-
-
-def _common(trials: Sequence[AnyTrial], slo: Slo) -> list[AnyTrial]:
-    """The trials over the requests that all of them served."""
-    served = [_served(trial) for trial in trials]
-    keys = set.intersection(*(set(of_trial.requests) for of_trial in served))
-    if len(keys) < max(1.0, _MIN_COMMON * min(len(of_trial.requests) for of_trial in served)):
-        return list(trials)
-    timed = {key for key in keys if all(of.requests[key].index in of.cycles_ns for of in served)}
-    if len(timed) < _MIN_TIMED * len(keys):
-        timed.clear()
-    return [_over(trial, of_trial, keys, timed, slo) for trial, of_trial in zip(trials, served, strict=True)]
+    def __init__(self, trial: AnyTrial) -> None:
+        load = under_load(trial.requests)
+        ended = [r for r in planned_inside(load, trial.record.window) if r.outcome is not Outcome.CANCELLED]
+        counts = Counter(map(_key, ended))
+        self.trial = trial
+        self.requests = {key: request for request in ended if counts[key := _key(request)] == 1}
+        self.cycles_ns = cycles_ns(load, ended) if trial.record.load.concurrency else {}
 
 
-def _served(trial: AnyTrial) -> _Served:
-    load = under_load(trial.requests)
-    ended = [r for r in planned_inside(load, trial.record.window) if r.outcome is not Outcome.CANCELLED]
-    counts = Counter(map(_key, ended))
-    requests = {key: request for request in ended if counts[key := _key(request)] == 1}
-    return _Served(requests, cycles_ns(load, ended) if trial.record.load.concurrency else {})
+class _Part:
+    """The requests that trials have in common.
+
+    Args:
+        members: those of the trials that are compared over it.
+        every: all trials.
+
+    Attributes:
+        trials: the members.
+        is_enough: whether it stands for them.
+        has_cycles: whether the cycles of its requests are known.
+    """
+
+    def __init__(self, members: Sequence[_Served], every: Sequence[_Served]) -> None:
+        self._members = {id(served.trial): served for served in members}
+        self._keys = set.intersection(*(set(served.requests) for served in every))
+        self._timed = {key for key in self._keys if all(one.requests[key].index in one.cycles_ns for one in every)}
+        fewest = min(len(served.requests) for served in every)
+        self.trials = [served.trial for served in members]
+        self.is_enough = bool(self._keys) and len(self._keys) >= min(_MIN_COMMON, _MIN_SHARE * fewest)
+        self.has_cycles = len(self._timed) >= _MIN_TIMED * len(self._keys)
+
+    def over(self, trial: AnyTrial, slo: Slo, *, by_cycles: bool) -> CommonTrial:
+        """One of the trials over the common part."""
+        served, slots = self._members[id(trial)], trial.record.load.concurrency
+        requests = [request for key, request in served.requests.items() if key in self._keys]
+        metrics = trial.metrics | request_metrics(requests, slo)
+        if slots and by_cycles:
+            timed = [request for key, request in served.requests.items() if key in self._timed]
+            took_s = sum(served.cycles_ns[request.index] for request in timed) / NS_PER_S / slots
+            metrics |= closed_loop_rates(timed, took_s, slo)
+            metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
+        return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), by_cycles=by_cycles)
 
 
 def _key(request: RequestRecord) -> _Key:
@@ -120,18 +145,6 @@ def _key(request: RequestRecord) -> _Key:
     index = request.index if request.phase is Phase.MEASURED else None
     lengths = request.requested_input_tokens, request.requested_output_tokens
     return request.phase, index, request.session, request.turn, request.cycle, *lengths, request.part
-
-
-def _over(trial: AnyTrial, served: _Served, keys: set[_Key], timed: set[_Key], slo: Slo) -> CommonTrial:
-    requests = [request for key, request in served.requests.items() if key in keys]
-    metrics = trial.metrics | request_metrics(requests, slo)
-    slots = trial.record.load.concurrency
-    if slots and timed:
-        of_rates = [request for key, request in served.requests.items() if key in timed]
-        took_s = sum(served.cycles_ns[request.index] for request in of_rates) / NS_PER_S / slots
-        metrics |= closed_loop_rates(of_rates, took_s, slo)
-        metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
-    return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), by_cycles=bool(timed))
 
 
 def _per(rate: str, window: Mapping[str, Value], common: Mapping[str, Value], name: str) -> Value:

@@ -4,7 +4,7 @@ It uses no processes, sockets, threads or waiting, and equal seeds give equal by
 (:class:`VirtualEngine`) record the true timing of every request they served (:class:`Served`).
 """
 
-from harness.virtual.draws import Batched, Exponential, Fixed, PerToken, Whole
+from harness.virtual.draws import Batched, Exponential, Fixed, Lognormal, PerToken, Whole
 from harness.virtual.engine import Death, Fault, VirtualEngine
 from harness.virtual.runs import (
     gate_in,
@@ -24,6 +24,7 @@ __all__ = [
     "Exponential",
     "Fault",
     "Fixed",
+    "Lognormal",
     "PerToken",
     "Served",
     "VirtualEngine",

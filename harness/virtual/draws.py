@@ -1,6 +1,7 @@
 """Service times of a virtual engine: distributions of independent answers, or steps that all answers share."""
 
 import itertools
+import math
 from random import Random
 
 import msgspec
@@ -26,7 +27,20 @@ class Exponential(msgspec.Struct, frozen=True):
         return rng.expovariate(1 / self.mean_s)
 
 
-Draw = Fixed | Exponential
+class Lognormal(msgspec.Struct, frozen=True):
+    """Log-normally distributed."""
+
+    mean_s: float
+    cv: float
+    """Coefficient of variation: standard deviation over mean."""
+
+    def draw(self, rng: Random) -> float:
+        """Seconds."""
+        variance = math.log1p(self.cv**2)
+        return self.mean_s * math.exp(rng.gauss(-variance / 2, math.sqrt(variance)))
+
+
+Draw = Fixed | Exponential | Lognormal
 
 
 class Whole(msgspec.Struct, frozen=True):

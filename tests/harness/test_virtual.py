@@ -1,6 +1,7 @@
 """Whole runs, searches and gates in virtual time, through the harness's real code."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from harness.virtual import (
     Exponential,
     Fault,
     Fixed,
+    Lognormal,
     PerToken,
     Served,
     VirtualEngine,
@@ -228,6 +230,14 @@ def test_a_batch_computes_only_what_its_cache_does_not_hold(tmp_path: Path, cach
     _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"cache": "warm"})
     first = [request for request in served if request.phase is not Phase.WARMUP][:9]
     assert {round((request.chunk_ns[0] - request.arrived_ns) / 1e6, 3) for request in first} == {step_ms}
+
+
+@pytest.mark.parametrize("draw", [Fixed(2.0), Exponential(2.0), Lognormal(2.0, 0.5)])
+def test_draws_have_their_mean_and_spread(draw: Fixed | Exponential | Lognormal):
+    rng = Random(0)
+    values = [draw.draw(rng) for _ in range(20_000)]
+    cv = {Fixed: 0.0, Exponential: 1.0, Lognormal: 0.5}[type(draw)]
+    assert (np.mean(values), np.std(values) / 2.0) == (pytest.approx(2.0, rel=0.02), pytest.approx(cv, abs=0.02))
 
 
 @pytest.mark.parametrize("aborts", [True, False])

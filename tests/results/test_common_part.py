@@ -34,7 +34,9 @@ def served(index: int, planned: float, took: float, tokens: int = 2, **changes: 
     return msgspec.structs.replace(record, **changes)  # type: ignore[arg-type]
 
 
-def of(requests: Sequence[RequestRecord], load: Load = CLOSED, repeat: int = 0, **metrics: Value) -> Trial:
+def of(
+    requests: Sequence[RequestRecord], load: Load = CLOSED, *, repeat: int = 0, metrics: dict[str, Value] = NOTHING
+) -> Trial:
     record = msgspec.structs.replace(trial(load), repeat=repeat)
     return Trial(record, list(requests), [], NOTHING | metrics, {}, {}, work=work_of(requests))
 
@@ -67,7 +69,7 @@ def test_rates_and_latencies_are_those_of_the_common_requests() -> None:
 def test_energy_follows_the_rates_of_the_common_requests() -> None:
     """Twice the tokens per second in the same time are half of the energy of each."""
     known = {"output_tokens_per_s": Value(1000.0), "energy_per_output_token_j": Value(3.0)}
-    _, faster = over(SLOWER, of(FASTER.requests, **known))
+    _, faster = over(SLOWER, of(FASTER.requests, metrics=known))
     assert value(faster, "energy_per_output_token_j") == 6.0
     assert value(faster, "energy_per_request_j") is None
 
@@ -84,9 +86,9 @@ def test_failures_and_the_slo_are_those_of_the_common_requests() -> None:
     assert over(SLOWER, of(cancelled))[0].work.requests == 3
 
 
-def test_an_open_loop_keeps_its_rates(tmp_path: Path) -> None:
+def test_an_open_loop_keeps_its_rates() -> None:
     rate = {"requests_per_s": Value(7.0)}
-    slower, faster = over(of(SLOWER.requests, OPEN, **rate), of(FASTER.requests, OPEN, **rate))
+    slower, faster = over(of(SLOWER.requests, OPEN, metrics=rate), of(FASTER.requests, OPEN, metrics=rate))
     assert [value(side, "requests_per_s") for side in (slower, faster)] == [7.0, 7.0]
     assert value(faster, "ttft_p50_s") == 0.05
 
@@ -120,7 +122,7 @@ def test_a_cycle_includes_the_pause_before_it() -> None:
 
 def test_rates_are_those_of_the_window_where_cycles_are_unknown() -> None:
     begun = [served(-9 + 2 * i, 100 * i, 10, phase=Phase.RAMP, session=f"x{i}", turn=1) for i in range(4)]
-    one, other = over(of(begun), of(begun, requests_per_s=Value(7.0)))
+    one, other = over(of(begun), of(begun, metrics={"requests_per_s": Value(7.0)}))
     assert isinstance(one, CommonTrial)
     assert (one.by_cycles, value(one, "ttft_p50_s"), value(other, "requests_per_s")) == (False, 0.005, 7.0)
 
@@ -129,8 +131,22 @@ def test_too_few_common_requests_stand_for_no_trial() -> None:
     elsewhere = of([served(index, 100 * index, 100) for index in (0, 20, 21, 22)])
     assert over(SLOWER, elsewhere) == (SLOWER, elsewhere)
     assert over(SLOWER, of([])) == (SLOWER, of([]))
+    many, rest = [served(i, i, 10) for i in range(100)], [served(i, i, 10) for i in range(100, 500)]
+    assert [over(of(many), of([*many[:common], *rest]))[0].work.requests for common in (20, 19)] == [20, 100]
     stored_trial = StoredTrial(FASTER.record, FASTER.metrics)
     assert over(SLOWER, stored_trial) == (SLOWER, stored_trial)
+
+
+def test_all_trials_of_a_load_are_compared_in_the_same_way() -> None:
+    """The second repeat has too few common requests; then that its cycles are unknown."""
+    elsewhere = of([served(index, 100 * index, 100) for index in (0, 20, 21, 22)], repeat=1)
+    again = of(SLOWER.requests, repeat=1)
+    a, b = {"s": [SLOWER, again]}, {"s": [FASTER, elsewhere]}
+    assert over_common_part(a, b, Slo()) == (a, b)
+    begun = of([served(-9 + 2 * i, 100 * i, 10, phase=Phase.RAMP, turn=1) for i in range(4)], repeat=1)
+    a, b = over_common_part({"s": [SLOWER, begun]}, {"s": [FASTER, begun]}, Slo())
+    assert [value(trial, "requests_per_s") for trial in (*a["s"], *b["s"])] == [None] * 4
+    assert value(b["s"][0], "ttft_p50_s") == 0.05
 
 
 def test_trials_without_a_partner_are_compared_over_what_all_served() -> None:
@@ -203,9 +219,9 @@ def test_a_file_of_the_run_gives_the_same_comparison(tmp_path: Path) -> None:
 @pytest.mark.parametrize("think_s", [0.0, 0.5])
 def test_sessions_of_several_turns_are_compared_turn_by_turn(tmp_path: Path, think_s: float) -> None:
     run = measured(tmp_path, SLOW, 1.3, turns=4, think_s=think_s, users=8)
-    sides = [{"s": [trial for trial in run.finished if trial.record.engine == engine]} for engine in "ab"]
-    a, b = over_common_part(*sides, Slo())
-    for one, other, whole in zip(a["s"], b["s"], sides[0]["s"], strict=True):
+    of_a, of_b = ({"s": [trial for trial in run.finished if trial.record.engine == engine]} for engine in "ab")
+    a, b = over_common_part(of_a, of_b, Slo())
+    for one, other, whole in zip(a["s"], b["s"], of_a["s"], strict=True):
         assert isinstance(one, CommonTrial)
         assert one.work.asked_tokens == other.work.asked_tokens
         assert one.work.requests >= 0.6 * whole.work.requests
