@@ -25,8 +25,8 @@ from results.work import work_of
 
 Sessions = Mapping[str, Sequence[AnyTrial]]
 """Session → trials of one side at one load."""
-_MIN_COMMON, _MIN_SHARE = 20, 0.5
-"""Fewest common requests that stand for a trial; in shorter ones, this share of its requests."""
+_MIN_COMMON = 0.5
+"""Smallest part of a trial's requests that stands for it: first turns are common more often than later ones."""
 _MIN_TIMED = 0.9
 """Smallest part of the common requests whose cycles must be known: those that are not tend to be the longest."""
 _ENERGIES = {
@@ -120,7 +120,7 @@ class _Part:
         self._timed = {key for key in self._keys if all(one.requests[key].index in one.cycles_ns for one in every)}
         fewest = min(len(served.requests) for served in every)
         self.trials = [served.trial for served in members]
-        self.is_enough = bool(self._keys) and len(self._keys) >= min(_MIN_COMMON, _MIN_SHARE * fewest)
+        self.is_enough = len(self._keys) >= max(1.0, _MIN_COMMON * fewest)
         self.has_cycles = len(self._timed) >= _MIN_TIMED * len(self._keys)
 
     def over(self, trial: AnyTrial, slo: Slo, *, by_cycles: bool) -> CommonTrial:

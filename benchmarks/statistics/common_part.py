@@ -4,7 +4,7 @@
 
 Whole runs in virtual time: two engines, three repeats of 15 s, prompts and answers of log-normal lengths with a
 coefficient of variation of 1.2. The faster engine gets further in the plan, to requests of other lengths. One kind of
-server answers each request by itself, with a spread of 20 % of its TTFT and 50 % of each ITL. The other one batches, so
+server answers each request by itself, with a spread of 10 % of its TTFT and 50 % of each ITL. The other one batches, so
 that its pace falls with the requests in flight and their prompts. Starts differ by 1 %, trials by 2 %. A cell counts
 judgements at 95 %: *better*, which is right, or *better* and *worse*, which are false where the engines are equal.
 """
@@ -33,7 +33,7 @@ USERS = (1, 8, 32)
 PROMPT_TOKENS, ANSWER_TOKENS, SESSIONS = 60, 34, 2_000
 NOISY = VirtualEngine(start_noise=0.01, trial_noise=0.02)
 SERVERS = {
-    "slots": msgspec.structs.replace(NOISY, service=PerToken(Lognormal(0.1, 0.2), Lognormal(0.02, 0.5))),
+    "slots": msgspec.structs.replace(NOISY, service=PerToken(Lognormal(0.1, 0.1), Lognormal(0.02, 0.5))),
     "batching": msgspec.structs.replace(NOISY, service=Batched(step_s=0.02, row_s=0.001, prompt_token_s=0.0005)),
 }
 CONFIG = ComparisonConfig(metrics=METRICS, primary=METRICS[0], alpha=ALPHA)

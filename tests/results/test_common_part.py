@@ -132,7 +132,7 @@ def test_too_few_common_requests_stand_for_no_trial() -> None:
     assert over(SLOWER, elsewhere) == (SLOWER, elsewhere)
     assert over(SLOWER, of([])) == (SLOWER, of([]))
     many, rest = [served(i, i, 10) for i in range(100)], [served(i, i, 10) for i in range(100, 500)]
-    assert [over(of(many), of([*many[:common], *rest]))[0].work.requests for common in (20, 19)] == [20, 100]
+    assert [over(of(many), of([*many[:common], *rest]))[0].work.requests for common in (50, 49)] == [50, 100]
     stored_trial = StoredTrial(FASTER.record, FASTER.metrics)
     assert over(SLOWER, stored_trial) == (SLOWER, stored_trial)
 
