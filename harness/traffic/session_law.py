@@ -11,6 +11,7 @@ A duration consists of the plan's pauses, which are known, and of answer times, 
 """
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -62,6 +63,7 @@ class SessionLaw:
         pauses = np.concatenate([np.array(shape.think_s, dtype=np.float64) for shape in sample])
         self._pause_s = np.where(self._turn > 0, pauses, 0.0)
         self._sessions = len(sample)
+        self._last_parts = 2 * np.cumsum(counts) - 1
         self.turns = float(counts.mean())
         self.mean_turn = float(self._turn.mean())
         self.think_s = float(self._pause_s.mean())
@@ -114,10 +116,34 @@ class SessionLaw:
         total_s = float(ends_s[-1])
         if not total_s:  # sessions without pauses that are answered at once: none is in progress for any time
             return [Begun(number % self._sessions, 0, 0.0) for number in range(count)]
-        points_s = (np.arange(count) + np.array([uniform() for _ in range(count)])) * (total_s / max(1, count))
+        points_s = self._points_s(count, ends_s[self._last_parts], uniform)
         places = np.minimum(np.searchsorted(ends_s, points_s, side="right"), len(ends_s) - 1)
         rests = np.clip((ends_s[places] - points_s) / np.maximum(parts_s[places], 1e-12), 0.0, 1.0)
         return [self._begun(place, rest, pace) for place, rest in zip(places.tolist(), rests.tolist(), strict=True)]
+
+    def _points_s(self, count: int, ends_s: np.ndarray, uniform: Callable[[], float]) -> np.ndarray:
+        """A random point in each of ``count`` equal strata of the row of sessions, which end at ``ends_s``.
+
+        Two engines differ in pace, so their rows do. So that most of their points still meet the same turns, and their
+        requests can be compared, a session has random numbers of its own: each draws an exponential time divided by
+        its duration, the earliest in a stratum is met (with a probability in proportion to its duration), and its
+        second number is the place in it. Consistent weighted sampling: Manasse, McSherry, Talwar, MSR-TR-2010-73.
+        """
+        draws = np.array([(uniform(), uniform()) for _ in range(len(ends_s))])
+        starts_s = np.concatenate([[0.0], ends_s[:-1]])
+        bounds_s = np.linspace(0.0, float(ends_s[-1]), count + 1)
+        points_s: list[float] = []
+        for low_s, high_s in pairwise(bounds_s):
+            first, last = np.searchsorted(ends_s, low_s, side="right"), np.searchsorted(ends_s, high_s)
+            inside = slice(first, last + 1)
+            from_s = np.maximum(starts_s[inside], low_s)
+            lengths_s = np.maximum(np.minimum(ends_s[inside], high_s) - from_s, 1e-12)
+            numbers = draws[inside].copy()
+            for edge in {0, len(numbers) - 1}:  # sessions that other strata may meet, too
+                numbers[edge] = uniform(), uniform()
+            met = np.argmin(-np.log1p(-numbers[:, 0]) / lengths_s)
+            points_s.append(float(from_s[met] + numbers[met, 1] * lengths_s[met]))
+        return np.array(points_s)
 
     def _begun(self, place: int, rest: float, pace: Pace) -> Begun:
         """The session at a part of the row of pauses and answers, of which the fraction ``rest`` is left."""

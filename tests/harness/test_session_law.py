@@ -89,6 +89,18 @@ def test_sessions_that_are_all_alike_are_met_at_different_instants():
     assert len({round(delay) for delay in delays}) >= 9
 
 
+@pytest.mark.parametrize(("token_s", "count"), [(0.1, 100), (0.13, 100), (0.13, 102)])
+def test_engines_of_other_paces_begin_mostly_with_the_same_turns(token_s: float, count: int):
+    """Sessions of a minute, of which answers are a tenth: an independent draw would meet one turn in twenty again."""
+    rng = random.Random(1)
+    shapes = [shape(*((rng.randint(1, 40), rng.uniform(1.0, 40.0)) for _ in range(4))) for _ in range(2000)]
+    one, other = (
+        {(b.number, b.turn) for b in SessionLaw(shapes).in_progress(number, pace, random.Random(2).random)}
+        for number, pace in ((100, PACE), (count, Pace(0.5, token_s)))
+    )
+    assert len(one & other) >= (0.9 if count == 100 else 0.5) * 100
+
+
 @pytest.mark.parametrize(
     ("shapes", "closed", "off"),
     [
