@@ -1,6 +1,6 @@
 """Bar 5: closed loops whose engines are 1.3 times apart are told apart, and equal ones are not. Simulated runs.
 
-    python -m benchmarks.statistics.common_part [--comparisons 200]
+    python -m benchmarks.statistics.common_part [--comparisons 100]
 
 Whole runs in virtual time: two engines, three repeats of 15 s, prompts and answers of log-normal lengths with a
 coefficient of variation of 1.2. The faster engine gets further in the plan, to requests of other lengths. One kind of
@@ -79,7 +79,7 @@ def _sessions(folder: Path, seed: int) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--comparisons", type=int, default=200, help="of each kind (default: %(default)s)")
+    parser.add_argument("--comparisons", type=int, default=100, help="of each kind (default: %(default)s)")
     count, bars = parser.parse_args().comparisons, Bars()
     cells = [Cell(server, users, factor) for server in SERVERS for users in USERS for factor in (FACTOR, 1.0)]
     limit = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / count)
