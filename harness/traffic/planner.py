@@ -46,6 +46,8 @@ _WARM_UP_TOKENS = 16
 _MIN_POOL = 40
 _MAX_POOL = 1000
 """Sessions in the pools of ramp and tail; for a closed loop's tail, requests."""
+_MAX_POOL_ERROR = 0.05
+"""Relative error of an open loop's pool in sessions per second."""
 _TURNOVERS = 3
 """Requests per slot that a closed loop's plans hold before the trial."""
 _ENDLESS = 1 << 62
@@ -260,10 +262,16 @@ class TrafficPlanner:
             return Pool(plan)
         arrivals = _Arrivals(self._constant(load, seed), load)
         plan = self._file(seed, arrivals, endless)
-        ramp_s = self._experiment.trial.ramp_s
-        plan.write(
-            lambda plan: plan.sessions >= _MAX_POOL or (arrivals.next_s >= ramp_s and plan.sessions >= _MIN_POOL)
-        )
+        ramp_s, rate_per_s = self._experiment.trial.ramp_s, load.rate_per_s or 1.0
+
+        def is_enough(plan: PlanFile) -> bool:
+            """Whether the part that was written may repeat: the middle of a burst would be a load of its own."""
+            if plan.sessions < _MIN_POOL or arrivals.next_s < ramp_s:
+                return plan.sessions >= _MAX_POOL
+            due = rate_per_s * arrivals.end_s
+            return abs(plan.sessions - due) <= _MAX_POOL_ERROR * due or plan.sessions >= _MAX_POOL
+
+        plan.write(is_enough)
         return Pool(plan, arrivals.end_s)
 
     def _file(self, seed: Seed, plan: Iterator[PlannedSession], endless: EndlessCache) -> PlanFile:

@@ -1,9 +1,10 @@
 """Whether an engine keeps up with an open loop, judged by the queue that its requests show.
 
 **Queue.** A request waits from its plan for as long as its TTFT exceeds that of an uncontended request with as many
-prompt tokens to compute, which is the lower envelope of the trial's own TTFTs. A queue is *seen* while at least one
-request waits, and at least :data:`MIN_WAITING` of those in flight: an engine without limit, or with room, shows none,
-whatever the bursts of the plan.
+prompt tokens to compute, which is the lower envelope of the trial's own TTFTs. Requests that arrive one after the other
+wait for the same queue, so their waits are alike; where they are not, TTFTs merely vary, and there is no queue. A queue
+is *seen* while at least one request waits, and at least :data:`MIN_WAITING` of those in flight: an engine without
+limit, or with room, shows none, whatever the bursts of the plan.
 
 **Capacity.** While a queue is seen, requests leave it as fast as the engine can take them. Their rate there, µ, is the
 capacity, with the relative error CV / √n of n departures (CV: coefficient of variation of the service times, E2E less
@@ -33,10 +34,14 @@ from results.units import NS_PER_S
 
 MIN_WAITING = 0.05
 MIN_ERROR = 0.02
+_MIN_CORRELATION, _CORRELATION_Z = 0.3, 3.0
+"""Waits are alike if the rank correlation of successive ones is at least this high, and so many standard errors."""
 _MIN_SEEN = 0.6
 """Fraction of the window in which a queue must be seen before a trial is judged by it."""
 _MIN_SEEN_LATE, _MIN_LATE_REQUESTS = 0.8, 60
 """The same for the window's second half, if at least so many requests were planned and a backlog grew."""
+_MIN_SEEN_SOME = 0.2
+"""The same if the requests in flight grew more than the arrivals explain: bursts that queue do so for a while."""
 _Z = 2.33
 """One-sided 99 % quantile of the normal distribution."""
 _MIN_GROWTH_Z = 2.2
@@ -117,7 +122,8 @@ def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float
         int(((times.planned >= 0) & (times.planned < length_s)).sum()),
     )
     late = seen[_INSTANTS // 2 :].mean() >= _MIN_SEEN_LATE and found.requests >= _MIN_LATE_REQUESTS and growth > 0
-    if found.seen_share >= _MIN_SEEN or late:
+    some = growth > _MIN_GROWTH_Z and found.seen_share >= _MIN_SEEN_SOME
+    if found.seen_share >= _MIN_SEEN or late or some:
         grew = waiting[-tenth:].mean() > waiting[:tenth].mean() and bool(seen[-_INSTANTS // 4 :].all())
         return _by_queue(found, times, seen, length_s=length_s, rate_per_s=rate_per_s, grew=grew)
     return _by_growth(found, growth)
@@ -191,7 +197,17 @@ def _times(requests: Sequence[RequestRecord], window: Window) -> _Times:
     first = seconds([request.chunk_ns[0] if request.chunk_ns else request.ended_ns for request in requests])
     ended = seconds([request.ended_ns for request in requests])
     computed = np.array([_computed_tokens(request) for request in requests], dtype=np.float64)
-    return _Times(planned, first - _uncontended_s(computed, first - planned), ended)
+    waits = first - planned - _uncontended_s(computed, first - planned)
+    return _Times(planned, planned + (waits if _are_alike(waits[np.argsort(planned, kind="stable")]) else 0.0), ended)
+
+
+def _are_alike(waits: _Floats) -> bool:
+    """Whether successive waits correlate, by Spearman's coefficient at lag 1."""
+    if len(waits) < 3 or waits.max() <= waits.min():
+        return False
+    ranks = np.argsort(np.argsort(waits, kind="stable")).astype(np.float64)
+    correlation = float(np.corrcoef(ranks[:-1], ranks[1:])[0, 1])
+    return correlation >= max(_MIN_CORRELATION, _CORRELATION_Z / math.sqrt(len(waits)))
 
 
 def _computed_tokens(request: RequestRecord) -> int:

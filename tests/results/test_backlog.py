@@ -51,13 +51,13 @@ def on_off(rate: float) -> Arrivals:
 
 
 def served(arrivals_s: Sequence[float], services_s: Sequence[float], servers: float) -> list[RequestRecord]:
-    """First come, first served; the first token comes after a twentieth of the service."""
+    """First come, first served; the first token comes after a fifth of the service."""
     free_s = [-math.inf] * (len(arrivals_s) if servers == math.inf else int(servers))
     records = []
     for number, (t_s, service_s) in enumerate(zip(arrivals_s, services_s, strict=True)):
         start_s = max(t_s, heapq.heappop(free_s))
         heapq.heappush(free_s, start_s + service_s)
-        chunks = (start_s + 0.05 * service_s, start_s + service_s)
+        chunks = (start_s + 0.2 * service_s, start_s + service_s)
         records.append(request(1000 * t_s, [1000 * chunk for chunk in chunks], index=number))
     return records
 
@@ -108,7 +108,7 @@ def test_bursts_that_the_engine_works_off_are_no_overload():
 
 
 def test_an_open_verdict_says_how_many_requests_it_needs():
-    rng = random.Random(2)
+    rng = random.Random(6)
     times = list(poisson(4.4)(rng))
     window = Window(int(WARM_S * 1e9), int((WARM_S + LENGTH_S) * 1e9))
     found = backlog(served(times, [RANDOM(rng) for _ in times], 4), window, 4.4)
