@@ -13,6 +13,7 @@ import torch
 from reference_engine.attention.base import Span
 from reference_engine.attention.torch_backend import TorchAttention
 from reference_engine.kernels.cpu import Decode, NativeKernels
+from reference_engine.kernels.operands import require_packed, require_rows
 from reference_engine.kv_cache.layout import LayerLayout
 from reference_engine.kv_cache.storage import KvStorage, PlainStore
 
@@ -81,6 +82,8 @@ class NativeStep:
     ) -> torch.Tensor:
         layout, parts = self._storage.layout.layers[layer], self._storage.stores[layer].parts
         decodes = self._decodes[self._storage.group_of[layer]]
+        require_rows(query.dtype, query, key, value)
+        require_packed(None, *parts)
         out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
         self._kernels.paged_decode(
             ctypes.byref(decodes.argument(layout, query, key, value, scale)),

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from reference_engine.kernels.early_start import await_inputs, early_start
+from reference_engine.kernels.operands import require_packed, require_rows
 
 _PLAIN, _INT8, _E4M3 = 0, 1, 2
 _ENCODINGS = {torch.int8: _INT8, torch.uint8: _E4M3}
@@ -39,6 +40,9 @@ def store_codes(
         value: the same.
         slots: int32 [tokens], block · block_size + place in the block.
     """
+    require_packed(None, *cache)
+    require_rows(None, key, value)
+    require_packed(torch.int32, slots)
     heads, dim = key.shape[1:]
     _store_codes[(slots.shape[0],)](
         *cache, key, value, slots, key.stride(0), value.stride(0),

@@ -17,6 +17,7 @@ import triton.language as tl
 
 from reference_engine.kernels.code_words import Words, codes_of, has_pairs, less_zero, words_of_block
 from reference_engine.kernels.early_start import early_start
+from reference_engine.kernels.operands import require_packed, require_rows
 from reference_engine.kernels.small_products import add_parts, splits_of
 
 MAX_ROWS = {4: 256, 8: 256}
@@ -60,6 +61,8 @@ def multiply(
     Returns:
         [rows, out_features].
     """
+    require_rows(None, rows)
+    require_packed(None, bias)
     count, outputs = rows.shape[0], weight.words.shape[0]
     blocks = weight.words.shape[1] // weight.block_words
     in_pairs = _in_pairs(weight, rows.dtype)
@@ -102,6 +105,7 @@ def _splits_of_many(programs: int) -> int:
 def _pointers(weight: Words) -> tuple[torch.Tensor, ...]:
     """Words, scales, zeros and table; the scales stand in for what is absent."""
     parts = weight.zeros, weight.table
+    require_packed(None, weight.words, weight.scales, *parts)
     return weight.words, weight.scales, *(weight.scales if part is None else part for part in parts)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from reference_engine.kernels.native import FLOAT, LONG, POINTER, has_triton, library
+from reference_engine.kernels.operands import require_packed, require_rows
 
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _ARGUMENTS = {
@@ -92,6 +93,7 @@ class NativeKernels:
         functions = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
         for name, function in functions.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
+        self._dtype = dtype
         self._add_rms_norm = {torch.float32: functions["add_rms_norm_f32_weight"], dtype: functions["add_rms_norm"]}
         self._silu_mul = functions["silu_mul"]
         self._apply_rope, self._argmax = functions["apply_rope"], functions["argmax"]
@@ -101,6 +103,8 @@ class NativeKernels:
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         """See `Kernels.add_rms_norm`."""
+        require_packed(self._dtype, residual, x)
+        require_packed(None, weight)
         out = torch.empty_like(residual)
         added = None if x is None else x.data_ptr()
         function = self._add_rms_norm[weight.dtype]
@@ -109,6 +113,7 @@ class NativeKernels:
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `Kernels.silu_mul`."""
+        require_packed(self._dtype, gate_up)
         rows, width = gate_up.shape
         out = gate_up.new_empty(rows, width // 2)
         self._silu_mul(out.data_ptr(), gate_up.data_ptr(), rows, width // 2)
@@ -116,12 +121,15 @@ class NativeKernels:
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Kernels.argmax`."""
+        require_packed(self._dtype, rows)
         out = torch.empty(rows.shape[0], dtype=torch.int64)
         self._argmax(out.data_ptr(), rows.data_ptr(), *rows.shape)
         return out
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.apply_rope`; in place."""
+        require_rows(self._dtype, heads)
+        require_packed(self._dtype, cos, signed_sin)
         rows, count, dim = heads.shape
         self._apply_rope(heads.data_ptr(), heads.stride(0), cos.data_ptr(), signed_sin.data_ptr(), rows, count, dim)
         return heads

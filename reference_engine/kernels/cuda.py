@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from reference_engine.kernels.early_start import await_inputs, early_start
+from reference_engine.kernels.operands import require_packed, require_rows
 
 _SILU_TILE = 1024
 _ARGMAX_TILE = 4096
@@ -39,6 +40,8 @@ class CudaKernels:
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         """See `Kernels.add_rms_norm`; the weight may be of another dtype than the rows."""
+        require_packed(residual.dtype, residual, x)
+        require_packed(None, weight)
         out = torch.empty_like(residual)
         rows, width = residual.shape
         padded = triton.next_power_of_2(width)
@@ -50,6 +53,7 @@ class CudaKernels:
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `Kernels.silu_mul`."""
+        require_packed(None, gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
         grid = (rows, triton.cdiv(width, _SILU_TILE))
@@ -58,6 +62,7 @@ class CudaKernels:
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Kernels.argmax`; NaN counts as infinity."""
+        require_rows(None, rows)
         count, width = rows.shape
         tiles = triton.cdiv(width, _ARGMAX_TILE)
         maxima = torch.empty(count, tiles, dtype=torch.float32, device=rows.device)
@@ -69,6 +74,8 @@ class CudaKernels:
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
         """See `Kernels.apply_rope`."""
+        require_rows(None, heads)
+        require_packed(cos.dtype, cos, signed_sin)
         rows, count, dim = heads.shape
         padded_heads, padded_half = triton.next_power_of_2(count), triton.next_power_of_2(dim // 2)
         _apply_rope[(rows,)](
@@ -81,6 +88,7 @@ class CudaKernels:
 
 def replace_pending(token_ids: torch.Tensor, previous: torch.Tensor) -> None:
     """Replaces, in place, each token id -1-i by `previous[i]`; both int64."""
+    require_packed(torch.int64, token_ids, previous)
     _replace_pending[(token_ids.shape[0],)](token_ids, previous)
 
 

@@ -6,6 +6,7 @@ import functools
 import torch
 
 from reference_engine.kernels.native import LONG, POINTER, library
+from reference_engine.kernels.operands import require_rows
 
 _PANEL = 32  # both dimensions of a weight must be multiples of it
 
@@ -34,6 +35,7 @@ class TiledLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [num_rows, in_features] -> [num_rows, out_features]."""
+        require_rows(torch.bfloat16, rows)
         count = rows.shape[0]
         out = rows.new_empty(count, self._out, dtype=self._dtype)
         self._multiply(out.data_ptr(), rows.data_ptr(), rows.stride(0), *self._constants, count, self._out, self._in)

@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 from reference_engine.kernels.blocks import FORMATS, BlockFormat
 from reference_engine.kernels.cpu import SUFFIXES
 from reference_engine.kernels.native import LONG, POINTER, library
+from reference_engine.kernels.operands import require_packed, require_rows
 
 BLOCK = 32
 """Columns of a row that are rounded together."""
@@ -70,15 +71,18 @@ class _Product:
         *,
         keeps_float32: bool,
     ) -> None:
+        self._rows_dtype = dtype
         self._dtype = torch.float32 if keeps_float32 else dtype
         suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
         self._multiply = getattr(_compiled(), f"multiply_integers_{suffix}")
+        require_packed(None, *tensors)
         self._kept, self._outputs = tensors, numbers[0]
         self._weight = _Weight(*map(_address, tensors), *numbers)
         self._pointer = ctypes.addressof(self._weight)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [num_rows, in_features] in the activations' dtype, each contiguous -> [num_rows, out_features]."""
+        require_rows(self._rows_dtype, rows)
         count = rows.shape[0]
         out = rows.new_empty(count, self._outputs, dtype=self._dtype)
         self._multiply(self._pointer, out.data_ptr(), rows.data_ptr(), rows.stride(0), count)

@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from reference_engine.kernels.operands import require_packed
+
 # A narrow tile gives enough programs for one row; many rows keep prompts from reading the weight too often.
 _TILE_ROWS, _TILE_OUTPUTS = 128, 64
 _TILE_INPUTS, _STAGES = 128, 4
@@ -38,6 +40,8 @@ def multiply_invariantly(
     Returns:
         [rows, out_features].
     """
+    require_packed(rows.dtype, weight)
+    require_packed(None, bias)
     count, (outputs, inputs) = rows.shape[0], weight.shape
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     is_wide = weight.dtype.itemsize > 2

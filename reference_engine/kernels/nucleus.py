@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from reference_engine.kernels.operands import require_packed
+
 _TILE, _WARPS = 8192, 16
 _LOG2_E = math.log2(math.e)
 _LOWEST, _HIGHEST = tl.constexpr(-1e30), tl.constexpr(1e38)  # finite, so that nothing is infinity minus infinity
@@ -45,6 +47,9 @@ def draw_nucleus(
     Returns:
         int64 [num_rows]; `width` for a row in which all tokens are forbidden, or which holds NaN.
     """
+    require_packed(torch.float32, scores, tops)
+    require_packed(torch.int64, rows)
+    require_packed(torch.float64, uniforms, temperatures, top_ps, min_ps)
     tokens = torch.empty_like(rows)
     _draw_nucleus[rows.shape](
         tokens, scores, rows, tops, uniforms, _LOG2_E / temperatures, top_ps, min_ps,

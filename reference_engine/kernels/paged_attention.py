@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
 from reference_engine.kernels.early_start import await_inputs, early_start
+from reference_engine.kernels.operands import require_packed, require_rows
 from reference_engine.kv_cache.block_table import Visible
 
 MAX_DIM = 256
@@ -108,6 +109,9 @@ def store_tokens(
         value: the same.
         slots: int32 [tokens], block · block_size + place in the block.
     """
+    require_packed(keys.dtype, keys, values)
+    require_rows(None, key, value)
+    require_packed(torch.int32, slots)
     width = math.prod(keys.shape[2:])
     _store_tokens[(slots.shape[0],)](
         keys, values, key, value, slots, key.stride(0), value.stride(0),
@@ -168,6 +172,7 @@ def attend_decodes(
     parts = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=query.device)
     weights = torch.empty(count, heads, splits, dtype=torch.float32, device=query.device)
     _launch(parts, weights, query, cache, tiles, tables, scale, visible, rows=rows, splits=splits)
+    require_packed(None, out)
     _combine[(count, heads)](
         out, parts, weights, tiles, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits,
         HAS_EMPTY_TILES=has_empty_tiles, num_warps=2, **early_start(out, count),
@@ -208,6 +213,11 @@ def _launch(
     batch_invariant: bool = False,
 ) -> None:
     keys, values, key_scales, value_scales = cache
+    require_packed(keys.dtype, keys, values)
+    require_packed(torch.bfloat16, key_scales, value_scales)
+    require_rows(None, query)
+    require_packed(None, out)
+    require_packed(torch.int32, tiles, tables)
     block_size, kv_heads, dim = keys.shape[1:]
     padded_dim = max(16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))

@@ -8,6 +8,7 @@ import torch
 from reference_engine.kernels.blocks import BlockFormat
 from reference_engine.kernels.cpu import SUFFIXES
 from reference_engine.kernels.native import LONG, POINTER, library
+from reference_engine.kernels.operands import require_packed, require_rows
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -42,6 +43,8 @@ class BlockLinear:
         *,
         keeps_float32: bool = False,
     ) -> None:
+        require_packed(torch.uint8, blocks)
+        self._rows_dtype = dtype
         self._dtype = torch.float32 if keeps_float32 else dtype
         suffix = "bf16_to_f32" if self._dtype != dtype else SUFFIXES[dtype]
         self._multiply = getattr(_compiled(), f"multiply_blocks_{suffix}")
@@ -51,6 +54,7 @@ class BlockLinear:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [num_rows, in_features] in the activations' dtype, each contiguous -> [num_rows, out_features]."""
+        require_rows(self._rows_dtype, rows)
         count, x = rows.shape[0], rows.data_ptr()
         out = rows.new_empty(count, self._out, dtype=self._dtype)
         self._multiply(self._format, out.data_ptr(), x, rows.stride(0), *self._constants, count, self._out, self._in)
@@ -61,6 +65,7 @@ def dequantise(
     blocks: torch.Tensor, block_format: BlockFormat, shape: tuple[int, int], dtype: torch.dtype
 ) -> torch.Tensor:
     """Plain numbers [rows, columns] in `dtype`; `has_kernel` must be true. See `BlockLinear` for the arguments."""
+    require_packed(torch.uint8, blocks)
     out = torch.empty(shape, dtype=dtype)
     function = getattr(_compiled(), f"dequantise_{SUFFIXES[dtype]}")
     function(block_format.number, out.data_ptr(), blocks.data_ptr(), blocks.nbytes // block_format.bytes)

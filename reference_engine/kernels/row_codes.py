@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from reference_engine.kernels.early_start import await_inputs, early_start
+from reference_engine.kernels.operands import require_rows
 
 
 def scaled_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,6 +22,7 @@ def scaled_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         [rows, columns] and float32 [rows, 1].
     """
+    require_rows(None, rows)
     count, width = rows.shape
     codes = torch.empty(count, width, dtype=torch.float8_e4m3fn, device=rows.device)
     scales = torch.empty(count, 1, dtype=torch.float32, device=rows.device)

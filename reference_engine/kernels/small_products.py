@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from reference_engine.kernels.early_start import await_inputs, early_start
+from reference_engine.kernels.operands import require_packed, require_rows
 
 MAX_ROWS = 32
 """At 64 rows cuBLAS is faster for every weight of an 8B model in 16 bits."""
@@ -62,6 +63,10 @@ def multiply(
     Returns:
         [rows, out_features].
     """
+    require_rows(weight.dtype, rows)
+    require_packed(weight.dtype, weight)
+    require_packed(None, bias)
+    require_packed(torch.float32, *(scales or ()))
     count, (outputs, inputs) = rows.shape[0], weight.shape
     tile_rows = max(_MIN_ROWS, triton.next_power_of_2(count))
     tiles = outputs // _TILE_OUTPUTS

@@ -202,8 +202,10 @@ class Weights:
 
     def _copy(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         # Two calls, so that the GPU converts after the transfer; in one call the CPU would convert before it. A copy,
-        # because a view would keep the whole file mapped, and resident beside the packed weights.
-        return self._counted(tensor.to(self.device).to(dtype or self.dtype, copy=self.device.type == "cpu"))
+        # because a view would keep the whole file mapped, and resident beside the packed weights. Contiguous, because
+        # a rank's columns are a strided view, which on a GPU no conversion copies, and kernels expect whole rows.
+        placed = tensor.to(self.device).to(dtype or self.dtype, copy=self.device.type == "cpu")
+        return self._counted(placed.contiguous())
 
     def _counted(self, tensor: torch.Tensor) -> torch.Tensor:
         self.plain_bytes += tensor.nbytes

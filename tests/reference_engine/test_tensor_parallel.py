@@ -21,9 +21,11 @@ from reference_engine.engine.execution import Batch
 from reference_engine.engine.request import SamplingParams
 from reference_engine.engine.resolution import resolve_config
 from reference_engine.errors import ConfigError, EngineBugError, EngineUnavailableError
+from reference_engine.kernels import small_products
 from reference_engine.kv_cache.block_copies import BlockCopies
 from reference_engine.kv_cache.block_table import RELEASED, block_list
 from reference_engine.loading.checkpoint import open_checkpoint
+from reference_engine.models import linear
 from reference_engine.models.config import ModelConfig
 from reference_engine.offline import LLM, generate, load_engine
 from reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
@@ -94,6 +96,47 @@ def test_four_ranks_with_shared_key_value_heads_and_an_uneven_vocabulary(
     assert open_checkpoint(tmp_path).config.vocab_size % 4
     single, four = (load_engine(tiny_config(model=path, tensor_parallel_size=size)) for size in (1, 4))
     assert outputs_of(four) == outputs_of(single)
+
+
+@pytest.fixture
+def _loaded_as_on_a_gpu(monkeypatch):
+    """Weights go to Triton's products, and only a conversion copies them."""
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, copy=False, **options: to(tensor, *args, **options))
+    monkeypatch.setattr(linear, "has_triton", lambda device: True)
+    for name in ("can_tile", "can_pack"):
+        monkeypatch.setattr(linear, name, lambda weight: False)
+
+
+WIDE = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 1}
+
+
+@pytest.mark.usefixtures("_loaded_as_on_a_gpu")
+def test_small_products_multiply_the_columns_of_a_rank(
+    tmp_path, make_model, save_checkpoint, tiny_config, ranks_as_threads, monkeypatch
+):
+    model = make_model(num_key_value_heads=8, head_dim=64, initializer_range=0.05, **WIDE).bfloat16()
+    path = str(save_checkpoint(tmp_path, model))
+    multiply, one_at_a_time, widths = small_products.multiply, threading.Lock(), []
+
+    def product(rows, weight, *rest):
+        with one_at_a_time:  # the interpreter replaces Triton's functions for all threads
+            widths.append(weight.shape)
+            return multiply(rows, weight, *rest)
+
+    monkeypatch.setattr(small_products, "multiply", product)
+    monkeypatch.setattr(small_products, "_ROW_TILE_OUTPUTS", 64)  # each program takes milliseconds here
+    two = load_engine(tiny_config(model=path, dtype="bfloat16", tensor_parallel_size=2))
+    monkeypatch.setattr(linear, "has_triton", lambda device: False)
+    single = load_engine(tiny_config(model=path, dtype="bfloat16"))
+    # Steps of one row: the interpreter multiplies tiles of bfloat16 as if they were integers (Triton 3.7).
+    params = SamplingParams(max_tokens=4, min_tokens=4, temperature=0.0)
+    answers = []
+    for engine in (two, single):
+        answers.append(generate(engine, [[5]], [params]))
+        engine.close()
+    assert answers[0] == answers[1]
+    assert (512, 512) in widths  # half the columns of the projection of heads, and of the one down
 
 
 @pytest.mark.parametrize("settings", [{"kv_cache_dtype": "int4"}, {"attention_window": 16, "attention_sinks": 2}])

@@ -14,10 +14,13 @@ from reference_engine.attention import triton_backend
 from reference_engine.attention.base import Span, slot_mapping
 from reference_engine.attention.span_arrays import SpanArrays
 from reference_engine.attention.triton_backend import TritonAttention, suits_triton
+from reference_engine.errors import EngineBugError
 from reference_engine.kernels import paged_attention, small_products
 from reference_engine.kernels.cpu import TorchKernels, best_kernels
 from reference_engine.kernels.cuda import CudaKernels, replace_pending
+from reference_engine.kernels.invariant_products import multiply_invariantly
 from reference_engine.kernels.native import has_triton
+from reference_engine.kernels.row_codes import scaled_codes
 from reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
 from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from reference_engine.kv_cache.quantised import store_maker
@@ -112,6 +115,30 @@ def test_small_products_equal_float64_whether_split_or_not(monkeypatch, rows, ou
     more = torch.randn(small_products.MAX_ROWS + 1, inputs).half()
     assert torch.equal(chosen(more), linear.PlainLinear(weight, bias)(more))
     assert type(linear.make_linear(weight[:60], None)) is linear.PlainLinear
+
+
+STRIDED = torch.ones(512, 64).half().T
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        lambda: small_products.multiply(torch.ones(1, 512).half(), STRIDED),
+        lambda: small_products.multiply(STRIDED, torch.ones(64, 512).half()),
+        lambda: small_products.multiply(torch.ones(1, 512), torch.ones(64, 512).half()),
+        lambda: multiply_invariantly(torch.ones(1, 512).half(), STRIDED),
+        lambda: scaled_codes(STRIDED),
+        lambda: KERNELS.silu_mul(STRIDED),
+        lambda: KERNELS.argmax(STRIDED),
+        lambda: KERNELS.add_rms_norm(STRIDED, None, torch.ones(512), 1e-5),
+        lambda: KERNELS.add_rms_norm(torch.ones(2, 8), torch.ones(2, 8).half(), torch.ones(8), 1e-5),
+        lambda: KERNELS.apply_rope(torch.ones(2, 16, 4).mT, torch.ones(2, 1, 16), torch.ones(2, 1, 16)),
+        lambda: replace_pending(torch.zeros(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)),
+    ],
+)
+def test_kernels_refuse_operands_that_they_would_misread(launch):
+    with pytest.raises(EngineBugError, match=r"a kernel for .* was given"):
+        launch()
 
 
 spans_shape = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=6)
