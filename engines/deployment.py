@@ -74,13 +74,17 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def secrets(self) -> list[str]:
         """All values that must never be written or shown."""
-        parts = urllib.parse.urlsplit(self.url or "")
+        try:
+            parts = urllib.parse.urlsplit(self.url or "")
+        except ValueError:  # base_url refuses it; its password is somewhere in it
+            parts = urllib.parse.urlsplit("")
         user = parts.username if parts.username and not parts.password else None
         query_values = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
         of_url = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
         named = [value for name, value in self.env.items() if names_secret(name)]
         inherited = [os.environ.get(name, "") for name in (self.api_key_env, *self.inherit) if name]
-        return [*of_url, *query_values, *named, *self.headers.values(), *inherited]
+        malformed = [self.url] if self.url and "@" in self.url and not parts.netloc else []
+        return [*of_url, *malformed, *query_values, *named, *self.headers.values(), *inherited]
 
     def gpus(self, environ: Mapping[str, str]) -> str | None:
         """GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None for all, "" for none.
@@ -88,7 +92,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Args:
             environ: environment of a local process.
         """
-        if self.ssh or (self.url and not is_here(urllib.parse.urlsplit(self.url).hostname or "")):
+        if self.ssh or (self.url and not is_here(_host(self.url))):
             return ""
         if self.container is None:
             return environ.get("CUDA_VISIBLE_DEVICES")
@@ -151,3 +155,11 @@ def _variable_with_secret(args: Sequence[str]) -> str | None:
         if is_set and flag.startswith(("-e", "--env")) and names_secret(name):
             return name
     return None
+
+
+def _host(url: str) -> str:
+    """Host of an address; empty if it is malformed."""
+    try:
+        return urllib.parse.urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -20,7 +20,7 @@ from engines.errors import NotIdentified
 from engines.identity import Identity, Pages
 from engines.models import KNOWN_MODELS, cached
 from engines.registry import adapter_class, adapter_names
-from engines.server import require_listener
+from engines.server import redirection, require_listener
 from engines.server_engine import ServerEngine
 
 _TIMEOUT_S = 10.0
@@ -43,13 +43,14 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     address = base_url(deployment.url or "")
     await require_listener(address)
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
-    pages = await _pages(
-        address, access_to(deployment), sorted({path for kind in kinds for path in kind.identity_pages})
-    )
+    paths = sorted({path for kind in kinds for path in kind.identity_pages})
+    pages, moved = await _pages(address, access_to(deployment), paths)
     kinds.sort(key=lambda kind: kind is OpenAiEngine)  # last, because any server that lists models matches
     identities = (identity for kind in kinds if (identity := kind.identify(pages)))
     if identity := next(identities, None):
         return identity
+    if moved:
+        raise NotIdentified(f"{address} redirects to {moved}; give that address with --url")
     if adapter:
         raise NotIdentified(f"{address} does not say which model it serves; give --model")
     raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")
@@ -101,8 +102,11 @@ def _hub_snapshots(name: str) -> Sequence[Path]:
     return sorted(snapshots, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
-async def _pages(address: str, access: Access, paths: Sequence[str]) -> Pages:
+async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pages, str | None]:
     """Fetch pages of the server.
+
+    Returns:
+        The pages, and the address that the server redirects requests to, if it does.
 
     Raises:
         NotIdentified: the server cannot be reached.
@@ -112,16 +116,18 @@ async def _pages(address: str, access: Access, paths: Sequence[str]) -> Pages:
     limit = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(headers=headers, timeout=limit) as session:
         try:
-            bodies = await asyncio.gather(*(_body(session, address + access.path(path)) for path in paths))
+            answers = await asyncio.gather(*(_body(session, address + access.path(path)) for path in paths))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NotIdentified(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
-    pages = {path: _json(body) for path, body in zip(paths, bodies, strict=True) if body is not None}
-    return {path: page for path, page in pages.items() if page is not None}
+    pages = {path: _json(body) for path, (body, _) in zip(paths, answers, strict=True) if body is not None}
+    moves = (place.removesuffix(path) for path, (_, place) in zip(paths, answers, strict=True) if place)
+    return {path: page for path, page in pages.items() if page is not None}, next(moves, None)
 
 
-async def _body(session: aiohttp.ClientSession, url: str) -> bytes | None:
-    async with session.get(url) as answer:
-        return await answer.read() if answer.status == 200 else None
+async def _body(session: aiohttp.ClientSession, url: str) -> tuple[bytes | None, str | None]:
+    """Body of a page, None without one, and the address that the server redirects to instead."""
+    async with session.get(url, allow_redirects=False) as answer:
+        return (await answer.read() if answer.status == 200 else None), redirection(answer)
 
 
 def _json(body: bytes) -> object:

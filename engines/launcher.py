@@ -25,7 +25,7 @@ from engines.access import Access
 from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from engines.remains import MARK, kill_remains
 from engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
-from engines.server import LOG_TAIL_LINES, Server, file_beside
+from engines.server import LOG_TAIL_LINES, Server, file_beside, redirection
 from engines.tail import status_text, tail
 
 _POLL_S = 0.05
@@ -192,10 +192,13 @@ async def _ready(launch: Launch, server: Server) -> None:
                 raise _not_started(server)
             try:
                 limit = aiohttp.ClientTimeout(total=min(5, left_s))
-                async with session.get(url, headers=server.access.headers, timeout=limit) as answer:
+                async with session.get(
+                    url, headers=server.access.headers, timeout=limit, allow_redirects=False
+                ) as answer:
                     if answer.status == 200:
                         return
-                    last = f"HTTP {answer.status}"
+                    place = redirection(answer)
+                    last = f"HTTP {answer.status}{f' to {place}' if place else ''}"
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 last = type(error).__name__
             await asyncio.sleep(_POLL_S)

@@ -5,7 +5,7 @@ import signal
 import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import msgspec
@@ -95,11 +95,23 @@ class Server:
         try:
             async with (
                 aiohttp.ClientSession(headers=self.access.headers, timeout=limit) as session,
-                session.request(method, url, json=body) as answer,
+                session.request(method, url, json=body, allow_redirects=False) as answer,
             ):
                 return answer.status, await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:  # the trial reports the failure
             return 0, masked(str(error)).encode()
+
+
+def redirection(answer: aiohttp.ClientResponse) -> str | None:
+    """The address that an answer redirects to, without its query; None if it does not redirect.
+
+    Requests do not follow it: they carry the user's headers, which are meant for the origin that the user gave.
+    """
+    place = answer.headers.get("location")
+    if not 300 <= answer.status < 400 or not place:
+        return None
+    target = urljoin(str(answer.url), "".join(char for char in place if char.isprintable()))
+    return target.partition("#")[0].partition("?")[0]
 
 
 def file_beside(log: Path, name: str) -> Path:

@@ -65,8 +65,8 @@ class AiohttpTransport:
             url = self._base_url + self._access.path(request.path)
             headers = request.headers | self._access.headers
             async with self._session.post(
-                url, data=request.body, headers=headers, trace_request_ctx=log
-            ) as response:  # fmt: skip
+                url, data=request.body, headers=headers, trace_request_ctx=log, allow_redirects=False
+            ) as response:
                 log.status = response.status
                 async for data in response.content.iter_any():
                     log.read_ns.append(time.monotonic_ns())

@@ -17,6 +17,7 @@ from engines import Deployment
 from engines.base import access_to, base_url
 from engines.identification import identify, only_model
 from engines.secrets import conceal
+from engines.server import redirection
 from harness.errors import EvaluationFailed
 
 _LIMIT_S = 600.0
@@ -78,11 +79,15 @@ class PromptScorer:
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, _FIELD: 1}
         limit = aiohttp.ClientTimeout(total=_LIMIT_S)
         try:
-            request = self._session.post(self._address, json=body, headers=self._headers, timeout=limit)
+            request = self._session.post(
+                self._address, json=body, headers=self._headers, timeout=limit, allow_redirects=False
+            )
             async with request as answer:
-                status, content = answer.status, await answer.read()
+                status, content, place = answer.status, await answer.read(), redirection(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EvaluationFailed(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from error
+        if place:
+            raise EvaluationFailed(f"{self.url} redirects to {place.removesuffix(_PATH)}; give that address with --url")
         if status != 200:
             raise EvaluationFailed(f"{self.url} {_refusal(status, content)}")
         try:

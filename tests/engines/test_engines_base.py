@@ -9,7 +9,7 @@ import pytest
 from engines import Deployment, Engine, EngineError, Model, engine
 from engines.base import access_to, base_url
 from engines.errors import BadOption
-from engines.secrets import masked
+from engines.secrets import conceal, masked
 
 SENTINEL = "sk-sentinel-0451"
 
@@ -40,6 +40,16 @@ def test_an_address_that_is_not_http_is_the_users_mistake(url: str) -> None:
 def test_an_address_without_a_host_is_one_too() -> None:
     with pytest.raises(BadOption, match="url has no host: 'http:///v1'"):
         base_url("http:///v1")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://h:x", "http://[::1", "https://u:pw@[::1/v1"])
+def test_an_address_that_cannot_be_parsed_is_one_too(url: str) -> None:
+    deployment = Deployment(url=url)
+    conceal(*deployment.secrets())
+    with pytest.raises(BadOption, match=r"^url '.*' is no address: \w+") as caught:
+        base_url(url)
+    assert "pw" not in masked(str(caught.value))
+    assert deployment.gpus({"CUDA_VISIBLE_DEVICES": "1"}) in {"1", ""}
 
 
 def test_a_model_is_stored_with_what_is_known_of_it() -> None:

@@ -2,16 +2,23 @@
 
 import asyncio
 import json
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 
-from engines import Deployment, pick_port
+from engines import Deployment, Launch, attached, launched, pick_port
+from engines.base import access_to
 from engines.errors import EngineError, NotIdentified, NotReady
 from engines.identification import identify, only_model, tokenizer_folder
 from engines.identity import Identity
 from engines.registry import adapter_class, adapter_names
+from harness.errors import EvaluationFailed
+from harness.quality.prompt_logprobs import PromptScorer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
@@ -21,6 +28,16 @@ from tests.engines.fakes.stage import Fake, running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.triton import TritonFake
+
+REDIRECTING = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(302)
+        self.send_header("location", sys.argv[2] + self.path)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
 
 FAKES: dict[str, type[Fake]] = {
     "anthropic": FakeAnthropic,
@@ -93,6 +110,60 @@ def test_a_server_that_says_nothing_of_itself_is_not_identified():
 
     with pytest.raises(NotIdentified, match="give --engine"):
         identified(Silent())
+
+
+class Elsewhere(Fake):
+    """Redirects every request to another origin."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__()
+        self.origin = origin
+
+    def routes(self) -> list[web.RouteDef]:
+        async def moved(request: web.Request) -> web.Response:
+            return web.Response(status=307, headers={"location": self.origin + request.path_qs})
+
+        return [web.route("*", "/{path:.*}", moved)]
+
+
+class Listening(Fake):
+    """Keeps the headers of every request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers: list[Mapping[str, str]] = []
+
+    def routes(self) -> list[web.RouteDef]:
+        async def heard(request: web.Request) -> web.Response:
+            self.headers.append(request.headers)
+            return web.json_response({})
+
+        return [web.route("*", "/{path:.*}", heard)]
+
+
+def test_no_request_follows_a_redirect_with_the_users_headers(tmp_path: Path):
+    other = Listening()
+    deployment = {"headers": {"x-k": "sentinel"}}
+
+    async def scene() -> None:
+        async with running(other) as origin, running(Elsewhere(origin)) as url:
+            with pytest.raises(NotIdentified, match=f"^{url} redirects to {origin}; give that address with --url$"):
+                await identify(Deployment(url=url, **deployment))
+            server = attached(url, access_to(Deployment(url=url, **deployment)))
+            assert await server.get_json("/version") is None
+            assert not await server.post("/reset_prefix_cache", {})
+            async with aiohttp.ClientSession() as session:
+                scorer = PromptScorer(session, Deployment(url=url, **deployment), "m")
+                with pytest.raises(EvaluationFailed, match=f"^{url} redirects to {origin}; give"):
+                    await scorer.predictions([1, 2])
+            port = pick_port()
+            launch = Launch((sys.executable, "-c", REDIRECTING, str(port), origin), port, ready_timeout_s=1.5)
+            with pytest.raises(NotReady, match=rf"last: HTTP 302 to {origin}/health"):
+                async with launched(launch, tmp_path / "log", access_to(Deployment(**deployment))):
+                    pass
+
+    asyncio.run(scene())
+    assert other.headers == []
 
 
 @pytest.mark.parametrize("odd", [[], {"data": 7}, {"data": [{"name": "no id"}]}, {"data": []}, "text", None, 3])

@@ -102,7 +102,11 @@ def test_four_ranks_with_shared_key_value_heads_and_an_uneven_vocabulary(
 def _loaded_as_on_a_gpu(monkeypatch):
     """Weights go to Triton's products, and only a conversion copies them."""
     to = torch.Tensor.to
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, copy=False, **options: to(tensor, *args, **options))
+
+    def converted(tensor, *args, copy=False, **options):
+        return to(tensor, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "to", converted)
     monkeypatch.setattr(linear, "has_triton", lambda device: True)
     for name in ("can_tile", "can_pack"):
         monkeypatch.setattr(linear, name, lambda weight: False)
