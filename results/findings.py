@@ -71,6 +71,8 @@ class FindingCode(StrEnum):
     CLIENT_ERROR = "client_error"
     """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
+    SAMPLER_LOST = "sampler_lost"
+    """The machine was not sampled in a part of the window, so nothing is known about disturbances there."""
     XID = "xid"
     """The driver reported an error of a GPU, by its number; a warning if it only cleaned up after a program."""
     PROGRAM_XID = "program_xid"
@@ -135,6 +137,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CLIENT_STALLED: Cause.CLIENT,
     FindingCode.CLIENT_ERROR: Cause.CLIENT,
     FindingCode.CACHE_NOT_COLD: Cause.EXPERIMENT,
+    FindingCode.SAMPLER_LOST: Cause.MACHINE,
     FindingCode.XID: Cause.MACHINE,
     FindingCode.PROGRAM_XID: Cause.ENGINE,
     FindingCode.ECC_UNCORRECTED: Cause.MACHINE,

@@ -336,6 +336,7 @@ class TrialRunner:
             ramp=record.ramp,
             max_window_s=self._experiment.trial.max_window_s,
             max_foreign_share=self._experiment.trial.max_foreign_share,
+            sample_interval_ns=self._sampler.interval_ns,
         )
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)

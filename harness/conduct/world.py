@@ -46,6 +46,11 @@ Fetching = Callable[[int, int | None], None]
 class Telemetry(Protocol):
     """Samples host, engine and client: :class:`harness.telemetry.Sampler`, or its virtual counterpart."""
 
+    @property
+    def interval_ns(self) -> int | None:
+        """Time between two samples of the host; None if it is not sampled."""
+        ...
+
     def into(
         self,
         log: Path,

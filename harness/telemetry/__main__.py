@@ -18,13 +18,11 @@ from harness.telemetry.gpu import open_gpus, visible_to
 from harness.telemetry.gpu_probe import GpuProbe
 from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from harness.telemetry.loop import Probe, Ticker, sample
-from harness.telemetry.orders import Mark, Order, Reply, Sample
+from harness.telemetry.orders import INTERVAL_NS, Mark, Order, Reply, Sample
 from harness.telemetry.server import ServerProbe
 from results.errors import NotWritable
 from results.jsonl import Appender
 from results.records import TelemetryRecord
-
-INTERVAL_NS = 100_000_000
 
 
 def main() -> int:

@@ -5,13 +5,13 @@ import contextlib
 import itertools
 import os
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from harness.host.child import child_process, read_line, send
-from harness.telemetry.orders import Mark, Order, OwnProcesses, Reply, Sample, ServerPage
+from harness.telemetry.orders import INTERVAL_NS, Mark, Order, OwnProcesses, Reply, Sample, ServerPage
 from results.errors import NotWritable
 
 MARK_S = 6.0
@@ -19,10 +19,21 @@ MARK_S = 6.0
 
 
 class Sampler:
-    """A running sampler; see :func:`sampler`."""
+    """A running sampler; see :func:`sampler`.
 
-    def __init__(self, process: Process) -> None:
+    Args:
+        process: its process.
+        start: starts another one, for the next trial, once the process has ended.
+
+    Attributes:
+        interval_ns: time between two samples of the host.
+    """
+
+    interval_ns: int | None = INTERVAL_NS
+
+    def __init__(self, process: Process, start: Callable[[], Awaitable[Process]]) -> None:
         self._process = process
+        self._start = start
         self._decode = msgspec.json.Decoder(Reply).decode
         self._numbers = itertools.count(1)
 
@@ -45,7 +56,10 @@ class Sampler:
             NotWritable: samples were lost; raised at the end of the block at the latest.
         """
         own = msgspec.structs.replace(own, pids=(os.getpid(), *own.pids))
-        await self._order(Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus, own))
+        order = Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus, own)
+        if not await self._order(order):
+            self._process = await self._start()
+            await self._order(order)
         try:
             yield
         finally:
@@ -61,8 +75,10 @@ class Sampler:
             async with asyncio.timeout(MARK_S):
                 await self._order(Mark(next(self._numbers), mark))
 
-    async def _order(self, order: Order) -> None:
-        """Send one order and wait until it is in effect. If the sampler has died, the trial goes on without samples.
+    async def _order(self, order: Order) -> bool:
+        """Send one order and wait until it is in effect; False if the sampler has ended.
+
+        A trial goes on without samples, and its verdict says so.
 
         Raises:
             NotWritable: the sampler cannot write its log.
@@ -73,11 +89,16 @@ class Sampler:
             if isinstance(reply, str):
                 raise NotWritable(reply)
             if reply == order.number:  # else the reply to an earlier order, whose wait timed out
-                return
+                return True
+        return False
 
 
 @contextlib.asynccontextmanager
 async def sampler() -> AsyncGenerator[Sampler]:
     """Start the sampler process; it ends with the block, or with this process."""
-    async with child_process("harness.telemetry") as process:
-        yield Sampler(process)
+    async with contextlib.AsyncExitStack() as processes:
+
+        async def start() -> Process:
+            return await processes.enter_async_context(child_process("harness.telemetry"))
+
+        yield Sampler(await start(), start)

@@ -9,6 +9,9 @@ import msgspec
 from engines import Access
 from engines.metrics import MetricsSource
 
+INTERVAL_NS = 100_000_000
+"""Time between two samples."""
+
 
 class ServerPage(msgspec.Struct, frozen=True):
     """The metrics page of an engine.

@@ -10,7 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from harness.traffic.steady import TURNOVERS
-from harness.verdict.machine_state import machine_findings
+from harness.verdict.machine_state import machine_findings, sampler_lost
 from harness.verdict.punctuality import off_schedule, stalled
 from results.client_error import widest_s
 from results.findings import Finding, FindingCode, Severity, invalid, warning
@@ -79,6 +79,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Largest share of all CPU time that other processes may use."""
     max_window_s: float = math.inf
     """Longest allowed window."""
+    sample_interval_ns: int | None = None
+    """Time between two samples of the host; None if nothing samples it."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
@@ -108,6 +110,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _stalled(evidence, load, inside)
     yield from client_faults(evidence)
     yield from _not_cold(evidence, load)
+    if evidence.sample_interval_ns is not None:
+        yield from sampler_lost(evidence.telemetry, evidence.window, evidence.sample_interval_ns)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
     yield from _mix(evidence, inside)

@@ -1,4 +1,4 @@
-"""Findings about the machine: foreign CPU load; errors, throttling and power limits of GPUs. Pure functions."""
+"""Findings about the machine: lost samples; foreign CPU load; errors, throttling and power limits of GPUs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,8 @@ _SOME_LIMITED_SHARE = 0.01
 """Share of the window for which a GPU may be at its power limit, or slowed by hardware, without a note."""
 _MAX_LIMITED_SHARE = 0.5
 """The same without a warning."""
-
+_MIN_SAMPLED_SHARE = 0.9
+"""Share of the window's ticks at which the host must have been sampled."""
 
 _XIDS_OF_PROGRAMS = {13, 31, 43}
 """Illegal instructions and addresses of a program, and its end for them (NVIDIA, "XID errors")."""
@@ -23,6 +24,20 @@ _XID_CLEAN_UP = 45
 """The driver ended a program's work, because of another error or because the program was killed."""
 _XID_REPAIR_RECORDED = 63
 """Faulty memory was found, and its replacement at the next reset was recorded; 64 says that this failed."""
+
+
+def sampler_lost(telemetry: Sequence[TelemetryRecord], window: Window, interval_ns: int) -> Iterator[Finding]:
+    """Too few samples of the host in the window: the checks of the machine would judge without evidence.
+
+    Args:
+        telemetry: the trial's samples.
+        window: its measured window.
+        interval_ns: time between two ticks of the sampler.
+    """
+    ticks = (window.end_ns - window.start_ns) // interval_ns
+    sampled = sum(record.source == "host" and window.holds(record.t_ns) for record in telemetry)
+    if sampled + 1 < _MIN_SAMPLED_SHARE * ticks:  # one tick may fall just outside
+        yield invalid(FindingCode.SAMPLER_LOST, sampled_share=sampled / ticks)
 
 
 def machine_findings(

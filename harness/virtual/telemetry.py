@@ -19,7 +19,12 @@ class VirtualSampler:
 
     Args:
         probes: probes to sample; without any the log stays empty.
+
+    Attributes:
+        interval_ns: None, because no probe reads the host.
     """
+
+    interval_ns: int | None = None
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes = probes

@@ -59,6 +59,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "
         "{repeated_tokens} of its own; restart the engine or change seed"
     ),
+    FindingCode.SAMPLER_LOST: (
+        "the machine was sampled in only {sampled_share} of the window, so foreign load and faults of GPUs may have "
+        "gone unseen; find out what stopped or killed Bakeoff's sampler (the machine may be out of memory), and repeat"
+    ),
     FindingCode.XID: ("the driver reported XID {xid} of {gpu}; read the kernel's and the engine's log, and repeat"),
     FindingCode.PROGRAM_XID: (
         "the driver reported XID {xid} of {gpu}, which programs cause; read the engine's log, and let nothing else "

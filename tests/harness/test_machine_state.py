@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings
+from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings, sampler_lost
 from results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
 from results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
 from results.records import TelemetryRecord, Window
@@ -51,6 +51,31 @@ def test_a_finding_says_how_much_and_how_many_cores() -> None:
         {"foreign_share": 0.5, "foreign_cores": 1.0, "max_foreign_share": MAX_FOREIGN_SHARE}
     )
     assert finding.code.cause is Cause.MACHINE
+
+
+@pytest.mark.parametrize(
+    ("sampled", "share"),
+    [
+        (range(-20, 120), None),
+        (range(1, 100), None),  # the grid of ticks does not begin with the window
+        (range(91), None),
+        (range(80), 0.8),  # killed
+        ([*range(30), *range(60, 120)], 0.7),  # stopped for three seconds
+        (range(-20, 0), 0.0),
+        ([], 0.0),
+    ],
+)
+def test_a_window_without_samples_of_the_host_is_no_evidence(sampled: range, share: float | None) -> None:
+    telemetry = [
+        TelemetryRecord(tick * S // 10, source, {}) for tick in sampled for source in ("cpu", "host", "engine")
+    ]
+    expected = [] if share is None else [invalid(FindingCode.SAMPLER_LOST, sampled_share=share)]
+    assert list(sampler_lost(telemetry, WINDOW, S // 10)) == expected
+    assert not is_against_engine(expected)
+
+
+def test_a_window_that_is_empty_or_shorter_than_a_tick_needs_no_sample() -> None:
+    assert not [*sampler_lost([], Window(5, 5), S // 10), *sampler_lost([], Window(0, S // 10), S // 10)]
 
 
 def test_the_limit_comes_from_the_experiment() -> None:

@@ -104,6 +104,26 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
     assert 60 < sorted(gaps_ms)[len(gaps_ms) // 2] < 140
 
 
+def test_a_sampler_that_was_killed_is_started_again_for_the_next_trial(tmp_path: Path):
+    async def scene() -> list[int]:
+        async with sampler() as running:
+            pids: list[int] = []
+            for trial in ("first", "second", "third"):
+                async with running.into(tmp_path / trial, None, [os.getpid()]):
+                    pids.append(running._process.pid)
+                    if trial == "first":
+                        os.kill(pids[0], signal.SIGKILL)
+                        await running._process.wait()
+                    await running.mark("after")
+            return pids
+
+    first, *others = asyncio.run(scene())
+    assert others[0] == others[1] != first
+    assert not any(psutil.pid_exists(pid) for pid in (first, *others))
+    for trial in ("second", "third"):
+        assert "sampler" in {record.source for record in read_log(tmp_path / trial, TelemetryRecord).records}
+
+
 @pytest.mark.parametrize("full", ["/dev/full", "/dev"])
 def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tmp_path: Path, full: str):
     """A log on a full disk, and one that cannot be opened; the sampler itself goes on."""
