@@ -72,7 +72,8 @@ class AnswerTimes:
 
         Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
         each token comes alone, but the first read of an engine that sends tokens in groups has several. Where lengths
-        are equal, or longer answers do not take longer, these two are used.
+        are equal, or longer answers do not take longer, these two are used. Of the time that requests wait in a queue,
+        at most one answer time is included: an overload, in which it grows for ever, says nothing of the engine's pace.
         """
         count = self._answered
         if not count:
@@ -84,4 +85,5 @@ class AnswerTimes:
         if token_ns <= 0 or first_ns <= 0:
             token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
             first_ns = self._first_ns / count
-        return Pace(first_ns / NS_PER_S, token_ns / NS_PER_S)
+        overload_ns = max(0.0, self.wait_ns - (mean_ns - self.wait_ns))
+        return Pace(max(0.0, first_ns - overload_ns) / NS_PER_S, token_ns / NS_PER_S)
