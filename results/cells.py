@@ -66,7 +66,7 @@ class Cell(msgspec.Struct, frozen=True):
         load: label of the load.
         valid: number of valid trials.
         planned: number of planned trials.
-        failures: failed requests and planned requests, over the whole load of all finished trials.
+        failures: failed requests and all requests planned inside the windows of all finished trials.
         intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
         reasons: metric → why it has no entry.
         client_error: the client's own error, the largest over all finished trials.
@@ -118,8 +118,8 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
             reasons[name] = reason
         elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
             intervals[name] = interval
-    failed = int(sum(trial.load_metrics["failures"].value or 0 for trial in finished))
-    requests = sum(trial.record.planned_requests for trial in finished)
+    failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
+    requests = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in finished)
     error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
     checked = [trial.quality for trial in finished]
     quality = pooled(sample for record in checked if record for sample in record.samples)

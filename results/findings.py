@@ -99,6 +99,10 @@ class FindingCode(StrEnum):
     """Open loop: more requests were in flight at the end than the arrivals explain, and the engine shows no queue."""
     CAPACITY_UNCLEAR = "capacity_unclear"
     """Open loop: requests queue, and too few were sent to tell whether the load is within the engine's capacity."""
+    ENGINE_FROZE = "engine_froze"
+    """No answer advanced for much longer than usual, though requests were in flight."""
+    DRAIN_IN_RATES = "drain_in_rates"
+    """Varying load: a fair part of the makespan, over which rates are taken, came after the last planned request."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
@@ -156,6 +160,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,
     FindingCode.CAPACITY_UNCLEAR: Cause.EXPERIMENT,
+    FindingCode.ENGINE_FROZE: Cause.ENGINE,
+    FindingCode.DRAIN_IN_RATES: Cause.EXPERIMENT,
     FindingCode.TURN_MIX: Cause.EXPERIMENT,
     FindingCode.LENGTH_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,

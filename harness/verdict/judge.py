@@ -19,6 +19,7 @@ from results.metrics.backlog import Pressure, backlog
 from results.metrics.mixture import clustered_mean
 from results.metrics.percentiles import percentile
 from results.metrics.prefix_cache import prompt_tokens
+from results.metrics.silence import unusual_silence
 from results.metrics.steadiness import throughput_change
 from results.metrics.throughput import planned_inside
 from results.records import (
@@ -36,6 +37,7 @@ from results.records import (
     WindowKind,
 )
 from results.server_view import fall, readings, tokens_disagree
+from results.units import NS_PER_S
 
 MAX_SEND_LAG_S = 0.020
 """Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""
@@ -51,6 +53,8 @@ _MIN_WARM_HITS = 0.5
 _MIN_MIX_REQUESTS, _MAX_MIX_ERROR, _MAX_SE = 20, 0.15, 4.0
 """Mean turn and mean length are checked from this many requests up; they may differ from those of the long run by this
 share, and by this many standard errors."""
+_MAX_DRAIN_SHARE = 0.1
+"""Largest share of a makespan after the last planned request."""
 _ROUNDING = 1e-6
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
@@ -96,7 +100,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.engine_death:
         yield invalid(FindingCode.ENGINE_DIED, detail=evidence.engine_death)
     yield from _restarted(evidence.telemetry)
-    yield from _stopped(evidence.telemetry, load)
+    stops = list(_stopped(evidence.telemetry, load))
+    yield from stops
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
     yield from _failed(inside, evidence.max_failure_share)
@@ -107,7 +112,11 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _late(inside)
     if evidence.load.concurrency is None:
         yield from off_schedule(inside)
-    yield from _stalled(evidence, load, inside)
+    stalls = list(_stalled(evidence, load, inside))
+    yield from stalls
+    if not stalls and not stops:
+        yield from _froze(evidence, load)
+    yield from _drain(evidence, inside)
     yield from client_faults(evidence)
     yield from _not_cold(evidence, load)
     if evidence.sample_interval_ns is not None:
@@ -231,6 +240,26 @@ def client_faults(evidence: Evidence) -> list[Finding]:
         for name, error_s, typical_s in pairs
         if error_s is not None and typical_s is not None and error_s > max_share * typical_s
     ]
+
+
+def _froze(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """A silence of the engine that neither the client nor a stop of its processes explains."""
+    if silence := unusual_silence(load, evidence.window):
+        share = silence.length_s / evidence.window.length_s
+        yield warning(
+            FindingCode.ENGINE_FROZE, silent_s=silence.length_s, window_share=share, in_flight=silence.in_flight,
+            usual_s=silence.usual_s,
+        )  # fmt: skip
+
+
+def _drain(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+    """Rates over a makespan of which a fair part came after the last request was planned."""
+    window = evidence.window
+    if window.kind is not WindowKind.MAKESPAN or not inside:
+        return
+    drain_s = (window.end_ns - max(request.planned_ns for request in inside)) / NS_PER_S
+    if drain_s > _MAX_DRAIN_SHARE * window.length_s:
+        yield warning(FindingCode.DRAIN_IN_RATES, drain_s=drain_s, window_s=window.length_s)
 
 
 def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:

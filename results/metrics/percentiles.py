@@ -40,7 +40,7 @@ def required_count(q: float) -> int:
     return high
 
 
-def percentile(values: Sequence[float], q: float, failures: int = 0) -> Value:
+def percentile(values: Sequence[float], q: float, failures: int = 0, *, answers: int | None = None) -> Value:
     """Percentile ``q`` by linear interpolation (numpy's default, type 7 of Hyndman and Fan).
 
     A failure is later than every success: with x_0 ≤ … ≤ x_(n-1) the successes followed by the failures, and
@@ -50,6 +50,8 @@ def percentile(values: Sequence[float], q: float, failures: int = 0) -> Value:
         values: observations in the metric's unit: one per request, or one per token for ITL.
         q: 0 < q < 1.
         failures: requests that failed before having one.
+        answers: number of answers that the observations come from, if one has several. The tokens of an answer share
+            its pace, so a percentile needs as many answers as observations.
 
     Returns:
         the percentile, or absent as ``too_few`` or ``among_failures``.
@@ -58,6 +60,8 @@ def percentile(values: Sequence[float], q: float, failures: int = 0) -> Value:
     name = f"p{q * 100:g}"
     if count < need:
         return absent(f"{name} needs {need:,} observations, there are {count:,}", Absence.TOO_FEW)
+    if answers is not None and answers < need and q > 0.5:
+        return absent(f"{name} needs tokens of {need:,} answers, there are {answers:,}", Absence.TOO_FEW)
     position = (count - 1) * q
     if math.ceil(position) >= len(values):
         return absent(f"{name} lies among the {failures:,} failed of {count:,} requests", Absence.AMONG_FAILURES)

@@ -97,10 +97,12 @@ class Observations(msgspec.Struct, frozen=True):
     Attributes:
         values_s: in seconds.
         failures: failed requests, which count as later than any value.
+        answers: answers that the observations come from, if one has several; else None.
     """
 
     values_s: list[float]
     failures: int = 0
+    answers: int | None = None
 
     @property
     def count(self) -> int:
@@ -142,7 +144,11 @@ def _of_each(requests: Sequence[RequestRecord]) -> dict[str, Observations]:
 
 
 def _of_window(load: Sequence[RequestRecord], window: Window) -> dict[str, Observations]:
-    observations = {name: Observations(of(load, window)) for name, of in _OF_GAPS.items()}
+    by_request = {name: [of([request], window) for request in load] for name, of in _OF_GAPS.items()}
+    observations = {
+        name: Observations([gap for own in gaps for gap in own], answers=sum(map(bool, gaps)))
+        for name, gaps in by_request.items()
+    }
     send_lags_s = _known(latency.send_lag_s, throughput.planned_inside(load, window))
     return {**observations, "send_lag": Observations(send_lags_s)}
 
@@ -170,7 +176,7 @@ def _known(of: Callable[[RequestRecord], float | None], requests: Sequence[Reque
 
 def _percentiles(observations_by_latency: dict[str, Observations]) -> dict[str, Value]:
     return {
-        f"{name}_{label}_s": percentile(observations.values_s, q, observations.failures)
+        f"{name}_{label}_s": percentile(observations.values_s, q, observations.failures, answers=observations.answers)
         for name, observations in observations_by_latency.items()
         for label, q in QUANTILES
     }

@@ -137,6 +137,14 @@ SENTENCES: dict[FindingCode, str] = {
         "the window's requests ask for {window_tokens} tokens on average and those of the load in the long run for "
         "{workload_tokens}, so the window shows another load; raise trial.duration_s"
     ),
+    FindingCode.ENGINE_FROZE: (
+        "no answer advanced for {silent_s}, {window_share} of the window, with {in_flight} requests in flight, and "
+        "usual silences last {usual_s}; read the engine's log of that time"
+    ),
+    FindingCode.DRAIN_IN_RATES: (
+        "the engine worked for {drain_s} of {window_s} after the last request was planned, and rates are over all of "
+        "that time; compare them only with runs of the same load, or send a longer one"
+    ),
     FindingCode.SOME_FOREIGN_LOAD: (
         "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure (above "
         "{max_foreign_share} the trial is INVALID)"

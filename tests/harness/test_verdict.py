@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from harness.verdict.judge import Evidence, judge
-from results.findings import Finding, FindingCode, Severity, invalid, note, warning
+from results.findings import Cause, Finding, FindingCode, Severity, invalid, note, warning
 from results.metrics.machine import HEAT_OR_BRAKE
 from results.records import (
     Cache,
@@ -370,3 +370,44 @@ def test_prompts_of_the_wrong_length_are_a_warning():
 
 def test_trials_without_a_traffic_record_are_not_judged_by_it():
     assert findings_of(hitting(*[100] * 10)) == []
+
+
+def of_slots(users: int, freeze_s: float = 0.0) -> list[RequestRecord]:
+    """A minute of a closed loop with answers of 0.2 s; from second 30 on the engine stops for a time."""
+    planned = [slot / users * 0.2 + 0.2 * i for slot in range(users) for i in range(300)]
+    made = []
+    for number, at_s in enumerate(planned):
+        begun = round(at_s * S)
+        times = [begun + 100_000_000, begun + 200_000_000]
+        if at_s < 30 <= at_s + 0.2:
+            times = [t + round(freeze_s * S) if t > 30 * S else t for t in times]
+        if not 30 <= at_s < 30 + freeze_s:
+            made.append(request(number, at_s, chunk_ns=times, ended_ns=times[-1]))
+    return made
+
+
+def test_a_freeze_of_the_engine_is_a_warning():
+    """The token rate falls by a sixth, and no latency but the p99 shows why."""
+    minute = Window(0, 60 * S)
+    assert findings_of(of_slots(16), window=minute) == []
+    (finding,) = findings_of(of_slots(16, 10.0), window=minute)
+    assert (finding.code, finding.severity) == (FindingCode.ENGINE_FROZE, Severity.WARNING)
+    assert finding.parameters["silent_s"] == pytest.approx(10.0, abs=0.1)
+    assert finding.parameters["in_flight"] == 15  # one answer ended just before
+    assert finding.code.cause is Cause.ENGINE
+
+
+@pytest.mark.parametrize(("answer_s", "severity"), [(60.0, Severity.WARNING), (0.5, None)])
+def test_rates_over_a_long_drain_are_a_warning(answer_s: float, severity: Severity | None):
+    """A trace of 21 s at 50 requests/s: answers of 60 s make it 13 requests/s."""
+    load, makespan = Load(), Window(0, round((21 + answer_s) * S), WindowKind.MAKESPAN)
+    requests = [
+        request(i, i / 50, chunk_ns=[round((i / 50 + answer_s) * S)], ended_ns=round((i / 50 + answer_s) * S),
+                chunk_tokens=[2])
+        for i in range(1050)
+    ]  # fmt: skip
+    found = findings_of(requests, load=load, window=makespan)
+    assert [(finding.code, finding.severity) for finding in found] == (
+        [(FindingCode.DRAIN_IN_RATES, severity)] if severity else []
+    )
+    assert all("60" in sentence(finding) for finding in found)

@@ -9,7 +9,8 @@ import results
 from results.benchmark_json import benchmark_json
 from results.cells import why_absent
 from results.index import facts_of
-from results.metrics import CATALOGUE, Value, absent
+from results.metrics import CATALOGUE, Value, absent, under_load
+from results.metrics.throughput import planned_inside
 from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -43,6 +44,14 @@ def test_cells_rest_on_valid_trials_only(demo: results.Run) -> None:
     assert broken.intervals["ttft_p50_s"].n == 2
     assert broken.failures == (6, 72), "failures of INVALID trials are shown too"
     assert cells["reference", "c=1"].valid == 3
+
+
+def test_a_cell_counts_failures_over_the_windows_as_the_metric_does(demo: results.Run) -> None:
+    for cell in demo.cells:
+        metrics = [trial.metrics["failures"].value or 0 for trial in demo.trials_of(cell)]
+        assert cell.failures[0] == sum(metrics)
+        inside = (planned_inside(under_load(t.requests), t.window) for t in demo.trials_of(cell))
+        assert cell.failures[1] == sum(map(len, inside))
 
 
 def test_an_absent_metric_has_its_reason(demo: results.Run) -> None:

@@ -64,6 +64,20 @@ def test_gaps_after_the_window_are_not_counted() -> None:
     assert values["chunk_gap_p50_s"].value == pytest.approx(0.100)
 
 
+def test_tails_over_tokens_need_as_many_answers() -> None:
+    """Seven answers of 1,000 tokens have a median ITL and no p99; 64 answers have a p90."""
+    few = [request(0, range(10, 10_010, 10)) for _ in range(7)]
+    values = trial_metrics(trial(LOAD, issue_end=20_000), few, [], Slo())
+    assert values["itl_p50_s"].value == pytest.approx(0.010)
+    for name in ("itl_p90_s", "itl_p99_s", "chunk_gap_p95_s"):
+        assert values[name].absence is Absence.TOO_FEW
+    assert values["itl_p99_s"].reason == "p99 needs tokens of 662 answers, there are 7"
+    many = [request(0, range(10, 10_010, 10)) for _ in range(64)]
+    values = trial_metrics(trial(LOAD, issue_end=20_000), many, [], Slo())
+    assert values["itl_p90_s"].value == pytest.approx(0.010)
+    assert values["itl_p95_s"].absence is Absence.TOO_FEW
+
+
 def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival() -> None:
     """Ramp and tail contribute tokens to the window but no latencies."""
     before, after = request(-100, [-50, 10]), request(1000, [1500])

@@ -110,10 +110,9 @@ def quantile_of(metric: str) -> float | None:
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:
-    """Requests that a trial needs for every percentile over requests in the objectives; at least 1."""
-    metrics = [objective.metric for objective in objectives]
-    over_requests = [metric for metric in metrics if not metric.startswith(("itl_", "chunk_gap_"))]
-    return max([1, *(required_count(q) for metric in over_requests if (q := quantile_of(metric)))])
+    """Requests that a trial needs for every percentile in the objectives, those of tokens included; at least 1."""
+    quantiles = [quantile_of(objective.metric) for objective in objectives]
+    return max([1, *(required_count(q) for q in quantiles if q is not None)])
 
 
 class CapacitySearch:

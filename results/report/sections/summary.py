@@ -85,7 +85,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
             engine=cell.engine,
             colour=colours[cell.engine],
             runs=f"{cell.valid} of {cell.planned}",
-            failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none ended",
+            failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none in a window",
             failed=cell.failures[0] > 0,
             failed_share=share_text(*cell.failures) if cell.failures[0] else "",
             token_match=match_of(cell),

@@ -1,0 +1,73 @@
+"""Longest time in which an engine advanced no answer, though requests were in flight.
+
+A silence lasts from one chunk of any answer to the next one, or from the send of the oldest request then in flight if
+that is later. It counts while an answer is under way, or two requests or more are in flight: a single request may wait
+for its own long prompt. An engine has silences by design, such as the computation of a prompt, so the longest one is
+compared with a usual one: of silences as long as this, there is one for every ten requests.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from results.records import RequestRecord, Window
+from results.units import NS_PER_S
+
+_MIN_SHARE, _MIN_RATIO = 0.03, 8.0
+"""A silence is reported from this share of the window and this multiple of the usual silence up. Answers that one slot
+returns whole, of lognormal times with sigma 1.5, reach a multiple of 7 in 200 requests."""
+_REQUESTS_PER_USUAL = 10
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """A silence of an engine.
+
+    Attributes:
+        length_s: its length within the window.
+        usual_s: length of a usual silence of the same trial.
+        in_flight: requests in flight from its beginning to its end.
+    """
+
+    length_s: float
+    usual_s: float
+    in_flight: int
+
+
+def unusual_silence(requests: Sequence[RequestRecord], window: Window) -> Silence | None:
+    """The longest silence within the window, if it is much longer than the usual ones and a fair part of the window.
+
+    Args:
+        requests: all under load.
+        window: of the trial.
+    """
+    sent = [request for request in requests if request.sent_ns is not None]
+    answered = [request for request in sent if request.chunk_ns]
+    if not answered or window.length_s <= 0:
+        return None
+    chunks = np.unique(np.concatenate([np.array(request.chunk_ns, dtype=np.int64) for request in answered]))
+    chunks = chunks[(chunks >= window.start_ns)]
+    began = np.array([request.sent_ns for request in sent], dtype=np.int64)
+    ended = np.array([request.ended_ns for request in sent], dtype=np.int64)
+    order = np.argsort(ended)
+    oldest = np.minimum.accumulate(began[order][::-1])[
+        ::-1
+    ]  # first send among the requests that end at this one or later
+    before = np.concatenate([[window.start_ns], chunks[:-1]])
+    starts = np.maximum(before, oldest[np.minimum(np.searchsorted(ended[order], chunks), len(sent) - 1)])
+    lengths = np.minimum(chunks, window.end_ns) - starts
+    first = np.sort(np.array([request.chunk_ns[0] for request in answered]))
+    last = np.sort(np.array([request.chunk_ns[-1] for request in answered]))
+    under_way = np.searchsorted(first, starts, "right") - np.searchsorted(last, chunks, "left")
+    in_flight = np.searchsorted(np.sort(began), starts, "right") - np.searchsorted(ended[order], chunks, "left")
+    counts = ((under_way >= 1) | (in_flight >= 2)) & (lengths > 0)
+    if not counts.any():
+        return None
+    numbers = np.flatnonzero(counts)
+    numbers = numbers[np.argsort(lengths[numbers], kind="stable")[::-1]]
+    usual = 1 + sum(window.holds(request.planned_ns) for request in requests) // _REQUESTS_PER_USUAL
+    usual_ns = int(lengths[numbers[usual]]) if usual < len(numbers) else 0
+    longest = numbers[0]
+    found = Silence(int(lengths[longest]) / NS_PER_S, usual_ns / NS_PER_S, int(in_flight[longest]))
+    is_unusual = found.length_s >= _MIN_SHARE * window.length_s and found.length_s >= _MIN_RATIO * found.usual_s
+    return found if is_unusual and usual_ns else None
