@@ -11,7 +11,6 @@ describes the data frames, metrics and findings of a :class:`Run`.
 
 import importlib
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -280,6 +279,6 @@ def __dir__() -> list[str]:
 
 
 if __name__ == "__main__":
-    from harness.cli import main
+    from harness.entry import main
 
-    sys.exit(main())
+    main()

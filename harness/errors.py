@@ -14,7 +14,7 @@
     └── TruthFailed       the machine's state: a truth server's port or core is unavailable
 
 The other packages have their own trees: ``EngineError``, ``WorkloadError`` and ``ResultsError``. The command line turns
-all four into one line and a non-zero exit code; any other exception is our bug and keeps its traceback.
+all four into one line and a non-zero exit code; any other exception is our bug, and exits with 3.
 """
 
 

@@ -83,7 +83,7 @@ def run_command(words: list[str], output: int) -> NoReturn:
     sys.argv = ["bakeoff", *words]
     status = 1
     try:
-        from harness.cli import main as bakeoff  # noqa: PLC0415  (this import is part of the command)
+        from harness.entry import main as bakeoff  # noqa: PLC0415  (this import is part of the command)
 
         bakeoff()
     except SystemExit as ended:

@@ -224,7 +224,7 @@ async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> re
     async with launched(launch, scratch / "engine.log") as server, delayed(server.base_url, case.network_s) as url:
         file = scratch / "experiment.toml"
         file.write_text(experiment(case, url, options), encoding="utf-8")
-        code = "from harness.cli import main; main()"
+        code = "from harness.entry import main; main()"
         argv = [sys.executable, "-c", code, "profile", str(file), "--json", "--out", str(scratch / "runs")]
         process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
         printed, _ = await process.communicate()

@@ -35,7 +35,7 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int], gpu: str) -> tu
     """The exit code of one gate on these cores and this GPU, and a line about it."""
     argv = [
         "taskset", "--cpu-list", ",".join(map(str, cores)),
-        sys.executable, "-c", "from harness.cli import main; main()", "gate", experiment,
+        sys.executable, "-c", "from harness.entry import main; main()", "gate", experiment,
         "--baseline", "main", "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
     ]  # fmt: skip
     started_s = time.monotonic()

@@ -3,6 +3,7 @@
 Parsed without a library, so that the core does not depend on one. Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
+import os
 import re
 import struct
 from pathlib import Path
@@ -16,6 +17,8 @@ _FILE_TYPE = b"general.file_type"
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Sizes in bytes of scalar metadata types, by number."""
 _UINT32, _STRING, _ARRAY = 4, 8, 9
+_LENGTH_BYTES = 8
+_ENTRY_BYTES = 13  # length of the name, type, and a value of one byte
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 """Later parts of a split model; llama.cpp is given the first part."""
 
@@ -69,8 +72,9 @@ def _file_type(file: BinaryIO) -> int | None:
     if file.read(4) != b"GGUF":
         raise ValueError("it does not start with GGUF")
     _, _, entries = struct.unpack("<IQQ", file.read(20))
+    _check_count(file, entries, _ENTRY_BYTES)
     for _ in range(entries):
-        name = file.read(_number(file, "<Q"))
+        name = file.read(_length(file))
         kind = _number(file, "<I")
         if name == _FILE_TYPE and kind == _UINT32:
             return _number(file, "<I")
@@ -81,9 +85,10 @@ def _file_type(file: BinaryIO) -> int | None:
 def _skip(file: BinaryIO, kind: int) -> None:
     """Skip one value."""
     if kind == _STRING:
-        file.seek(_number(file, "<Q"), 1)
+        file.seek(_length(file), 1)
     elif kind == _ARRAY:
         inner, count = _number(file, "<I"), _number(file, "<Q")
+        _check_count(file, count, _SIZES.get(inner, _LENGTH_BYTES))
         if inner in _SIZES:
             file.seek(_SIZES[inner] * count, 1)
         else:
@@ -91,6 +96,19 @@ def _skip(file: BinaryIO, kind: int) -> None:
                 _skip(file, inner)
     else:
         file.seek(_SIZES[kind], 1)
+
+
+def _length(file: BinaryIO) -> int:
+    length = _number(file, "<Q")
+    _check_count(file, length, 1)
+    return length
+
+
+def _check_count(file: BinaryIO, count: int, item_bytes: int) -> None:
+    """Raise ValueError if the rest of the file has no room for so many items: a damaged count costs no loop."""
+    rest_bytes = os.fstat(file.fileno()).st_size - file.tell()
+    if count * item_bytes > rest_bytes:
+        raise ValueError(f"its header counts {count} items where {rest_bytes} bytes are left")
 
 
 def _number(file: BinaryIO, layout: str) -> int:

@@ -100,3 +100,5 @@ def _toml(path: Path) -> dict[str, Any]:
         raise BadClaim(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise BadClaim(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise BadClaim(f"{path} is nested too deeply to be a claim") from error

@@ -3,8 +3,6 @@
 ``--help`` imports this whole package, so commands import heavy modules inside their functions.
 """
 
-import sys
-
 import cyclopts
 
 from harness.cli import (
@@ -24,7 +22,7 @@ from harness.cli import (
     starting,
     truth,
 )
-from harness.cli.guarded import complain_of_bug, guarded
+from harness.entry import main as main  # for scripts that were installed when it was here
 
 
 def make_app() -> cyclopts.App:
@@ -75,9 +73,3 @@ def _version() -> str:
     from harness.version import version
 
     return version()
-
-
-def main() -> None:
-    """Entry point of ``bakeoff``."""
-    sys.excepthook = complain_of_bug
-    sys.exit(guarded(make_app(), sys.argv[1:]))

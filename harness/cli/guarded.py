@@ -1,17 +1,17 @@
-"""Turns expected errors into one line and an exit code; any other exception is our bug and keeps its traceback."""
+"""Turns expected errors into one line and an exit code; any other exception is our bug, and says so."""
 
 import errno
 import sys
-import traceback
 from collections.abc import Sequence
-from types import TracebackType
 
 import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
+from harness.entry import unexpected
 from harness.errors import expected_errors, first_leaf
 from harness.shadowing import shadowed
 
+_MOST_CHARS = 400
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """A full or read-only disk. Bare OSErrors come from code that raises no error of ours, such as temporary files."""
 _VERDICT_COMMANDS = {"claims", "gate", "history"}
@@ -23,36 +23,41 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
 
     Returns:
         The command's exit code; 2 for an expected error (3 from claims, gate and history), 3 if output cannot be
-        written, 130 after Ctrl-C.
+        written or the error is unexpected, 130 after Ctrl-C.
     """
     mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
-        _complain(" ".join(str(error).split()), "see bakeoff --help")
+        _complain(_clipped(" ".join(str(error).split())), "see bakeoff --help")
         return mistake
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except Exception as raised:
-        if isinstance(raised, ImportError | AttributeError) and (complaint := shadowed()):
-            _complain(complaint)
-            return mistake
-        error = first_leaf(raised)
-        if isinstance(error, OSError) and error.errno in _UNWRITABLE:
-            _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
-            return EXIT_INVALID
-        if not isinstance(error, expected_errors()):
-            raise
-        for line in getattr(error, "log_tail", ()):
-            sys.stderr.write(_masked(f"  | {line}\n"))
-        _complain(str(error))
-        return EXIT_INVALID if isinstance(error, _unwritable()) else mistake
+    except Exception as raised:  # noqa: BLE001  (what is not expected is reported as such)
+        return _failed(raised, mistake)
     return result if isinstance(result, int) else EXIT_OK
 
 
-def complain_of_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an unexpected error with secrets masked; installed as ``sys.excepthook``."""
-    sys.stderr.write(_masked("".join(traceback.format_exception(kind, error, trace))))
+def _failed(raised: Exception, mistake: int) -> int:
+    """Report an error of a command; its exit code, ``mistake`` for one of the user."""
+    if isinstance(raised, ImportError | AttributeError) and (complaint := shadowed()):
+        _complain(complaint)
+        return mistake
+    error = first_leaf(raised)
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
+        return EXIT_INVALID
+    if not isinstance(error, expected_errors()):
+        return unexpected(error)
+    for line in getattr(error, "log_tail", ()):
+        sys.stderr.write(_masked(f"  | {line}\n"))
+    _complain(str(error))
+    return EXIT_INVALID if isinstance(error, _unwritable()) else mistake
+
+
+def _clipped(text: str) -> str:
+    """Text that quotes what was typed, without its middle if that is long."""
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS // 2]} … {text[-_MOST_CHARS // 2 :]}"
 
 
 def _complain(message: str, hint: str | None = None) -> None:

@@ -200,6 +200,8 @@ def load_experiment(path: Path) -> Experiment:
         raise BadExperiment(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise BadExperiment(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise BadExperiment(f"{path} is nested too deeply to be an experiment") from error
     return experiment_from(data, str(path))
 
 

@@ -160,6 +160,8 @@ def _entries(text: str, where: str) -> dict[str, Gpu]:
         table = msgspec.convert(tomllib.loads(text), _Table)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BadPlan(f"{where}: {error}; write it like harness/planning/gpus.toml") from error
+    except RecursionError as error:
+        raise BadPlan(f"{where} is nested too deeply; write it like harness/planning/gpus.toml") from error
     return {name.lower(): _gpu(name.lower(), entry) for name, entry in table.gpus.items()}
 
 

@@ -106,7 +106,7 @@ def _rows(frame: Any) -> list[Row]:  # noqa: ANN401  (a data frame)
 def _published(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     try:
         experiment = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadPlan(f"{path} is not a published run: {error}") from error
     trials = published_rows(path / "trials.csv", ("trial", "engine", "load", "verdict"))
     requests = published_rows(path / "requests.csv", ("trial", "planned_ns", "prompt_tokens", "output_tokens"))

@@ -29,6 +29,8 @@ _REMEDY = "give a file in a common type, such as Q8_0 or Q4_K_M"
 _MAGIC = b"GGUF"
 _MATRIX = 2  # dimensions
 _HEADER_BYTES = 24  # magic, version, tensor count, metadata count
+_FIELD_BYTES = 13  # at least: length of the name, type, and a value of one byte
+_TENSOR_BYTES = 24  # at least: length of the name, number of dimensions, type and offset
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_DIVISORS = "rope_freqs.weight"
 _DIVISOR_ERROR = 1e-4  # relative; of float32 arithmetic in another order
@@ -63,6 +65,29 @@ class _Reader(gguf.GGUFReader):
         if isinstance(self.data, np.memmap):
             self.data = self.data.view(np.ndarray)
         return super()._get(*args, **kwargs)
+
+    def _get_str(self, offset: int) -> Any:  # noqa: ANN401 (the library's type)
+        self._check_count(int(self._get(offset, np.uint64)[0]), 1, offset)
+        return super()._get_str(offset)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:  # noqa: ANN401
+        if raw_type == gguf.GGUFValueType.ARRAY:
+            self._check_count(int(self._get(orig_offs + 4, np.uint64)[0]), 1, orig_offs)
+        return super()._get_field_parts(orig_offs, raw_type)
+
+    def _build_fields(self, offs: int, count: int) -> int:
+        self._check_count(int(count), _FIELD_BYTES, offs)
+        return super()._build_fields(offs, count)
+
+    def _build_tensor_info(self, offs: int, count: int) -> Any:  # noqa: ANN401
+        self._check_count(int(count), _TENSOR_BYTES, offs)
+        return super()._build_tensor_info(offs, count)
+
+    def _check_count(self, count: int, item_bytes: int, offset: int) -> None:
+        """Compares a count with the rest of the file, so that a damaged one costs no loop."""
+        rest = int(self.data.nbytes) - offset
+        if count * item_bytes > rest:
+            raise CheckpointError(f"its header counts {count} items where {rest} bytes are left; fetch it again")
 
     def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
         expected = start_offs
@@ -172,7 +197,7 @@ def open_gguf(path: Path) -> gguf.GGUFReader:
         return _Reader(path)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except (IndexError, ValueError, KeyError, OverflowError, MemoryError) as error:
+    except (IndexError, ValueError, KeyError, OverflowError, MemoryError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: its GGUF header is cut short or damaged (expected more than the {actual} bytes it has); "
             f"fetch it again"

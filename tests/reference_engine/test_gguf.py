@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import struct
 
 import gguf
 import numpy as np
@@ -347,3 +348,18 @@ def test_convert_does_not_touch_directories_of_others(tiny_gguf, tmp_path):
         convert_gguf(source, tmp_path / "photos", dtype="bfloat16", progress=lambda _: None)
     with pytest.raises(CheckpointError, match="is a file"):
         convert_gguf(source, tmp_path / "photos" / "cat.jpg", dtype="bfloat16", progress=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack("<QQ", 2**40, 0),
+        struct.pack("<QQ", 0, 2**40),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 4, 2**50),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q", 2**62),
+    ],
+)
+def test_a_count_that_the_file_cannot_hold_is_refused_at_once(body, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<I", 3) + body + bytes(100))
+    with pytest.raises(CheckpointError, match=r"m\.gguf: its header counts \d+ items where \d+ bytes are left"):
+        GgufFile(tmp_path / "m.gguf")

@@ -154,6 +154,8 @@ def preset_from(text: str, owner: str) -> Preset:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadOption(f"{owner} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise BadOption(f"{owner} is nested too deeply to be a preset") from error
     preset = typed_options(Preset, data, owner, BadOption)
     preset.arrival.made()  # reports an unknown process or option now
     return preset

@@ -31,6 +31,8 @@ class _Request(msgspec.Struct, frozen=True):
     output_tokens: OutputTokens = msgspec.field(name="out")
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     think_time: Seconds | None = None
+    t: Seconds | None = None
+    api_time: Seconds | None = None
 
 
 class _Streamed(_Request, frozen=True, tag_field="type", tag="s"):
@@ -72,6 +74,7 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is left out of the trace and what is added."""
         return [
             "claude-code: lengths, prefix blocks and think times as recorded; sessions have no common clock",
+            "claude-code: a missing think time is that from the previous answer's end (t + api_time)",
             "claude-code: requests of sub-agents are left out; an answer abandoned at 0 tokens is requested with 1",
             "claude-code: a prompt's last, partial block has no hash in the trace and is not shared",
         ]
@@ -102,7 +105,7 @@ def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
         raise bad(file, None, f"repeats the session {name!r} of {files[name].name}; remove one of the files")
     hashes = BlockHashes("" if session.hash_id_scope == "global" else name)
     last_blocks = BlockHashes(name, "last blocks")
-    first = True
+    last: _Request | None = None
     for number, raw in enumerate(session.requests, 1):
         request = decoded(file, f"request {number}", raw, _REQUESTS)
         if isinstance(request, _SubAgent):
@@ -120,8 +123,15 @@ def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
             request.input_tokens,
             max(1, request.output_tokens),
             name,
-            None if first else request.think_time,
+            None if last is None else _think_s(request, last),
             tuple(blocks),
             session.block_size if blocks else 0,
         )
-        first = False
+        last = request
+
+
+def _think_s(request: _Request, last: _Request) -> float | None:
+    """Pause before a request, in seconds; None if the session does not tell."""
+    if request.think_time is not None or request.t is None or last.t is None:
+        return request.think_time
+    return max(0.0, request.t - last.t - (last.api_time or 0.0))

@@ -9,13 +9,17 @@ from workloads.traces.blocks import BlockHashes, blocks_of
 from workloads.traces.checks import amount, quoted, tokens
 from workloads.traces.reading import bad
 from workloads.traces.row import TraceRow
-from workloads.traces.table import table
+from workloads.traces.table import Header, table
 
 _COLUMNS = ("trace_id", "req_index", "input_tokens", "output_tokens", "prefix_hit_blocks", "think_time_s")
+_START = "t_s"
 
 
 class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows of trace_id, req_index, input_tokens, output_tokens, prefix_hit_blocks, think_time_s; others are ignored."""
+    """Rows of trace_id, req_index, input_tokens, output_tokens, prefix_hit_blocks, think_time_s and optionally t_s.
+
+    Other columns are ignored.
+    """
 
     path: str
     """The CSV file, plain or gzip; rows of one session must be adjacent."""
@@ -31,7 +35,7 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         del seed  # the trace leaves nothing to chance
         session: _Session | None = None
         names = set[str]()
-        for row, (name, *fields) in table(self.path, lambda _: _COLUMNS):
+        for row, (name, *fields) in table(self.path, _chosen):
             try:
                 if session is None or session.name != name:
                     session = _Session(name, self.block_tokens, names)
@@ -44,9 +48,14 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How prefixes are reconstructed and what is added."""
         return [
             "claude-code-flat: lengths and think times as recorded; sessions have no common clock",
+            "claude-code-flat: a missing think time is the time since the previous request (t_s), its answer included",
             f"claude-code-flat: prefix_hit_blocks are shared with an earlier request, {self.block_tokens} tokens each",
             "claude-code-flat: an answer abandoned at 0 tokens is requested with 1",
         ]
+
+
+def _chosen(header: Header) -> tuple[str, ...]:
+    return (*_COLUMNS, _START) if _START in header else _COLUMNS
 
 
 class _Session:
@@ -61,24 +70,33 @@ class _Session:
         self._hashes = BlockHashes(name)
         self._named = 0
         self._index: int | None = None
+        self._start_s: float | None = None
+        self._is_first = True
         self._last: tuple[int, ...] = ()
         self._longest: tuple[int, ...] = ()
 
-    def turn(self, index: str, inputs: str, outputs: str, hits: str, think: str) -> TraceRow:
+    def turn(self, index: str, inputs: str, outputs: str, hits: str, *pause: str) -> TraceRow:
         """Parse the next request.
 
         Raises:
             ValueError: a field is not a number, out of range, or inconsistent with the previous requests.
         """
-        first, last_index = self._index is None, self._index
+        last_index = self._index
+        self._is_first = last_index is None
         self._index = tokens(index, "req_index", 0)
         if last_index is not None and self._index <= last_index:
             raise ValueError(f"req_index {self._index} follows {last_index}; sort by trace_id and req_index")
         input_tokens = tokens(inputs, "input_tokens", 1)
         blocks = self._prompt(blocks_of(input_tokens, self._block_tokens), tokens(hits, "prefix_hit_blocks", 0))
-        think_s = amount(think, "think_time_s") if think and not first else None
+        think_s = self._pause_s(*pause)
         output_tokens = max(1, tokens(outputs, "output_tokens", 0))
         return TraceRow(None, input_tokens, output_tokens, self.name, think_s, blocks, self._block_tokens)
+
+    def _pause_s(self, think: str, start: str = "") -> float | None:
+        last_start_s, self._start_s = self._start_s, amount(start, _START) if start else None
+        if think or last_start_s is None or self._start_s is None:
+            return amount(think, "think_time_s") if think and not self._is_first else None
+        return max(0.0, self._start_s - last_start_s)
 
     def _prompt(self, count: int, hits: int) -> tuple[int, ...]:
         shared = self._last if hits <= len(self._last) else self._longest

@@ -130,5 +130,5 @@ def _keys(line: bytes, head: bytes) -> set[str]:
     """Keys of the first line's object, or of everything read so far if the object spans lines."""
     try:
         return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {key.decode() for key in _KEY.findall(head)}

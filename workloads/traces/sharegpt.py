@@ -1,14 +1,13 @@
 """``sharegpt``: conversations with real text in one JSON array of any size, parsed as a stream."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import ijson
 import msgspec
 
 from workloads.rng import Seed
 from workloads.traces.checks import quoted
-from workloads.traces.reading import bad, opened
+from workloads.traces.json_array import ArrayItems, BadArray
+from workloads.traces.reading import bad, decoded, opened
 from workloads.traces.row import TraceRow
 from workloads.types import Message
 
@@ -34,6 +33,9 @@ class _Conversation(msgspec.Struct, frozen=True):
     id: str | int | None = None
 
 
+_CONVERSATIONS = msgspec.json.Decoder(_Conversation)
+
+
 class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array of ``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}``."""
 
@@ -46,12 +48,12 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         has_rows = False
         for number, item in self._items():
             place = f"conversation {number}"
+            conversation = decoded(self.path, place, item, _CONVERSATIONS)
             try:
-                conversation = msgspec.convert(item, _Conversation)
                 for row in _turns(conversation, number):
                     has_rows = True
                     yield row
-            except (msgspec.ValidationError, _UnknownSpeaker) as cause:
+            except _UnknownSpeaker as cause:
                 raise bad(self.path, place, str(cause)) from None
         if not has_rows:
             raise bad(self.path, None, "has no question with an answer; it must be a JSON array of conversations")
@@ -63,17 +65,15 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "sharegpt: questions without an answer, and answers before the first question, are left out",
         ]
 
-    def _items(self) -> Iterator[tuple[int, Any]]:
+    def _items(self) -> Iterator[tuple[int, bytes]]:
         """The array's items, numbered from 1."""
-        number = 0
         with opened(self.path) as file:
+            items = ArrayItems(file)
             try:
-                for item in ijson.items(file, "item", use_float=True):
-                    number += 1
-                    yield number, item
-            except (ijson.JSONError, UnicodeDecodeError) as cause:
-                problem = str(cause).partition("\n")[0]
-                raise bad(self.path, f"conversation {number + 1}", f"is not valid JSON: {problem}") from None
+                for item in items:
+                    yield items.count, item
+            except BadArray as cause:
+                raise bad(self.path, f"conversation {max(1, items.count)}", str(cause)) from None
 
 
 class _UnknownSpeaker(Exception):

@@ -160,7 +160,7 @@ def tokenizer_at(folder: Path | None) -> tuple[Tokenizer, Path]:
 def _value(text: str) -> Any:  # noqa: ANN401  (any TOML value)
     try:
         data = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return data["value"] if len(data) == 1 else text
 

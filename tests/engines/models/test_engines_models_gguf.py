@@ -1,5 +1,6 @@
 """Metadata of GGUF files, and choice of the file to serve."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,22 @@ def test_what_is_no_gguf_says_so(tmp_path: Path, content: bytes) -> None:
 def test_a_head_that_is_cut_short_is_one_clear_error(tmp_path: Path, keep: int) -> None:
     whole = gguf_head(tmp_path / "m.gguf", 32).read_bytes()
     (tmp_path / "m.gguf").write_bytes(whole[:keep])
+    with pytest.raises(ModelNotFound, match="fetch or convert it again"):
+        weights_dtype(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        struct.pack("<QQ", 0, 2**40),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q", 2**62) + b"name",
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 8, 2**50),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 4, 2**50),
+        struct.pack("<QQ", 0, 1) + struct.pack("<Q1sI", 1, b"k", 9) + struct.pack("<IQ", 9, 1) * 5000,
+    ],
+)
+def test_a_count_that_the_file_cannot_hold_is_refused_at_once(body: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<I", 3) + body + bytes(64))
     with pytest.raises(ModelNotFound, match="fetch or convert it again"):
         weights_dtype(tmp_path / "m.gguf")
 

@@ -175,7 +175,11 @@ def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, 
         )),
         ('[{"conversations": []}]', ": has no question with an answer; it must be a JSON array of conversations"),
         ('{"conversations": []}', ": has no question with an answer; it must be a JSON array of conversations"),
-        ('[{"conversations": []},', ", conversation 2: is not valid JSON: parse error: premature EOF"),
+        ('[{"conversations": []},', ", conversation 2: is not valid JSON: the file ends within the array"),
+        ('[{"conversations": []}] {}', ", conversation 1: is not valid JSON: the array has ended, and more follows"),
+        ('[{"conversations": "\\"]}, ', ", conversation 1: is not valid JSON: the file ends within the array"),
+        ('[{"conversations": []}, ' + "[" * 100_000, ", conversation 2: is nested more than 64 levels deep"),
+        ('[{"conversations": []}, "' + "x" * 17 * 2**20, ", conversation 2: is larger than 16 MiB"),
     ],
 )  # fmt: skip
 def test_a_wrong_conversation_is_refused_by_its_number(content: str, message: str, tmp_path: Path) -> None:

@@ -169,8 +169,18 @@ def test_claude_code_sub_agents_are_left_out_and_answers_that_were_given_up_ask_
         ("a", 200, 6),
         ("a", 256, 1),
     ]
-    assert rows[2].think_s is None
+    assert rows[2].think_s == 5.0, "without a recorded pause, the time since the previous request"
     assert len(rows[2].blocks) == 4  # a whole number of blocks: no partial block
+
+
+def test_a_session_without_think_times_pauses_from_the_end_of_an_answer_to_the_next_request(tmp_path: Path) -> None:
+    recorded = {"type": "n", "in": 64, "out": 5, "hash_ids": [1]}
+    starts = [{"t": 0.0, "api_time": 3.0}, {"t": 10.0, "api_time": 9.0}, {"t": 12.0}, {"t": 20.5}, {}]
+    rows = read("claude-code", write(tmp_path / "a.json", session(None, requests=[recorded | at for at in starts])))
+    assert [row.think_s for row in rows] == [None, 7.0, 0.0, 8.5, None]
+    flat = "trace_id,req_index,t_s,input_tokens,output_tokens,prefix_hit_blocks,think_time_s\n"
+    rows = read("claude-code-flat", write(tmp_path / "a.csv", flat + "s,0,1,9,5,0,\ns,1,4.5,9,5,0,\ns,2,6,9,5,0,1\n"))
+    assert [row.think_s for row in rows] == [None, 3.5, 1.0]
 
 
 def test_claude_code_sessions_without_blocks_are_read(tmp_path: Path) -> None:

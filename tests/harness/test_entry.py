@@ -1,0 +1,80 @@
+"""What leaves ``bakeoff`` after mistakes and bugs: one line, and an exit code that is never a wrong verdict."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cyclopts
+import pytest
+
+from harness import cli, entry
+from harness.cli.guarded import guarded
+from tests.harness.test_cli import in_process
+from tests.results.builders import Sheet, build_run
+
+
+@pytest.mark.parametrize("arguments", [("report", "--odd\n"), ("report", "--" + 4000 * "x"), ("gate", "a\nb" * 900)])
+def test_a_message_stays_one_line_whatever_was_typed(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+    assert in_process(*arguments) in {2, 3}
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert len(line) < 1000
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError("x\ny"), "unexpected error at test_entry.py:"),
+        (ExceptionGroup("", [ZeroDivisionError("z")]), ": ZeroDivisionError: z; please report it with"),
+        (RecursionError("deep"), ": RecursionError: deep;"),
+    ],
+)
+def test_an_unexpected_error_is_one_line_and_exit_3(error: Exception, line: str, capsys: pytest.CaptureFixture[str]):
+    app = cyclopts.App()
+
+    @app.default
+    def meet() -> None:
+        raise error
+
+    assert guarded(app, []) == 3
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert line in printed
+
+
+@pytest.mark.parametrize("command", ["gate", "history", "claims"])
+def test_a_bug_is_never_a_verdict(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def broken() -> cyclopts.App:
+        raise RuntimeError("cannot make\nthe application")
+
+    monkeypatch.setattr(cli, "make_app", broken)
+    monkeypatch.setattr(sys, "argv", ["bakeoff", command])
+    with pytest.raises(SystemExit) as exited:
+        entry.main()
+    assert exited.value.code == 3
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "RuntimeError: cannot make the application; please report it with the output of BAKEOFF_TRACEBACK=1" in line
+    monkeypatch.setenv("BAKEOFF_TRACEBACK", "1")
+    with pytest.raises(SystemExit):
+        entry.main()
+    assert capsys.readouterr().err.startswith("Traceback (most recent call last)")
+
+
+def test_a_terminal_without_unicode_gets_the_table(tmp_path: Path):
+    run = build_run(tmp_path, Sheet(finished=1))
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bakeoff", "report", str(run)], capture_output=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"c=" in done.stdout
+    assert b"\\xb7" in done.stdout, "no sign that ASCII lacks"
+
+
+def test_a_file_nested_too_deeply_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "e.toml").write_text("name = " + "[" * 3000, encoding="utf-8")
+    assert in_process("run", str(tmp_path / "e.toml")) == 2
+    line = capsys.readouterr().err
+    assert line == f"bakeoff: {tmp_path}/e.toml is nested too deeply to be an experiment\n"
