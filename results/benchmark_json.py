@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from results.cells import Cell, Trial
-from results.errors import NotExportable, NotImportable
+from results.errors import UNDECODABLE, NotExportable, NotImportable
 from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
 from results.metrics.catalogue import DEFINITIONS
 from results.metrics.throughput import planned_inside
@@ -133,7 +133,7 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
         head = msgspec.json.decode(data, type=_Head).bakeoff
     except OSError as error:
         raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise NotImportable(f"{path} is not a pytest-benchmark file ({error})") from error
     if head is None:
         raise NotImportable(f"{path} holds no trials; write it with bakeoff export RUN --as pytest-benchmark --out DIR")
@@ -146,7 +146,7 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
         )
     try:
         runs = msgspec.json.decode(data, type=_File).bakeoff.runs
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise NotImportable(f"{path} is damaged ({error}); export its run again") from error
     return [msgspec.structs.replace(run, file=str(path), finished=[*map(_complete, run.finished)]) for run in runs]
 

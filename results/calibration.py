@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from results.atomic import write_atomic
-from results.errors import NotCalibrated, NotWritable, RunUnreadable
+from results.errors import UNDECODABLE, NotCalibrated, NotWritable, RunUnreadable
 from results.records import ClientError, schema_problem
 
 SATURATED_BELOW = 0.98
@@ -91,7 +91,7 @@ def read_calibration(path: Path) -> Calibration:
         calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
     except FileNotFoundError as error:
         raise NotCalibrated("this machine has not been calibrated; run: bakeoff calibrate") from error
-    except (msgspec.MsgspecError, OSError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff calibrate again") from error
     if problem := schema_problem(calibration.schema_version):
         raise RunUnreadable(f"{path} {problem}")

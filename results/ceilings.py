@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from results.atomic import write_atomic
-from results.errors import NotWritable, RunUnreadable
+from results.errors import UNDECODABLE, NotWritable, RunUnreadable
 
 CEILINGS_FILE = "ceilings.json"
 READ, COPY = "read", "copy"
@@ -87,7 +87,7 @@ def stored_ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings
         return []
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff machine") from error
     if file.version != _VERSION:
         raise RunUnreadable(f"{path} has version {file.version}, not {_VERSION}; measure it again: bakeoff machine")

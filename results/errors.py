@@ -17,6 +17,11 @@
 Each message is one line that tells the user what to do.
 """
 
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding damaged bytes raises: text that is not UTF-8 and deep nesting raise Python's own errors."""
+
 
 class ResultsError(Exception):
     """Base class of every error that this package raises deliberately."""

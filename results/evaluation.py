@@ -13,7 +13,7 @@ import numpy as np
 
 from results.comparison import EngineComparison
 from results.comparison_config import ComparisonConfig, agreed
-from results.errors import NoEvidence, NotComparable, NotImportable
+from results.errors import UNDECODABLE, NoEvidence, NotComparable, NotImportable
 from results.metrics.catalogue import PERPLEXITY
 from results.statistics.comparison import Criteria, judged
 from results.statistics.interval import Interval, ratio_error
@@ -106,7 +106,7 @@ def read_evaluation(file: Path) -> Evaluation:
         return msgspec.json.decode(file.read_bytes(), type=Evaluation)
     except OSError as error:
         raise NotImportable(f"{file} cannot be read: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise NotImportable(
             f"{file} is not an evaluation ({error}); write it with bakeoff models eval --json"
         ) from error

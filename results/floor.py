@@ -12,7 +12,7 @@ import msgspec
 
 from results.atomic import write_atomic
 from results.comparability import Series
-from results.errors import NoEvidence, RunUnreadable
+from results.errors import UNDECODABLE, NoEvidence, RunUnreadable
 from results.metrics import CATALOGUE
 from results.statistics.between_runs import MIN_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
 from results.statistics.comparison import scale_of
@@ -68,7 +68,7 @@ def stored_floors(root: Path) -> list[FloorCell]:
         if version != _VERSION:
             raise RunUnreadable(f"{path} has version {version}, not {_VERSION}; measure it again: bakeoff floor")
         return msgspec.json.decode(data, type=_File).cells
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff floor") from error
 
 

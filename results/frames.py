@@ -2,8 +2,9 @@
 
 A frame is a four-byte big-endian length followed by that many bytes of msgpack; JSON would escape every quote in the
 engine's own JSON, at 27 times the CPU. As in :mod:`results.jsonl`, a crash can leave only the last frame incomplete:
-the reader skips it and reports its size. Frames longer than :data:`MAX_FRAME_BYTES` are neither written nor read, so
-that a foreign log cannot make its reader allocate 4 GiB.
+the reader skips it and reports its size. A length beyond the end of the file is damage, though, if a whole record or
+more follows it. Frames longer than :data:`MAX_FRAME_BYTES` are neither written nor read, so that a foreign log cannot
+make its reader allocate 4 GiB.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from results.append_only import AppendOnlyFile
-from results.errors import NotWritable, RunUnreadable
+from results.errors import UNDECODABLE, NotWritable, RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20
@@ -100,19 +101,59 @@ class FrameLog(Generic[R]):
             file.seek(start)
             while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
                 at, length = start + _LENGTH_BYTES, int.from_bytes(head, "big")
-                if at + length > end:
-                    return
                 if length > MAX_FRAME_BYTES:
                     raise RunUnreadable(
-                        f"{self.path}: the frame at byte {at} claims {_size(length)}; this is not a Bakeoff log"
+                        f"{self.path}: the frame at byte {at} claims {_size(length)}; restore the file from a copy"
                     )
+                if at + length > end:
+                    if _holds_a_value(file.read(end - at)):
+                        raise RunUnreadable(
+                            f"{self.path}: the frame at byte {at} claims {length:,} bytes, beyond the end of the file; "
+                            "restore the file from a copy"
+                        )
+                    return
                 start = at + length
                 try:
                     yield self._decode(file.read(length)), start
-                except msgspec.MsgspecError as error:
+                except UNDECODABLE as error:
                     raise RunUnreadable(
                         f"{self.path}: the frame at byte {at} is damaged ({error}); restore the file from a copy"
                     ) from error
+
+
+_LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+"""First byte of binary data and texts → bytes of their length."""
+_COUNTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+"""First byte of arrays and maps → bytes of their count, and values per item."""
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+"""First byte of numbers → bytes that follow."""
+
+
+def _holds_a_value(data: bytes) -> bool:
+    """Whether ``data`` begins with a whole value in msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md).
+
+    The torn last frame of a crash never does.
+    """
+    at, left = 0, 1
+    while left and at < len(data):
+        first = data[at]
+        at, left = at + 1, left - 1
+        if 0x80 <= first <= 0x8F:
+            left += 2 * (first & 0x0F)
+        elif 0x90 <= first <= 0x9F:
+            left += first & 0x0F
+        elif 0xA0 <= first <= 0xBF:
+            at += first & 0x1F
+        elif first in _LENGTHS:
+            size = _LENGTHS[first]
+            at += size + int.from_bytes(data[at : at + size], "big")
+        elif first in _COUNTS:
+            size, values = _COUNTS[first]
+            left += values * int.from_bytes(data[at : at + size], "big")
+            at += size
+        else:
+            at += _FIXED.get(first, 0)
+    return not left and at <= len(data)
 
 
 def _size(length: int) -> str:

@@ -4,7 +4,7 @@ Each run is one point: the geometric mean of its valid trials. A series joins po
 load, traffic, weights and machine; a new machine starts a new series.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,6 +29,7 @@ def history(
     branch: str | None = None,
     metrics: Sequence[str] = HEADLINE,
     newest: int | None = None,
+    notify: Callable[[str], object] = lambda _: None,
 ) -> list[Series]:
     """Build the series of all complete runs below a folder.
 
@@ -39,6 +40,7 @@ def history(
         branch: only runs of this branch of the code under test.
         metrics: names in the catalogue.
         newest: number of most recent runs to use; None for all.
+        notify: called with one line for each run that cannot be read and is left out.
 
     Raises:
         NotComparable: the folder holds several experiments and none is named, a metric is unknown, or `newest` is below
@@ -48,6 +50,8 @@ def history(
     """
     with Index(root) as index:
         index.refresh()
+        for line in index.left_out():
+            notify(line)
         return history_of(index, name, engine=engine, branch=branch, metrics=metrics, newest=newest)
 
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from results.append_only import AppendOnlyFile
-from results.errors import RunUnreadable
+from results.errors import UNDECODABLE, RunUnreadable
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
@@ -74,7 +74,7 @@ def read_after(path: Path, record: type[R], start: int) -> tuple[list[R], int]:
     whole = data[: data.rfind(b"\n") + 1]
     try:
         return msgspec.json.Decoder(record).decode_lines(whole), start + len(whole)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise RunUnreadable(f"{path}: a line after byte {start} is damaged ({error})") from error
 
 
@@ -94,7 +94,7 @@ def read_log(path: Path, record: type[R]) -> Log[R]:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(decoder.decode(line))
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             if number == len(lines) and torn == 0:
                 return Log(records, len(line) + 1)
             raise RunUnreadable(f"{path}: line {number} is damaged ({error}); restore the file from a copy") from error

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from results.ceilings import Ceilings
-from results.errors import RunUnreadable
+from results.errors import UNDECODABLE, RunUnreadable
 from results.jsonl import Appender, read_log
 from results.records import RunStatus, Slo, TrialPlan, TrialRecord, schema_problem
 from results.search import Attempt, SearchConfig
@@ -357,7 +357,7 @@ def refuse_other_schema(path: Path, data: bytes) -> None:
     """
     try:
         problem = schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
     if problem:
         raise RunUnreadable(f"{path} {problem}")

@@ -39,7 +39,7 @@ import msgspec
 import psutil
 
 from results.atomic import write_atomic
-from results.errors import NotWritable, RunNotFound, RunUnreadable
+from results.errors import UNDECODABLE, NotWritable, RunNotFound, RunUnreadable
 from results.frames import FrameLog
 from results.jsonl import Log, read_log
 from results.quality import QualityRecord
@@ -361,7 +361,7 @@ def _read(path: Path, kind: type[_Record]) -> _Record | None:
         data = path.read_bytes()
         refuse_other_schema(path, data)
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, OSError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 

@@ -8,6 +8,7 @@ import msgspec
 from harness.claims.verdict import CaseResult, Verdict
 from harness.errors import BadClaim
 from results.atomic import write_atomic
+from results.errors import UNDECODABLE
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ def read_records(folder: Path, claim: str) -> list[Record]:
         return []
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Record])
-    except (msgspec.MsgspecError, OSError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise BadClaim(f"{path} cannot be read ({error}); move it away to test the claim again") from error
 
 

@@ -121,7 +121,10 @@ def history(
     from results.series import Outcome, outcome_of
 
     try:
-        series = history(runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE, newest=newest)
+        series = history(
+            runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE, newest=newest,
+            notify=lambda line: sys.stderr.write(f"bakeoff: {line}\n"),
+        )  # fmt: skip
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: {error}\n")
         return EXIT_CANNOT_TELL

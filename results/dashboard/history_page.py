@@ -52,7 +52,7 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
         metrics: names and titles.
         steps: steps and drifts, newest first.
         outcome: of the newest run.
-        notes: omitted zeros, and series too short to test.
+        notes: omitted zeros, series too short to test, and runs that cannot be read.
         charts: of the series, those with steps first.
         more: number of series without a chart.
         problem: why there is no history.
@@ -102,7 +102,7 @@ def history_page(index: Index, query: Mapping[str, str]) -> HistoryPage:
         page,
         steps=[step for _, step in dated],
         outcome=outcome_text(series),
-        notes=history_notes(series),
+        notes=[*history_notes(series), *index.left_out()],
         charts=[_chart(entry) for entry in drawn[:_MAX_CHARTS]],
         more=max(0, len(drawn) - _MAX_CHARTS),
     )

@@ -152,6 +152,13 @@ class Index:
             row = self._db.execute("SELECT stamp FROM runs WHERE id = ?", (run_id,)).fetchone()
         return None if row is None else row[0]
 
+    def left_out(self) -> list[str]:
+        """One line for each run that cannot be read, with the reason."""
+        with self._lock:
+            rows = self._db.execute("SELECT facts FROM runs WHERE name = '' ORDER BY id").fetchall()
+        every = [self._decoder.decode(facts) for (facts,) in rows]
+        return [f"{facts.id} is left out: {facts.problem}" for facts in every]
+
     def newest_name(self) -> str | None:
         """Name of the newest run's experiment."""
         newest = self.runs(Query(limit=1))
@@ -263,7 +270,8 @@ def _opened(place: Path | str) -> sqlite3.Connection:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")
         with db:
-            db.execute("UPDATE runs SET stamp = stamp WHERE 0")  # fail early if the file is read-only
+            # fails early if the file is read-only; runs that could not be read may have been restored since
+            db.execute("DELETE FROM runs WHERE name = ''")
     except sqlite3.DatabaseError:
         db.close()
         raise

@@ -6,6 +6,7 @@ after the mark begins, and both clocks tell when that was.
 """
 
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 
 from results.attribution.steps import Steps, steps_of
-from results.errors import RunUnreadable
+from results.errors import UNDECODABLE, RunUnreadable
 from results.store import TrialFolder
 
 _MARK = "engine step"
@@ -182,7 +183,7 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
         if len(data) > _MAX_BYTES:
             raise RunUnreadable(f"{path} unpacks to more than {_MAX_BYTES >> 30} GiB; this is no profile of one second")
         trace = msgspec.json.decode(data, type=_ChromeTrace)
-    except (OSError, EOFError, msgspec.MsgspecError) as error:
+    except (OSError, EOFError, zlib.error, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); restore it from a copy") from error
     base_ns = trace.baseTimeNanoseconds - offset_ns
     kernels = [

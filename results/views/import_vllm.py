@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from results.errors import NotImportable
+from results.errors import UNDECODABLE, NotImportable
 from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
 from results.units import NS_PER_S
 
@@ -81,7 +81,7 @@ def read_vllm(path: Path) -> list[VllmResult]:
     lines = [line for line in data.splitlines() if line.strip()]
     try:
         results = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[VllmResult])
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         results = _whole(path, data)
     if not results:
         raise NotImportable(f"{path} is empty: no result of vllm bench serve")
@@ -103,7 +103,7 @@ def requests_of(result: VllmResult, spread: Spread) -> list[RequestRecord]:
 def _whole(path: Path, data: bytes) -> list[VllmResult]:
     try:
         return [msgspec.json.decode(data, type=VllmResult)]
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise NotImportable(f"{path} is no result file of vllm bench serve ({error})") from error
 
 

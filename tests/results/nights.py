@@ -56,5 +56,8 @@ class Nights:
         """Newest first, as in the index."""
         return list(self._runs)[::-1][: query.limit]
 
+    def left_out(self) -> list[str]:
+        return []
+
     def newest_name(self) -> str:
         return "nightly"

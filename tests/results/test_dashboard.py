@@ -30,7 +30,7 @@ SHEET = Sheet(engines={"reference": FAST, "transformers": SLOW}, loads=LOADS[:1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine runs a day apart, the last four slower; one still running, one failed, one damaged.
+    """Nine runs a day apart, the last four slower; one still running, one failed, two damaged.
 
     The noise between runs is known.
     """
@@ -48,6 +48,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_run(root, replace(SHEET, run_id="live", status=RunStatus.RUNNING, finished=3))
     build_run(root, replace(SHEET, run_id="dead", status=RunStatus.FAILED, finished=2, texts=Texts(name="other")))
     (build_run(root, replace(SHEET, run_id="torn")) / "run.jsonl").write_text("{\n")
+    with (build_run(root, replace(SHEET, run_id="latin")) / "run.jsonl").open("r+b") as log:
+        log.seek(len(log.readline()) + 2)
+        log.write(b"\xff")
     return root
 
 
@@ -73,11 +76,12 @@ def data(served: Served, path: str) -> object:
 
 def test_the_list_shows_every_run_and_what_is_wrong_with_it(served: Served) -> None:
     text = page(served, "/")
-    assert "1–12 of 12 runs" in text
+    assert "1–13 of 13 runs" in text
     for day in range(1, 10):
         assert f'href="/runs/day-{day}/report"' in text
     assert 'href="/runs/live/live"' in text
     assert "torn/run.jsonl cannot be read" in text
+    assert "latin/run.jsonl: line 2 is damaged" in text
     assert "At c=1, reference delivered " in text
 
 
@@ -86,7 +90,7 @@ def test_the_list_shows_every_run_and_what_is_wrong_with_it(served: Served) -> N
     [
         ("name=other", 1), ("engine=reference", 11), ("engine=refer", 0), ("branch=main", 9), ("status=complete", 9),
         ("status=running", 1), ("status=nonsense", 0), ("q=000000003ff", 1), ("q=xeon", 11), ("q=zzz", 0),
-        ("page=2", 0), ("page=-1", 12), ("page=x", 12), ("page=99999999999999999999", 0),
+        ("page=2", 0), ("page=-1", 13), ("page=x", 13), ("page=99999999999999999999", 0),
     ],
 )  # fmt: skip
 def test_filters_of_the_list(served: Served, query: str, count: int) -> None:
@@ -135,6 +139,7 @@ def test_the_history_shows_steps_with_their_commits(served: Served) -> None:
     assert 'href="/compare?a=day-5%40reference&amp;b=day-6%40reference"' in text
     assert text.count("<svg") == 1
     assert "worse" in text
+    assert "latin is left out: " in text
     assert "needs 3 runs before" in page(served, "/history?name=demo&branch=main&engine=none")
     assert "there is no complete run" in page(served, "/history?name=other")
     assert "unknown metric" in page(served, "/history?name=demo&metric=zzz")

@@ -1,5 +1,6 @@
 """Binary logs: every record survives, a torn tail is dropped, and damage is reported."""
 
+import itertools
 import os
 import tracemalloc
 from pathlib import Path
@@ -92,10 +93,46 @@ def test_a_frame_that_claims_gigabytes_is_refused_before_it_is_read(tmp_path: Pa
         tracemalloc.stop()
 
 
-def test_a_length_beyond_the_end_of_the_file_is_a_torn_tail(tmp_path: Path):
-    (tmp_path / "log").write_bytes(b"\xff\xff\xff\xff and no more")
-    log = FrameLog(tmp_path / "log", Item)
-    assert (list(log), log.torn_bytes) == ([], 16)
+class Rich(msgspec.Struct):
+    """Every kind of value that msgpack has for our records."""
+
+    values: list[int | float | bool | str | list[int] | dict[str, int] | None]
+    data: list[bytes]
+
+
+NUMBERS = [0, 127, 128, 255, 256, 2**16, 2**32, -1, -33, -129, -40_000, -(2**40)]
+RICH = [
+    Rich([size, "x" * size, [1] * size, {str(i): i for i in range(size)}], [b"x" * size])
+    for size in (0, 15, 16, 31, 32, 300, 70_000)
+]
+RICH += [Rich([*NUMBERS, 0.5, True, False, None], [])]
+
+
+@pytest.mark.parametrize("record", RICH)
+def test_a_length_beyond_the_end_is_damage_if_a_whole_record_follows_it_and_else_a_torn_tail(
+    tmp_path: Path, record: Rich
+):
+    body = msgspec.msgpack.encode(record)
+    for kept in (body, body + b"\0\0\0\1\x80"):
+        (tmp_path / "log").write_bytes((len(kept) + 1).to_bytes(4, "big") + kept)
+        with pytest.raises(RunUnreadable, match=r"the frame at byte 4 claims [\d,]+ bytes, beyond the end of the file"):
+            list(FrameLog(tmp_path / "log", Rich))
+    for cut in {0, 1, len(body) // 3, len(body) - 1}:
+        (tmp_path / "log").write_bytes(len(body).to_bytes(4, "big") + body[:cut])
+        log = FrameLog(tmp_path / "log", Rich)
+        assert (list(log), log.torn_bytes) == ([], 4 + cut)
+
+
+def test_every_wrong_length_is_noticed(tmp_path: Path):
+    write(tmp_path / "log", ITEMS)
+    whole = (tmp_path / "log").read_bytes()
+    starts = [0, *itertools.accumulate(4 + len(msgspec.msgpack.encode(item)) for item in ITEMS)][:-1]
+    for byte, bit in itertools.product([start + i for start in starts for i in range(4)], range(8)):
+        data = bytearray(whole)
+        data[byte] ^= 1 << bit
+        (tmp_path / "log").write_bytes(data)
+        with pytest.raises(RunUnreadable):
+            list(FrameLog(tmp_path / "log", Item))
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

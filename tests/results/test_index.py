@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from results.errors import RunNotFound
+from results.history import history
 from results.index import INDEX_FILE, Index, Order, Query, facts_of
 from results.records import RunStatus
 from results.run_log import Source
@@ -162,6 +163,25 @@ def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:
         index.refresh()
         (facts,) = index.runs(Query())
     assert "requests.jsonl: line 1 is damaged" in (facts.problem or "")
+
+
+@pytest.mark.parametrize("damage", [b'{"t_ns": "\xff"}\n', b"[" * 100_000 + b"\n", b"\n", b"\0\n"])
+def test_a_run_with_one_bad_line_is_left_out_of_the_history_until_it_is_restored(tmp_path: Path, damage: bytes) -> None:
+    log = a_run(tmp_path, "bad") / "run.jsonl"
+    good = log.read_bytes()
+    for number in range(6):
+        a_run(tmp_path, f"night-{number}")
+    first, _, rest = good.partition(b"\n")
+    log.write_bytes(first + b"\n" + damage + rest)
+    said: list[str] = []
+    series = history(tmp_path, notify=said.append)
+    assert {len(entry.points) for entry in series} == {6}
+    assert len(said) == 1
+    assert said[0].startswith("bad is left out: ")
+    assert "run.jsonl: line 2 is damaged" in said[0]
+    log.write_bytes(good)
+    assert {len(entry.points) for entry in history(tmp_path, notify=said.append)} == {7}
+    assert len(said) == 1
 
 
 def test_folders_that_are_no_runs_are_ignored(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from results.errors import NotWritable, RunUnreadable
-from results.jsonl import Appender, Log, read_log
+from results.jsonl import Appender, Log, read_after, read_log
 from results.records import TelemetryRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -187,3 +187,16 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     log = Appender(tmp_path / "log.jsonl")
     log.close()
     log.close()
+
+
+@pytest.mark.parametrize("line", [b'{"t_ns": 1, "source": "\xff", "values": {}}', b"[" * 100_000, b"{", b"\0" * 20])
+def test_a_line_of_any_damage_is_refused_before_the_last_and_torn_at_the_end(tmp_path: Path, line: bytes) -> None:
+    good = b'{"t_ns": 1, "source": "host", "values": {}}\n'
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(good + line + b"\n" + good)
+    with pytest.raises(RunUnreadable, match=r"log\.jsonl: line 2 is damaged .*; restore the file from a copy"):
+        read_log(path, TelemetryRecord)
+    with pytest.raises(RunUnreadable, match=r"log\.jsonl: a line after byte 0 is damaged"):
+        read_after(path, TelemetryRecord, 0)
+    path.write_bytes(good + line + b"\n")
+    assert read_log(path, TelemetryRecord).torn_bytes == len(line) + 1

@@ -131,4 +131,4 @@ def _keys(line: bytes, head: bytes) -> set[str]:
     try:
         return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {key.decode() for key in _KEY.findall(head)}
+        return {key.decode(errors="replace") for key in _KEY.findall(head)}
