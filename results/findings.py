@@ -51,6 +51,10 @@ class FindingCode(StrEnum):
     """Like ``FAILED_REQUESTS``, where the server answered HTTP 404: it knows no such model, or has no such path."""
     NOT_AUTHORISED = "not_authorised"
     """The same for HTTP 401 and 403: the server wants a key, or another one."""
+    REDIRECTED = "redirected"
+    """The same for redirects, which no request follows."""
+    RAMP_FAILED = "ramp_failed"
+    """Every request of the ramp failed otherwise, so the load was ended before its window."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
@@ -84,6 +88,8 @@ class FindingCode(StrEnum):
     """Other processes used a large fraction of the machine's cores."""
 
     # Warnings
+    RAMP_FAILURES = "ramp_failures"
+    """Requests failed in the ramp, a larger share than the window may have."""
     OUTPUT_LENGTH = "output_length"
     INPUT_LENGTH = "input_length"
     PROMPT_LENGTH = "prompt_length"
@@ -132,6 +138,9 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.FAILED_REQUESTS: Cause.ENGINE,
     FindingCode.NOT_FOUND: Cause.ENGINE,
     FindingCode.NOT_AUTHORISED: Cause.EXPERIMENT,
+    FindingCode.REDIRECTED: Cause.EXPERIMENT,
+    FindingCode.RAMP_FAILED: Cause.ENGINE,
+    FindingCode.RAMP_FAILURES: Cause.ENGINE,
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
@@ -195,6 +204,10 @@ def warning(code: FindingCode, **parameters: Parameter) -> Finding:
 def note(code: FindingCode, **parameters: Parameter) -> Finding:
     """Make a finding that only informs."""
     return Finding(code, Severity.NOTE, parameters)
+
+
+REJECTIONS = frozenset({FindingCode.NOT_FOUND, FindingCode.NOT_AUTHORISED, FindingCode.REDIRECTED})
+"""Failures that every later request of the engine would meet too: a key, name or address is wrong."""
 
 
 def is_against_engine(findings: Iterable[Finding]) -> bool:

@@ -404,6 +404,8 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sessions that were in progress when the load began."""
     pace: Pace | None = None
     """Of the engine in the ramp; None if no request has succeeded."""
+    has_failed: bool = False
+    """Whether every request of the ramp failed, so that no window followed."""
 
 
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):

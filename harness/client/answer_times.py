@@ -28,11 +28,11 @@ class AnswerTimes:
         self._tokens_squared = 0
         self._tokens_by_ns = 0
 
-    def add(self, request: RequestInFlight) -> None:
-        """Count a request that has ended."""
+    def add(self, request: RequestInFlight, pause_ns: int = 0) -> None:
+        """Count a request that has ended, and the pause of its slot that follows."""
         self.ended += 1
-        self._total_ns += request.ended_ns - request.planned_ns
-        if request.is_turned_away or not request.read_ns:
+        self._total_ns += request.ended_ns - request.planned_ns + pause_ns
+        if request.has_failed or not request.read_ns:
             return
         self._answered += 1
         first_ns = request.read_ns[0] - request.planned_ns
@@ -45,7 +45,7 @@ class AnswerTimes:
         self._tokens_by_ns += later_tokens * (request.ended_ns - request.planned_ns)
 
     def mean_ns(self, ages_ns: Iterable[int]) -> float | None:
-        """Mean time from plan to end; None if no request has ended.
+        """Mean time from plan to end, or to the end of the pause after a failure; None if no request has ended.
 
         The mean over ended requests alone would be too small, since short ones end first. The total time of ended and
         running requests per ended one is the maximum likelihood estimate for exponential times that are censored

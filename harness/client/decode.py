@@ -1,5 +1,7 @@
 """Decodes raw reads into request records: pure functions, run after the trial."""
 
+from typing import Protocol
+
 import msgspec
 
 from engines.dialects import (
@@ -47,6 +49,20 @@ class DecodedStream(msgspec.Struct):
     finish: str | None = None
     fault: str | None = None
     answer_id: str | None = None
+
+
+class Reads(Protocol):
+    """The reads of one exchange: a stored one, or one that has just ended."""
+
+    @property
+    def read_ns(self) -> list[int]:
+        """When each arrived."""
+        ...
+
+    @property
+    def reads(self) -> list[bytes]:
+        """Their body bytes."""
+        ...
 
 
 class _Identified(msgspec.Struct):
@@ -98,7 +114,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     )
 
 
-def read_stream(stream: StreamRecord, dialect: Dialect) -> DecodedStream:
+def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     """Decode the events of one exchange; each arrived with the read that completed it."""
     decoded = DecodedStream()
     parser, reader = SseParser(), dialect.reader()
@@ -112,6 +128,13 @@ def read_stream(stream: StreamRecord, dialect: Dialect) -> DecodedStream:
         if payloads:
             decoded.last_event_ns = t_ns
     return decoded
+
+
+def is_answer(stream: Reads, dialect: Dialect) -> bool:
+    """Whether the reads of a complete exchange with status 200 are a whole answer, without an error and with tokens."""
+    decoded = read_stream(stream, dialect)
+    is_whole = decoded.finish is not None or dialect.ends_by_closing
+    return is_whole and decoded.fault is None and bool(decoded.deltas)
 
 
 def _answer_id(payload: bytes) -> str | None:

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from engines.dialects import Dialect
+from harness.client.failing import FailureDetector
 from harness.client.orders import Measure, Pool, Reply, Steady
 from harness.client.sessions import PreparedSession, Recorder, SessionFeed, SessionRunner
-from harness.client.steady import REFUSED_PAUSE_NS, SteadyLoad
+from harness.client.steady import SteadyLoad
 from harness.client.transport import Transport
 from harness.client.wire import WireSession, read_wire
 from harness.host.clock import Clock, sleep_until_ns
@@ -48,6 +50,7 @@ class Driver:
         recorder: takes each exchange soon after it has ended.
         timeout_s: limit for one exchange.
         phase: recorded with the requests.
+        dialect: of the engine, to find failures in its answers; None to look only at statuses and connections.
         begin: awaited when everything is prepared; returns the start of the load. The default starts it at once.
     """
 
@@ -59,12 +62,15 @@ class Driver:
         recorder: Recorder,
         timeout_s: float,
         phase: Phase = Phase.MEASURED,
+        dialect: Dialect | None = None,
         begin: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._timeout_s = timeout_s
-        self._runner = SessionRunner(transport, clock, recorder, timeout_s, phase)
+        self._runner = SessionRunner(
+            transport, clock, recorder, timeout_s, phase, has_failed=FailureDetector(dialect).has_failed
+        )  # fmt: skip
         self._steady: SteadyLoad | None = None
         self._begin = begin or self._now
 
@@ -222,9 +228,9 @@ class _ClosedLoop:
         self._runner.start(session, free_ns, self._session_ended)
         self._feed.refill()
 
-    def _session_ended(self, ended_ns: int, is_turned_away: bool) -> None:
-        if is_turned_away:
-            free_ns = ended_ns + REFUSED_PAUSE_NS
+    def _session_ended(self, ended_ns: int, pause_ns: int) -> None:
+        if pause_ns:
+            free_ns = ended_ns + pause_ns
             self._clock.call_at_ns(free_ns, lambda: self._next(free_ns))
         else:
             self._next(ended_ns)
@@ -276,7 +282,7 @@ class _OpenLoop:
         if not self._arrived.done():
             self._arrived.set_result(None)
 
-    def _session_ended(self, ended_ns: int, _is_turned_away: bool) -> None:
+    def _session_ended(self, ended_ns: int, _pause_ns: int) -> None:
         if self._waiting and not self._stopped:
             session, planned_ns = self._waiting.popleft()
             due_ns = min(ended_ns, self._clock.now_ns())  # a session cut short ends now, not at ended_ns

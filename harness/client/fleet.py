@@ -25,6 +25,7 @@ from harness.client.orders import (
     Closed,
     Done,
     Finish,
+    Format,
     Go,
     Measure,
     Open,
@@ -102,6 +103,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
         timeout_s: limit for one exchange.
         phase: recorded with its requests.
         transport: ``http`` or ``aiohttp``.
+        format: wire format of the answers; None if the load need not know which of them failed.
         access: credentials for every request; sent to the workers over their pipes, never written to a file.
     """
 
@@ -111,6 +113,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
     phase: Phase = Phase.MEASURED
     transport: str = "http"
     access: Access = Access()
+    format: Format | None = None
 
 
 class LoadResult(msgspec.Struct, frozen=True):
@@ -247,6 +250,7 @@ class Fleet:
                     timeout_s=order.timeout_s,
                     phase=order.phase,
                     transport=order.transport,
+                    format=order.format,
                 )
             )
         await self._from_workers(workers, lambda host: _expected(host, Ready))
@@ -357,7 +361,8 @@ def _ramp(replies: Sequence[Ramped]) -> Ramped:
     means = [(reply.request_s, reply.ended) for reply in replies if reply.request_s is not None]
     request_s = sum(seconds * weight for seconds, weight in means) / ended if means and ended else None
     paces = [(reply.pace, reply.ended) for reply in replies if reply.pace is not None]
-    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces))
+    failed = sum(reply.failed for reply in replies)
+    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces), failed)
 
 
 def _mean_pace(paces: Sequence[tuple[Pace, int]]) -> Pace | None:

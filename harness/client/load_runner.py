@@ -119,7 +119,7 @@ class LoadRunner:
         with FrameAppender(Path(order.log)) as log:
             driver = self._driver = Driver(
                 transport, clock=clock, recorder=redacting_recorder(log, order.access), timeout_s=order.timeout_s,
-                phase=order.phase, begin=begin,
+                phase=order.phase, dialect=order.format.dialect() if order.format else None, begin=begin,
             )  # fmt: skip
             try:
                 issue = await self._drive(driver, order)

@@ -1,8 +1,13 @@
 """Orders to a client worker and its replies: one JSON line each, over its stdin and stdout."""
 
+from typing import Any
+
 import msgspec
 
+import engines
 from engines import Access
+from engines.dialects import Dialect
+from engines.errors import UnknownEngine
 from results.records import Pace, Phase, TelemetryRecord
 
 
@@ -42,6 +47,21 @@ class Pool(msgspec.Struct, frozen=True):
     """Added to the offset of each session of an open loop at every repetition."""
 
 
+class Format(msgspec.Struct, frozen=True):
+    """An engine's wire format: the arguments of :func:`engines.dialect` that decide it."""
+
+    adapter: str
+    options: dict[str, Any]
+    url: str | None = None
+
+    def dialect(self) -> Dialect | None:
+        """The dialect; None if the adapter comes from a package that this worker's machine does not have."""
+        try:
+            return engines.dialect(self.adapter, self.options, engines.Deployment(url=self.url))
+        except UnknownEngine:
+            return None
+
+
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Prepare a load: open connections, read ahead. The reply is :class:`Ready`."""
 
@@ -57,6 +77,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     phase: Phase
     """Recorded with its requests."""
     transport: str = "http"
+    format: Format | None = None
+    """Wire format of the answers, to find failures in them; None to look only at statuses and connections."""
     begun: Pool | None = None
     """Steady load: the sessions in progress at its start; those of a closed loop occupy its slots."""
 
@@ -108,6 +130,13 @@ class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
     """Mean seconds from plan to end of a request; None if none has ended."""
     pace: Pace | None = None
     """Of the engine; None if no request has succeeded."""
+    failed: int = 0
+    """Requests that have ended with a failure."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every request has failed."""
+        return 0 < self.ended == self.failed
 
 
 class WindowClosed(msgspec.Struct, frozen=True, tag="window_closed"):

@@ -13,12 +13,15 @@ from results.records import Phase, StreamEnd, StreamRecord
 from results.units import NS_PER_S
 
 _READ_AHEAD = 32
+FAILURE_PAUSE_NS = 100_000_000
+"""Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server
+that fails must not get requests as fast as the client can send them."""
 
 
 class RequestInFlight(StreamLog):
     """One turn of a session: a request that is in flight, about to be sent, or finished."""
 
-    __slots__ = ("due_ns", "finished", "number", "planned_ns", "session", "started_ns")
+    __slots__ = ("due_ns", "finished", "has_failed", "number", "planned_ns", "session", "started_ns")
 
     def __init__(self, session: "PreparedSession", number: int, planned_ns: int, finished: "SessionFinished") -> None:
         super().__init__()
@@ -28,11 +31,13 @@ class RequestInFlight(StreamLog):
         self.finished = finished
         self.due_ns: int | None = None
         self.started_ns = 0
+        self.has_failed = False
+        """Whether it has ended with a failure, as far as the client knows while the load runs."""
 
     @property
-    def is_turned_away(self) -> bool:
-        """Whether the connection was refused or got an HTTP error: either may take no time at all."""
-        return self.end is StreamEnd.REFUSED or self.status not in {None, 200}
+    def pause_ns(self) -> int:
+        """Pause that follows it; 0 unless it failed. A timeout has paused the slot for long enough."""
+        return FAILURE_PAUSE_NS if self.has_failed and self.end is not StreamEnd.TIMEOUT else 0
 
     def record(self, phase: Phase) -> StreamRecord:
         """The record to store."""
@@ -62,8 +67,8 @@ class RequestInFlight(StreamLog):
         )
 
 
-SessionFinished = Callable[[int, bool], None]
-"""Called at the end of a session with the time and whether its last request was turned away."""
+SessionFinished = Callable[[int, int], None]
+"""Called at the end of a session with the time, and the pause that its slot makes after a failure."""
 
 
 class PreparedSession:
@@ -135,13 +140,24 @@ class SessionRunner:
             than stamping a read.
         timeout_s: limit for one exchange, from its start.
         phase: recorded with the requests.
+        has_failed: whether a request that has ended failed.
     """
 
-    def __init__(self, transport: Transport, clock: Clock, recorder: Recorder, timeout_s: float, phase: Phase) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        recorder: Recorder,
+        timeout_s: float,
+        phase: Phase,
+        *,
+        has_failed: Callable[[RequestInFlight], bool],
+    ) -> None:
         self._transport = transport
         self._clock = clock
         self._recorder = recorder
         self._phase = phase
+        self._has_failed = has_failed
         self._timeout_ns = round(timeout_s * NS_PER_S)
         self._by_age: dict[RequestInFlight, None] = {}
         self._watching = False
@@ -190,7 +206,7 @@ class SessionRunner:
 
     def record_unsent(self, session: PreparedSession, planned_ns: int, now_ns: int) -> None:
         """Record as cancelled a request that waited inside the client and was never sent."""
-        request = RequestInFlight(session, 0, planned_ns, lambda _ended_ns, _is_turned_away: None)
+        request = RequestInFlight(session, 0, planned_ns, lambda _ended_ns, _pause_ns: None)
         request.ended_ns = now_ns
         self.planned += 1
         self._finished.append(request)
@@ -249,6 +265,7 @@ class SessionRunner:
         if not self._recording:
             self._recording = True
             asyncio.get_running_loop().call_soon(self._record_some)
+        request.has_failed = self._has_failed(request)
         if self.on_end is not None:
             self.on_end(request)
         number = request.number + 1
@@ -256,7 +273,7 @@ class SessionRunner:
         if number == len(turns):
             self._end_session(request, request.ended_ns)
             return
-        think_ns = turns[number].think_ns
+        think_ns = max(turns[number].think_ns, request.pause_ns)
         if self.may_plan(request.ended_ns + think_ns):
             self._think(
                 RequestInFlight(request.session, number, request.ended_ns + think_ns, request.finished), think_ns
@@ -267,7 +284,7 @@ class SessionRunner:
     def _end_session(self, request: RequestInFlight, free_ns: int) -> None:
         """End a session; its successor may start at ``free_ns``."""
         self.live -= 1
-        request.finished(free_ns, request.is_turned_away)
+        request.finished(free_ns, request.pause_ns)
         if not self.live and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 

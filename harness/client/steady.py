@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from harness.client.answer_times import AnswerTimes
+from harness.client.failing import REJECTED_S, RampFailures
 from harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
 from harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
 from harness.host.clock import Clock
@@ -31,8 +32,6 @@ _CHECK_GROWTH = 1.25
 """The ramp's end is considered at times that grow by this factor."""
 _FIRST_CHECK_NS = 100_000_000
 """Time of the first check if the ramp may be shorter."""
-REFUSED_PAUSE_NS = 100_000_000
-"""Pause of a closed-loop slot whose request was turned away: without it, the plan would be used up in milliseconds."""
 
 
 class SteadyLoad:
@@ -73,6 +72,7 @@ class SteadyLoad:
         self._is_ramped = False
         self._check_ns = 0
         self._answers = AnswerTimes()
+        self._failures = RampFailures()
         self._answer_ns = math.inf
         self._pending: int | None = None
         self._waiting: deque[tuple[PreparedSession, int]] = deque()
@@ -215,16 +215,24 @@ class SteadyLoad:
 
     def _request_ended(self, request: RequestInFlight) -> None:
         if not self._is_ramped:
-            self._answers.add(request)
+            self._count(request)
         if self._pending is not None and self._opens_ns <= request.planned_ns < self._closes_ns:
             self._pending -= 1
             self._check_answered()
 
-    def _session_ended(self, ended_ns: int, is_turned_away: bool) -> None:
+    def _count(self, request: RequestInFlight) -> None:
+        """Count a request of the ramp, and end the ramp if the server rejects every one."""
+        self._answers.add(request, 0 if self._share.concurrency is None else request.pause_ns)
+        self._failures.add(request)
+        if self._failures.failed == 1 and request.has_failed:
+            self._at(request.ended_ns + round(REJECTED_S * NS_PER_S), self._check_rejections)
+        self._check_rejections()
+
+    def _session_ended(self, ended_ns: int, pause_ns: int) -> None:
         if self._share.concurrency is None:
             self._start_waiting(ended_ns)
-        elif is_turned_away:
-            free_ns = ended_ns + REFUSED_PAUSE_NS
+        elif pause_ns:
+            free_ns = ended_ns + pause_ns
             self._at(free_ns, lambda: self._next(free_ns))
         else:
             self._next(ended_ns)
@@ -243,7 +251,9 @@ class SteadyLoad:
     # Ramp and window.
 
     def _check_ramp(self) -> None:
-        """End the ramp if the load has settled, or has had its time; else check again later."""
+        """End the ramp if the load has settled, fails altogether, or has had its time; else check again later."""
+        if self._is_ramped:
+            return
         now_ns = self._clock.now_ns()
         since_ramp_ns = now_ns - self._start_ns - round(self._share.ramp_s * NS_PER_S)
         answer_ns = self._answers.mean_ns(now_ns - planned_ns for planned_ns in self._runner.planned_times_ns())
@@ -252,14 +262,23 @@ class SteadyLoad:
         if answer_ns is not None and self._share.concurrency is None and self._answers.are_queued:
             needed_ns = RAMP_ANSWERS_QUEUED * max(0.0, answer_ns - self._answers.wait_ns)
         is_settled = is_known and since_ramp_ns >= needed_ns
-        if is_settled or since_ramp_ns >= 2 * self._timeout_ns:
-            self._is_ramped = True
-            self._answer_ns = math.inf if answer_ns is None else answer_ns
-            request_s = None if answer_ns is None else answer_ns / NS_PER_S
-            self._report(Ramped(is_settled, self._answers.ended, request_s, self._answers.pace))
+        is_failing = since_ramp_ns >= 0 and self._failures.are_cohort
+        if is_settled or is_failing or since_ramp_ns >= 2 * self._timeout_ns:
+            self._end_ramp(is_settled, answer_ns)
             return
         self._check_ns = round(_CHECK_GROWTH * self._check_ns)
         self._at(self._start_ns + self._check_ns, self._check_ramp)
+
+    def _check_rejections(self) -> None:
+        if not self._is_ramped and self._failures.are_rejections(self._clock.now_ns()):
+            self._end_ramp(is_settled=False, answer_ns=None)
+
+    def _end_ramp(self, is_settled: bool, answer_ns: float | None) -> None:
+        self._is_ramped = True
+        self._answer_ns = math.inf if answer_ns is None else answer_ns
+        request_s = None if answer_ns is None else answer_ns / NS_PER_S
+        ended, failed = self._failures.ended, self._failures.failed
+        self._report(Ramped(is_settled, ended, request_s, self._answers.pace, failed))
 
     def _close(self) -> None:
         if self._pending is not None:

@@ -21,6 +21,7 @@ from harness.conduct.trial import TrialRunner
 from harness.conduct.warm_up import WarmUp
 from harness.experiment.fingerprint import fingerprint
 from harness.quality import check_quality
+from results.findings import REJECTIONS
 from results.records import TrialPlan, TrialRecord
 from results.run_log import (
     EngineFate,
@@ -33,6 +34,7 @@ from results.run_log import (
     TrialPlanned,
 )
 from results.store import RunFolder
+from results.text.findings import sentence
 
 
 class Conductor:
@@ -126,6 +128,10 @@ class Conductor:
         record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
         running.trials += 1
         self._append(TrialFinished(record=record))
+        if (rejection := _rejection(record)) is not None:
+            await self._stop()
+            self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
+            return
         if death := under_test.server.died():
             raise death
         running.may_be_busy = running.idle_s is not None and record.abandoned_requests > 0
@@ -281,6 +287,16 @@ class _RunningEngine:
         self.trials = 0
         self.idle_s: float | None = None
         self.may_be_busy = False
+
+
+def _rejection(record: TrialRecord) -> str | None:
+    """Why the server rejects every request of this engine; None if it answered some."""
+    for finding in record.findings:
+        parameters = finding.parameters
+        is_whole = parameters.get("failed_requests") == parameters.get("measured_requests")
+        if finding.code in REJECTIONS and (is_whole or (record.ramp is not None and record.ramp.has_failed)):
+            return f"{record.engine}: {sentence(finding)}"
+    return None
 
 
 def _reason(label: str, turn: int, error: EngineError) -> str:

@@ -13,6 +13,7 @@ from engines import Server
 from harness.calibration.client_error import Shape, median_of, spread_of
 from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from harness.client.fleet import LoadOrder, Share
+from harness.client.orders import Format
 from harness.client.wire import WireSession, wire_sessions
 from harness.conduct.engine_start import EngineUnderTest
 from harness.conduct.kernels import LOAD_S, record_kernels
@@ -248,7 +249,7 @@ class TrialRunner:
             planned, restart = planned + result.planned, restart + 1
             if result.ramp is not None:
                 self._learn_pace(label, load, result.ramp.pace)
-            if result.window is not None:
+            if result.window is not None or (result.ramp is not None and result.ramp.has_failed):
                 return msgspec.structs.replace(result, planned=planned, begun=beginning.plan.sessions)
             sent += beginning.plan.requests + cycle * (1 + result.planned // cycle)
 
@@ -295,6 +296,7 @@ class TrialRunner:
         return wire_sessions(sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs)
 
     def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
+        config = self._experiment.engine(under_test.description.label)
         return LoadOrder(
             base_url=under_test.server.base_url,
             access=under_test.server.access,
@@ -302,6 +304,7 @@ class TrialRunner:
             timeout_s=self._experiment.trial.timeout_s,
             phase=phase,
             transport=self._experiment.client.transport,
+            format=Format(config.adapter, config.options, config.url),
         )
 
     async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
@@ -354,6 +357,8 @@ class TrialRunner:
             return None, "a worker is on another host, and the truth server on this one"
         if evidence.engine_death:
             return None, "the engine died"
+        if evidence.ramp is not None and evidence.ramp.has_failed:
+            return None, "every request failed"
         key = (record.engine, record.load.label)
         try:
             if key not in self._client_errors:

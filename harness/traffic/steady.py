@@ -41,7 +41,7 @@ def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, r
     turnover_s = ramped.request_s + think_s if is_closed and ramped.request_s is not None else None
     for_requests_s = traffic.length_s or limits.min_requests * (turnover_s or 0.0) / (load.concurrency or 1)
     needed_s = max(limits.duration_s, for_requests_s, TURNOVERS * (turnover_s or 0.0))
-    return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace)
+    return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed)
 
 
 class SteadyTraffic:
@@ -93,7 +93,7 @@ class SteadyTraffic:
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None
-        if self._may_restart and self._is_off(ramped.pace):
+        if ramped.has_failed or (self._may_restart and self._is_off(ramped.pace)):
             return None
         plan, tail = self._traffic.window, self._traffic.tail
         length_s = self._length_s(ramped, plan)

@@ -27,6 +27,7 @@ from results.records import (
     ClientError,
     Load,
     Outcome,
+    Phase,
     RampRecord,
     RequestRecord,
     TelemetryRecord,
@@ -41,7 +42,7 @@ from results.units import NS_PER_S
 
 MAX_SEND_LAG_S = 0.020
 """Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""
-_REFUSALS: dict[int, FindingCode] = {
+_CODES: dict[int, FindingCode] = {
     HTTPStatus.UNAUTHORIZED: FindingCode.NOT_AUTHORISED,
     HTTPStatus.FORBIDDEN: FindingCode.NOT_AUTHORISED,
     HTTPStatus.NOT_FOUND: FindingCode.NOT_FOUND,
@@ -104,7 +105,10 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from stops
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
-    yield from _failed(inside, evidence.max_failure_share)
+    yield from _failed(inside, evidence)
+    if _has_failed_ramp(evidence):
+        return  # there is no window to judge
+    yield from _ramp_failures(load, evidence)
     yield from _unsteady(evidence, load)
     yield from _length(evidence)
     if evidence.window.length_s > 0 and not inside and not evidence.engine_death:
@@ -183,20 +187,44 @@ def _count(record: TelemetryRecord, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _failed(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Finding]:
+def _has_failed_ramp(evidence: Evidence) -> bool:
+    return evidence.ramp is not None and evidence.ramp.has_failed
+
+
+def _failed(measured: Sequence[RequestRecord], evidence: Evidence) -> Iterator[Finding]:
+    is_ramp = _has_failed_ramp(evidence)
     failed = [request for request in measured if has_failed(request)]
-    if len(failed) <= max_share * len(measured):
+    if not failed or (not is_ramp and len(failed) <= evidence.max_failure_share * len(measured)):
         return
     ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
     first = next(request for request in failed if request.outcome is outcome)
     yield invalid(
-        _REFUSALS.get(first.status or 0, FindingCode.FAILED_REQUESTS),
+        _failure_code(first.status or 0, is_ramp=is_ramp),
         failed_requests=len(failed),
         measured_requests=len(measured),
         outcome=outcome.value,
         outcome_requests=count,
         error=first.error or "no further detail",
     )
+
+
+def _failure_code(status: int, *, is_ramp: bool) -> FindingCode:
+    if 300 <= status < 400:
+        return FindingCode.REDIRECTED
+    return _CODES.get(status, FindingCode.RAMP_FAILED if is_ramp else FindingCode.FAILED_REQUESTS)
+
+
+def _ramp_failures(load: Sequence[RequestRecord], evidence: Evidence) -> Iterator[Finding]:
+    ramp = [request for request in load if request.phase is Phase.RAMP]
+    failed = [request for request in ramp if has_failed(request)]
+    if len(failed) > evidence.max_failure_share * len(ramp):
+        yield warning(
+            FindingCode.RAMP_FAILURES,
+            failed_requests=len(failed),
+            ramp_requests=len(ramp),
+            outcome=failed[0].outcome.value,
+            error=failed[0].error or "no further detail",
+        )
 
 
 def _late(measured: Sequence[RequestRecord]) -> Iterator[Finding]:

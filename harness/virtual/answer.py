@@ -15,7 +15,7 @@ from harness.virtual.engine import Fault, VirtualEngine
 from results.records import StreamEnd
 from results.units import NS_PER_S
 
-STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503}
+STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503, Fault.HTTP_401: 401, Fault.HTTP_302: 302}
 """HTTP status of each fault that has one."""
 HANGS = frozenset({Fault.STALL, Fault.SILENT})
 """Faults after which an exchange lasts until the client drops it."""

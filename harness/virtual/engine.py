@@ -29,6 +29,9 @@ class Fault(StrEnum):
     """A stall before the first byte."""
     EMPTY = "empty"
     """A finish reason and usage, but no token."""
+    HTTP_401 = "http_401"
+    """This status as for the others; a redirect with a status of its own."""
+    HTTP_302 = "http_302"
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):

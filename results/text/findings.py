@@ -32,6 +32,17 @@ SENTENCES: dict[FindingCode, str] = {
         _REQUESTS_FAILED
         + "put a valid key into an environment variable and name it in api_key_env (--api-key-env of bench)"
     ),
+    FindingCode.REDIRECTED: (
+        _REQUESTS_FAILED + "give the address to which the server redirects as url (--url of bench)"
+    ),
+    FindingCode.RAMP_FAILED: (
+        "the load was ended in its ramp, because every request failed: {failed_requests} of {measured_requests}, "
+        "{outcome_requests} of them as {outcome}: {error}; read the engine's log"
+    ),
+    FindingCode.RAMP_FAILURES: (
+        "{failed_requests} of {ramp_requests} requests failed in the ramp, the first as {outcome}: {error}; wait until "
+        "the server is ready, or raise trial.ramp_s"
+    ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
         "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "

@@ -151,6 +151,6 @@ def test_refused_requests_quote_the_engines_error(tmp_path: Path) -> None:
     assert verdicts == {"r1-bad-1": VOID, "r1-bad-2": VOID, "r1-good-1": GOOD, "r1-good-2": GOOD}
     for trial in run.finished[:2]:
         finding = trial.record.findings[0]
-        assert finding.code is FindingCode.FAILED_REQUESTS
+        assert finding.code is FindingCode.RAMP_FAILED
         assert "HTTP 500: the virtual engine wants" in str(finding.parameters["error"])
     assert run.status is RunStatus.COMPLETE

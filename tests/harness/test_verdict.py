@@ -91,7 +91,8 @@ def test_a_refusal_gets_its_own_advice(status: int, code: FindingCode, advice: s
 def test_only_failures_planned_in_the_window_count():
     for outcome in (Outcome.TIMEOUT, Outcome.EMPTY):
         outside = [request(i, outcome=outcome, phase=phase) for i, phase in ((-1, Phase.RAMP), (10, Phase.TAIL))]
-        assert findings_of([*GOOD, *outside]) == []
+        assert [finding.code for finding in findings_of([*GOOD, *outside])] == [FindingCode.RAMP_FAILURES]
+        assert findings_of([*GOOD, *outside[1:]]) == []
         assert codes(findings_of([*GOOD[1:], request(0, outcome=outcome)])) == [FindingCode.FAILED_REQUESTS]
 
 

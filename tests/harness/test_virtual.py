@@ -190,7 +190,8 @@ def test_a_request_that_is_given_up_frees_its_slot_or_is_served_to_its_end(
     tmp_path: Path, aborts: bool, served_s: float
 ):
     engine = VirtualEngine(service=Whole(Fixed(3.0)), slots=1, aborts=aborts)
-    _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"timeout_s": 1.0})
+    trial = TRIAL | {"timeout_s": 1.0, "ramp_s": 5.0}
+    _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=trial)
     begun = [request.begun_ns for request in served if request.begun_ns is not None]
     assert (begun[1] - begun[0]) / 1e9 == pytest.approx(served_s)
     assert {request.ending for request in served} == {Ending.DROPPED}
