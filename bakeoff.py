@@ -150,7 +150,7 @@ def compare(
     *,
     metrics: Sequence[str] | None = None,
     primary: str | None = None,
-    alpha: float = 0.01,
+    alpha: float = 0.05,
     band: float | str | Iterable[str] | None = None,
 ) -> "EngineComparison":
     """Compare B with A, level by level, as ``bakeoff compare`` does.
@@ -180,6 +180,7 @@ def gate(
     metrics: Sequence[str] | None = None,
     primary: str | None = None,
     alpha: float = 0.01,
+    detect: float | str = 0.1,
     band: float | str | Iterable[str] | None = None,
 ) -> "GateVerdict":
     """Judge whether a stored candidate is worse than a stored baseline, as ``bakeoff gate`` does.
@@ -192,6 +193,7 @@ def gate(
         metrics: to compare; None for the table's headline metrics.
         primary: the metric that decides; None for the default.
         alpha: false alarm rate of the primary metric, and of all others together.
+        detect: change of the primary metric that ``no regression`` rules out: a fraction, or ``10%``.
         band: largest change that counts as equal; see ``bakeoff gate --help``.
 
     Raises:
@@ -204,7 +206,7 @@ def gate(
 
     selected = select(candidate)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
-    return judge(baseline_of(selected, baselines), selected, agreed(metrics, primary, alpha, band))
+    return judge(baseline_of(selected, baselines), selected, agreed(metrics, primary, alpha, band, detect=detect))
 
 
 def search(

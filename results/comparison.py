@@ -2,10 +2,11 @@
 
 Metrics are compared over the requests that both sides served (:mod:`results.common_part`).
 
-One metric at one load is primary, fixed before any data is seen; all others are guardrails, whose judgements are
-corrected for multiplicity. How the sides were measured decides which noise applies. Trials of one run were interleaved
-and are compared as such. If a run reused trials of an earlier one, only repeats with both trials in one session are
-paired. Sides of different runs carry the noise between runs (:mod:`results.statistics.between_runs`).
+One metric at one load is primary, fixed before any data is seen. Others are guardrails, whose judgements are corrected
+for multiplicity; the rest are judged by themselves and decide no gate. How the sides were measured decides which noise
+applies. Trials of one run were interleaved and are compared as such. If a run reused trials of an earlier one, only
+repeats with both trials in one session are paired. Sides of different runs carry the noise between runs
+(:mod:`results.statistics.between_runs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,8 +64,8 @@ class EngineComparison(msgspec.Struct, frozen=True):
 
     @property
     def guardrails(self) -> list[Comparison]:
-        """All comparisons but the primary one."""
-        return [comparison for comparison in self.comparisons if comparison is not self.primary]
+        """The comparisons that count in a gate's outcome besides the primary one."""
+        return [one for one in self.comparisons if one is not self.primary and one.is_guardrail]
 
 
 def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, check: bool = True) -> EngineComparison:
@@ -96,7 +97,11 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         if (load.label, name) != chosen
     ]
     primary = _compared(pairs[main.label], CATALOGUE[chosen[1]])
-    guarded = guardrails([_compared(pairs[level], CATALOGUE[name]) for level, name in rest], config.alpha)
+    others = [
+        msgspec.structs.replace(_compared(pairs[level], CATALOGUE[name]), is_guardrail=config.is_guardrail(name))
+        for level, name in rest
+    ]
+    guarded = guardrails(others, config.alpha)
     return EngineComparison(
         *labels(a, b),
         primary=primary,
@@ -201,6 +206,7 @@ def _measured(pair: _Pair, metric: Metric) -> Comparison:
         return compare_runs(
             metric, level, values_a, values_b, interleaved=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+            detect=pair.config.detect,
         )  # fmt: skip
     common = sorted(
         (session, repeat) for session, values in of_a.items() for repeat in values if repeat in of_b.get(session, {})
@@ -212,6 +218,7 @@ def _measured(pair: _Pair, metric: Metric) -> Comparison:
         return compare_runs(
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+            detect=pair.config.detect,
         )  # fmt: skip
     runs_a, runs_b = ([list(values.values()) for values in side.values()] for side in (of_a, of_b))
     baseline = _since_last_step(runs_a)
@@ -219,6 +226,7 @@ def _measured(pair: _Pair, metric: Metric) -> Comparison:
     return compare_sessions(
         metric, level, baseline, runs_b, floor=floor,
         alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+            detect=pair.config.detect,
     )  # fmt: skip
 
 

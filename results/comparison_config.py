@@ -21,6 +21,9 @@ WORK = "work"
 """Name of the band within which the work of both sides must agree."""
 WORK_BAND = 0.1
 _MIN_ALPHA = 1e-6  # far below it quantiles of Student's t lose their digits
+_GUARDRAILS = frozenset({"ttft_p50_s", "tpot_p50_s", "output_tokens_per_s", "failures", "goodput_per_s", "attainment"})
+"""Metrics that a gate judges unless told otherwise: medians, work and failures. Tails and memory vary most, and each
+more guardrail costs power."""
 _SLO_METRICS = ("goodput_per_s", "attainment")
 _RATES = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|pp)?")
@@ -37,6 +40,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         band: half-width of the equivalence band of ratios, as a fraction.
         bands: half-width by metric, for metrics with their own band: a fraction of a ratio, or of requests.
         work_band: allowed relative difference between the work of both sides.
+        detect: change of a ratio that a gate is to rule out, as a fraction; None for the band.
     """
 
     metrics: tuple[str, ...] | None = None
@@ -45,6 +49,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
     band: float = BAND
     bands: dict[str, float] = {}
     work_band: float = WORK_BAND
+    detect: float | None = None
 
     def __post_init__(self) -> None:
         for name in (*(self.metrics or ()), self.primary, *self.bands):
@@ -53,9 +58,15 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
                 raise NotComparable(f"unknown metric '{name}'; known: {', '.join(known)}")
         if not 0 < self.alpha < 1:
             raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
+        if self.detect is not None and not 0 < self.detect < 1:
+            raise NotComparable(f"detect must lie between 0 and 1, such as 10%, not {self.detect}")
         for band in (self.band, *self.bands.values(), self.work_band):
             if not 0 <= band < 1:
                 raise NotComparable(f"band must lie between 0 and 1, not {band}")
+
+    def is_guardrail(self, name: str) -> bool:
+        """Whether a metric counts in a gate's outcome: one that the user named, or one of the default guardrails."""
+        return self.metrics is not None or name in _GUARDRAILS
 
     def band_of(self, metric: Metric) -> float:
         """Half-width of a metric's equivalence band."""
@@ -88,6 +99,7 @@ def agreed(
     *,
     known: Mapping[str, Metric] = CATALOGUE,
     default_band: float = BAND,
+    detect: float | str | None = None,
 ) -> ComparisonConfig:
     """Build the configuration of a comparison.
 
@@ -98,6 +110,7 @@ def agreed(
         band: a fraction, or bands as text; None for the defaults.
         known: metrics that can have a band.
         default_band: of ratios.
+        detect: change that a gate is to rule out: a fraction, or text such as ``10%``; None for the band.
 
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
@@ -105,7 +118,10 @@ def agreed(
     if 0 < alpha < _MIN_ALPHA:
         raise NotComparable(f"alpha must be at least {_MIN_ALPHA}, not {alpha}")
     names = tuple(metrics) if metrics else None
-    config = ComparisonConfig(metrics=names, primary=primary, alpha=alpha, band=default_band)
+    config = ComparisonConfig(
+        metrics=names, primary=primary, alpha=alpha, band=default_band,
+        detect=_fraction(detect) if isinstance(detect, str) else detect,
+    )  # fmt: skip
     if band is None:
         return config
     if isinstance(band, int | float):
@@ -113,6 +129,13 @@ def agreed(
     for text in [band] if isinstance(band, str) else band:
         config = _with_band(config, text, known)
     return config
+
+
+def _fraction(text: str) -> float:
+    form = _FORM.fullmatch(text.strip())
+    if form is None or form["name"] or form["unit"] == "pp":
+        raise NotComparable(f"'{text}' is no change to detect; write it like 10%")
+    return float(form["number"]) / (100 if form["unit"] else 1)
 
 
 def _with_band(config: ComparisonConfig, text: str, known: Mapping[str, Metric]) -> ComparisonConfig:

@@ -3,7 +3,8 @@
 Trials come first: an engine that died, failed requests or fell behind where the baseline did not
 (:mod:`results.reliability`), or that did different work (:mod:`results.work`), is worse whatever its times. Then the
 primary metric decides: it is a regression if the interval excludes 1 in the bad direction, and no regression if the
-interval shows that B is worse by at most the band. Anything between is undecided and reported as such. A guardrail that
+interval shows that B is worse by less than the change to detect. Anything between is undecided, since the noise is too
+high for that change, and reported as such. A guardrail that
 is worse (Holm) and answers that differ from the reference fail the gate too.
 """
 
@@ -22,7 +23,8 @@ from results.records import Verdict
 from results.reliability import FailureMode
 from results.sides import Side
 from results.statistics import Comparison, Judgement
-from results.text.comparison import why_text
+from results.statistics.comparison import scale_of
+from results.text.comparison import band_text, why_text
 from results.text.findings import sentence
 from results.text.format import effect_text
 
@@ -155,9 +157,17 @@ def _outcome(
     if has_doubts:
         return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
     if primary.no_worse(COMPARED[primary.metric]):
-        return Outcome.NO_REGRESSION, effect
+        return Outcome.NO_REGRESSION, effect + _ruled_out(primary)
     names_reason = few is None and not _has_interval(primary)
     return Outcome.CANNOT_TELL, effect if names_reason else f"{effect}; {why_text(compared, primary)}"
+
+
+def _ruled_out(primary: Comparison) -> str:
+    """``; 10 % worse is ruled out``; empty where the table's judgement says as much."""
+    evidence = primary.evidence
+    if evidence is None or evidence.sought <= evidence.band:
+        return ""
+    return f"; {band_text(evidence.sought, scale_of(COMPARED[primary.metric]))} worse is ruled out"
 
 
 def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:

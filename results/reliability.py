@@ -5,13 +5,14 @@ than a small one. So they are counted, per load level and kind of failure, among
 
 - :func:`~results.statistics.counts.boschloo`'s test of trials says so, corrected over all kinds and loads (Holm), or
 - B failed all of its trials of a load, at least two, or never started, and A never failed: two or three trials are too
-  few for the test.
+  few for the test; or
+- B died, restarted or did not start, however seldom, and A never did: an engine that runs does not die by chance.
 
 A larger share of failures that is not significant is unclear. Trials that are INVALID because of the client, the
 machine or the experiment are no evidence about the engine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from enum import StrEnum
 
 import msgspec
@@ -42,6 +43,7 @@ class FailureMode(StrEnum):
     """Fell behind its arrivals."""
 
 
+_CRASHES = frozenset({FailureMode.NOT_STARTED, FailureMode.DIED})
 _KINDS = {
     FindingCode.ENGINE_DIED: FailureMode.DIED,
     FindingCode.ENGINE_RESTARTED: FailureMode.DIED,
@@ -119,7 +121,9 @@ def tallies(
             if mode in {*modes_a, *modes_b}
         ]
     certain = all_failed if a and not has_a_failed else set[str | None]()
-    return _judged(counted, certain, min(_LEVEL, _PER_ALPHA * alpha))
+    has_a_crashed = bool(starts_a[0]) or any(failure_mode_of(record) in _CRASHES for record in a)
+    crashes = _CRASHES if a and not has_a_crashed else frozenset[FailureMode]()
+    return _judged(counted, certain, crashes, min(_LEVEL, _PER_ALPHA * alpha))
 
 
 def _starts(records: Sequence[TrialRecord], failures: Sequence[EngineFailure]) -> Count:
@@ -129,7 +133,10 @@ def _starts(records: Sequence[TrialRecord], failures: Sequence[EngineFailure]) -
 
 
 def _judged(
-    counted: Sequence[tuple[str | None, FailureMode, Count, Count]], certain: set[str | None], alpha: float
+    counted: Sequence[tuple[str | None, FailureMode, Count, Count]],
+    certain: set[str | None],
+    crashes: Set[FailureMode],
+    alpha: float,
 ) -> list[Tally]:
     adjusted = holm({str(position): boschloo(a, b) for position, (_, _, a, b) in enumerate(counted)})
     judged: list[Tally] = []
@@ -139,7 +146,7 @@ def _judged(
             judged.append(Tally(level, mode, a, b, Judgement.SAME))
         elif p_value <= alpha:
             judged.append(Tally(level, mode, a, b, Judgement.WORSE, p_value))
-        elif level in certain:
+        elif level in certain or mode in crashes:
             judged.append(Tally(level, mode, a, b, Judgement.WORSE))
         else:
             judged.append(Tally(level, mode, a, b, Judgement.UNCLEAR, p_value, trials_needed(a, b, alpha)))

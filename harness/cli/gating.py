@@ -38,6 +38,7 @@ def gate(
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
+    detect: str = "10%",
     band: Bands = None,
     markdown: File = None,
     junit: File = None,
@@ -64,17 +65,20 @@ def gate(
     repeats
         With an experiment: maximum repeats. Default: repeats of the file.
     metric
-        Metric to compare; repeat the option for several. Default: the table's headline metrics. perplexity stands
-        alone: it is no metric of runs.
+        Metric to compare and judge; repeat the option for several. Default: the table's headline metrics, of which
+        medians, rates, failures and objectives count in the outcome. perplexity stands alone: it is no metric of runs.
     primary
         Metric that decides; the others are guardrails. Default: output_tokens_per_s at the highest concurrency, or
         ttft_p50_s at the last rate.
     alpha
         False alarm rate of the primary metric, and of all guardrails together.
+    detect
+        Exit 0 says that the primary metric is not worse by so much. A significant change for the worse is exit 1,
+        however small. Perplexity uses its band.
     band
-        Largest change that counts as equal: 5% for all ratio metrics (default 3%, of perplexity 1%), or one metric's,
-        such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10% (difference in
-        work done). Repeat the option for several.
+        Largest change that the table calls the same: 5% for all ratio metrics (default 3%, of perplexity 1%), or one
+        metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
+        (difference in work done). Repeat the option for several.
     markdown
         Also write the verdict to this file as Markdown, for a pull request comment.
     junit
@@ -97,7 +101,7 @@ def gate(
             _check_perplexity(experiment, baseline, metric, primary)
             verdict = judge_evaluations(Path(baseline[0]), Path(candidate), perplexity_config(alpha, band))
         else:
-            config = agreed(metric, primary, alpha, band)
+            config = agreed(metric, primary, alpha, band, detect=detect)
             verdict = (
                 _stored(baseline, candidate, config)
                 if experiment is None

@@ -40,14 +40,15 @@ def compare(
     *,
     metric: Metrics = None,
     primary: str | None = None,
-    alpha: float = 0.01,
+    alpha: float = 0.05,
     band: Bands = None,
     json: Json = False,
 ) -> int:
     """Compare B with A, level by level.
 
     The unit of observation is a run: each metric has one value per run, and each ratio B/A an interval. The guardrails
-    (all metrics but the primary one) are corrected for multiple comparisons (Holm).
+    (medians, rates, failures, objectives, and metrics that --metric names) are corrected for multiple comparisons
+    (Holm); other metrics are judged by themselves.
 
     Parameters
     ----------

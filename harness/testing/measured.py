@@ -14,7 +14,7 @@ from results.objectives import objectives, violated
 from results.records import Verdict
 from results.report.gate import doubt_texts, regression_texts
 from results.sides import only_side, side_of
-from results.statistics import ALPHA
+from results.statistics import ALPHA, DETECT
 from results.text.findings import violation_sentence
 
 NO_BASELINE = "none"
@@ -82,6 +82,7 @@ class Measured:
         metrics: Sequence[str] | None = None,
         primary: str | None = None,
         alpha: float = ALPHA,
+        detect: float | str = DETECT,
         band: float | str | Sequence[str] | None = None,
         cannot_tell: Literal["fail", "pass"] = "fail",
     ) -> None:
@@ -95,6 +96,7 @@ class Measured:
             metrics: to compare. Default: the table's headline metrics.
             primary: the metric that decides. Default: chosen by :mod:`results.primary`.
             alpha: false alarm rate of the primary metric, and of all others together.
+            detect: change of the primary metric that a pass rules out: a fraction, or ``10%``.
             band: largest change that counts as equal: a share, or bands such as ``ttft_p99=10%`` as for the gate.
             cannot_tell: whether an inconclusive verdict fails, or passes with a warning.
 
@@ -113,7 +115,7 @@ class Measured:
             warnings.warn(NoVerdict(f"{self.title}: no baseline, so not checked for regressions"), stacklevel=2)
             return
         with OneLine():
-            config = agreed(metrics, primary, alpha, band)
+            config = agreed(metrics, primary, alpha, band, detect=detect)
             candidate = side_of(self.results, engine) if engine else only_side(self.results)
             verdict = judge(baseline_of(candidate, texts, self.title), candidate, config)
         for cell, outcomes in self.outcomes.items():

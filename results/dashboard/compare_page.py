@@ -18,7 +18,7 @@ from results.report.compare_table import SIGNS, smallest_text, tally, title
 from results.report.gate import doubt_texts, regression_texts
 from results.run import load
 from results.sides import Side, side_of
-from results.statistics import Comparison, Judgement
+from results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
 from results.text.comparison import why_text
 from results.text.format import effect_text
 
@@ -113,7 +113,8 @@ def compare_page(root: Path, a: str, b: str, primary: str) -> ComparePage:
     )
     try:
         left, right = (_side(root, side) for side in (a, b))
-        return _filled(page, left, right, ComparisonConfig(primary=primary or None))
+        config = ComparisonConfig(primary=primary or None, alpha=COMPARE_ALPHA, detect=DETECT)
+        return _filled(page, left, right, config)
     except ResultsError as error:
         return msgspec.structs.replace(page, problem=str(error))
 

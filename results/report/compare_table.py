@@ -70,13 +70,21 @@ def tally(compared: EngineComparison) -> str:
         f"{judgements.count(judgement)} {judgement.value}" for judgement in Judgement if judgement in judgements
     )
     level = f"{100 * (1 - compared.config.alpha):.3g} %"
-    return f"{counts}; confidence {level} for the primary metric (●), and {level} for all others together (Holm)"
+    shown = sum(not comparison.is_guardrail for comparison in compared.comparisons)
+    others = f"; {shown} others, in brackets, are judged by themselves and decide no gate" if shown else ""
+    return f"{counts}; confidence {level} for the primary metric (●), and for all guardrails together (Holm){others}"
 
 
 def title(comparison: Comparison) -> str:
     """The metric, and which direction is better."""
     metric = COMPARED[comparison.metric]
     return f"{metric.title} ({metric.better.value} is better)"
+
+
+def judgement_text(comparison: Comparison) -> str:
+    """``▼ worse``; in brackets if it decides no gate."""
+    text = f"{SIGNS[comparison.judgement]} {comparison.judgement.value}"
+    return text if comparison.is_guardrail else f"({text})"
 
 
 def smallest_text(comparison: Comparison) -> str:
@@ -107,7 +115,7 @@ def _row(compared: EngineComparison, comparison: Comparison) -> tuple[Text, Text
     return (
         Text(f"{'● ' if comparison is compared.primary else ''}{title(comparison)}"),
         Text(effect_text(comparison)),
-        Text(f"{SIGNS[judgement]} {judgement.value}", _STYLES[judgement]),
+        Text(judgement_text(comparison), _STYLES[judgement]),
         Text(smallest_text(comparison)),
         Text(plain(why_text(compared, comparison)), "dim"),
     )

@@ -19,11 +19,10 @@ from results.report.search_lines import search_sentence
 from results.report.tallies import tally_text
 from results.run import Run
 from results.sides import side_of
-from results.statistics import Judgement
+from results.statistics import COMPARE_ALPHA, Judgement
 from results.text.comparison import why_text
 from results.text.format import ratio_text
 
-_ALPHA = 0.05
 _STATE = {
     RunStatus.RUNNING: "is still running",
     RunStatus.INTERRUPTED: "was interrupted",
@@ -76,7 +75,7 @@ def _compared(run: Run, metric: Metric, a: str, b: str) -> EngineComparison | No
         sides = side_of(run, a), side_of(run, b)
     except NoEvidence:
         return None
-    return compare_sides(*sides, ComparisonConfig(metrics=(), primary=metric.name, alpha=_ALPHA), check=False)
+    return compare_sides(*sides, ComparisonConfig(metrics=(), primary=metric.name, alpha=COMPARE_ALPHA), check=False)
 
 
 def _failures(compared: EngineComparison | None) -> VerdictLine | None:

@@ -31,6 +31,8 @@ from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
 from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
 
+MIN_TRIALS = 3
+"""Below it both values are shown, but no interval: that of two trials a side is as wide as chance makes it."""
 _MIN_DECISIVE = 3  # by chance all of B are bad and none of A in at most 2^-6 = 1.6 % of comparisons
 
 
@@ -47,6 +49,7 @@ def compare_runs(
     error: float = 0.0,
     min_error: float = 0.0,
     zeros_by_chance: bool = False,
+    detect: float | None = None,
 ) -> Comparison:
     """Compare one metric of two sides that were measured together.
 
@@ -62,20 +65,23 @@ def compare_runs(
         error: as in :class:`Criteria`.
         min_error: as in :class:`Criteria`.
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
+        detect: as in :class:`Criteria`.
     """
     scale = scale_of(metric)
     if scale is Scale.RATIO and (
         extreme := _compare_extremes(metric, level, a.values(), b.values(), alpha, zeros_by_chance=zeros_by_chance)
     ):
         return extreme
-    effect = contrast(a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error)
+    effect = None
+    if min(len(a), len(b)) >= MIN_TRIALS:
+        effect = contrast(a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error)
     if effect is None:
-        reason, parameters = Reason.TOO_FEW_RUNS, Parameters(runs_a=len(a), runs_b=len(b))
-        if only_pairs and min(len(a), len(b)) >= 2:
+        reason, parameters = Reason.TOO_FEW_RUNS, Parameters(runs_a=len(a), runs_b=len(b), needed_runs=MIN_TRIALS)
+        if only_pairs and min(len(a), len(b)) >= MIN_TRIALS:
             reason, parameters = Reason.TOO_FEW_PAIRS, Parameters(needed_pairs=MIN_PAIRS)
         centre = _centre(scale, list(a.values()), list(b.values()))
         return of_effect(metric, level, centre, Judgement.UNCLEAR, reason, parameters=parameters)
-    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error)
+    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     if metric.name == "failures":  # most are 0, so ranks tell whether more fail
         of_a, of_b = list(a.values()), list(b.values())
         ranks = rank_test(of_a, of_b) if effect.difference >= 0 else rank_test(of_b, of_a)
@@ -99,6 +105,7 @@ def compare_sessions(
     error: float = 0.0,
     min_error: float = 0.0,
     zeros_by_chance: bool = False,
+    detect: float | None = None,
 ) -> Comparison:
     """Compare one metric of two sides that were measured at different times.
 
@@ -113,11 +120,12 @@ def compare_sessions(
         error: as in :class:`Criteria`.
         min_error: as in :class:`Criteria`.
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
+        detect: as in :class:`Criteria`.
     """
     scale = scale_of(metric)
     of_a, of_b = ([value for values in side for value in values] for side in (a, b))
     if not of_a or not of_b:
-        parameters = Parameters(runs_a=len(of_a), runs_b=len(of_b))
+        parameters = Parameters(runs_a=len(of_a), runs_b=len(of_b), needed_runs=1)
         return of_effect(metric, level, None, Judgement.UNCLEAR, Reason.TOO_FEW_RUNS, parameters=parameters)
     medians = [statistics.median(values) for values in a], [statistics.median(values) for values in b]
     if scale is Scale.RATIO and (
@@ -129,18 +137,22 @@ def compare_sessions(
         centre, parameters = _centre(scale, of_a, of_b), Parameters(missing_runs=MIN_RUNS - len(a))
         return of_effect(metric, level, centre, Judgement.UNCLEAR, Reason.UNKNOWN_NOISE, parameters=parameters)
     permutation = division_test(run_means(a, scale), run_means(b, scale))
-    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error)
+    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     return judged(metric, level, effect, permutation, criteria, centre=sum(of_a) / len(of_a))
 
 
 def guardrails(comparisons: Sequence[Comparison], alpha: float = ALPHA) -> list[Comparison]:
-    """Correct the judgements for multiplicity over all comparisons (Holm); the intervals keep their own level.
+    """Correct the judgements for multiplicity over all guardrails (Holm); the intervals keep their own level.
 
     Args:
         comparisons: all of one family.
         alpha: at which each was judged.
     """
-    p_values = {str(i): p_value for i, item in enumerate(comparisons) if (p_value := _p_value(item)) is not None}
+    p_values = {
+        str(i): p_value
+        for i, item in enumerate(comparisons)
+        if item.is_guardrail and (p_value := _p_value(item)) is not None
+    }
     adjusted = holm(p_values)
     corrected: list[Comparison] = []
     for i, comparison in enumerate(comparisons):

@@ -10,8 +10,10 @@ from results.statistics.permutation import PermutationTest
 from results.statistics.power import runs_needed, smallest_effect
 from results.statistics.two_sample import Contrast, Method, Scale
 
-ALPHA = 0.01
-"""Default false-alarm rate."""
+ALPHA, COMPARE_ALPHA = 0.01, 0.05
+"""Default false-alarm rates: of a gate, which runs often and unattended, and of a comparison that a person reads."""
+DETECT = 0.1
+"""Default size of the change whose absence a gate shows, as a fraction."""
 BAND, SHARE_BAND, FAILURE_BAND = 0.03, 0.005, 0.0
 """Default equivalence bands: of a ratio, of a share, and of the share of failed requests."""
 
@@ -35,12 +37,18 @@ class Criteria(msgspec.Struct, frozen=True):
             only significance counts: B is no worse unless it is significantly worse.
         error: the client's own error, in the metric's unit; a smaller difference of the centres does not count.
         min_error: lower bound of the standard error, on the metric's scale: counts have steps of 1/N.
+        detect: change that the runs are to rule out, as a fraction of a ratio; None for the band.
     """
 
     alpha: float = ALPHA
     band: float = BAND
     error: float = 0.0
     min_error: float = 0.0
+    detect: float | None = None
+
+    def sought(self, scale: Scale) -> float:
+        """The change that the runs are to rule out."""
+        return self.band if self.detect is None or scale is not Scale.RATIO else max(self.band, self.detect)
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -51,10 +59,11 @@ class Evidence(msgspec.Struct, frozen=True):
         p_value: for no difference; two-sided, but one-sided for failures.
         permutation_p: p value of the permutation test; see :mod:`results.statistics.permutation`.
         smallest_effect: smallest detectable change, as a fraction, with power 0.9.
-        runs_needed: runs per side needed to detect a change as large as the band; None if too many.
+        runs_needed: runs per side needed to detect a change of ``sought``; None if too many.
         alpha: significance level.
         band: half-width of the equivalence band.
         runs: number of runs of A and of B; for pairs the number of pairs, twice.
+        sought: the change that the runs are to rule out: the band, or what a gate is to detect.
     """
 
     method: Method
@@ -65,6 +74,7 @@ class Evidence(msgspec.Struct, frozen=True):
     alpha: float
     band: float
     runs: tuple[int, int] = (0, 0)
+    sought: float = 0.0
 
 
 class Reason(StrEnum):
@@ -79,7 +89,7 @@ class Reason(StrEnum):
     MULTIPLICITY = "multiplicity"
     """Not significant once corrected over all guardrails (``metrics``, ``p_value``)."""
     TOO_FEW_RUNS = "too_few_runs"
-    """(``runs_a``, ``runs_b``)"""
+    """(``runs_a``, ``runs_b``, ``needed_runs``)"""
     TOO_FEW_PAIRS = "too_few_pairs"
     """Too few repeats with both sides in one session (``needed_pairs``)."""
     UNKNOWN_NOISE = "unknown_noise"
@@ -113,6 +123,7 @@ class Comparison(msgspec.Struct, frozen=True):
         parameters: of the reason, see :class:`Reason`.
         evidence: None if there are too few runs.
         difference: B minus A with its interval, for metrics that are shares of requests.
+        is_guardrail: whether it counts in a gate's outcome; tails and memory, which vary most, only if asked for.
     """
 
     metric: str
@@ -123,20 +134,21 @@ class Comparison(msgspec.Struct, frozen=True):
     parameters: Parameters = {}
     evidence: Evidence | None = None
     difference: Interval | None = None
+    is_guardrail: bool = True
 
     def no_worse(self, metric: Metric) -> bool:
-        """Whether B is shown to be worse than A by at most the band; with a band of 0, whether it is not worse."""
+        """Whether B is shown to be worse than A by at most what is sought; if that is 0, whether it is not worse."""
         effect = self.ratio or self.difference
         if self.evidence is None or self.reason in {Reason.UNEQUAL_WORK, Reason.OTHER_REQUESTS}:
             return self.judgement in {Judgement.BETTER, Judgement.SAME}
-        if self.evidence.band == 0:
+        if self.evidence.sought == 0:
             return self.judgement is not Judgement.WORSE
         if effect is None or effect.low is None or effect.high is None:
             return False
         same = 0.0 if self.ratio is None else 1.0
         if metric.better is Better.HIGHER:
-            return effect.low >= same - self.evidence.band
-        return effect.high <= same + self.evidence.band
+            return effect.low >= same - self.evidence.sought
+        return effect.high <= same + self.evidence.sought
 
 
 def scale_of(metric: Metric) -> Scale:
@@ -204,15 +216,17 @@ def judged(
     """
     p_value = effect.p_value if p_value is None else p_value
     interval = effect.interval(1 - criteria.alpha)
+    sought = criteria.sought(effect.scale)
     evidence = Evidence(
         effect.method,
         p_value,
         permutation.p_value,
         smallest_effect(effect, criteria.alpha),
-        runs_needed(effect, criteria.alpha, criteria.band) if criteria.band else None,
+        runs_needed(effect, criteria.alpha, sought) if sought else None,
         criteria.alpha,
         criteria.band,
         effect.n,
+        sought,
     )
     judgement = _judgement(metric, interval, effect, evidence)
     reason = Reason.INTERVAL

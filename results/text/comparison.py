@@ -13,7 +13,7 @@ _TEMPLATES = {
         "the t test finds a difference, the permutation test does not (p {permutation_p:.3f}); a run may be an outlier"
     ),
     Reason.MULTIPLICITY: "not significant after correction over {metrics} metrics (Holm: p {p_value:.3f})",
-    Reason.TOO_FEW_RUNS: "needs 2 runs of each side, there are {runs_a} and {runs_b}",
+    Reason.TOO_FEW_RUNS: "there are {runs_a} and {runs_b} runs, and each side needs {needed_runs}",
     Reason.TOO_FEW_PAIRS: "needs {needed_pairs} repeats in which both sides were measured in one session",
     Reason.UNKNOWN_NOISE: "the noise between runs is unknown; add {more_runs} of the baseline, or run bakeoff floor",
     Reason.ZEROS: "0 in {count_a} of {runs_a} runs of A and in {count_b} of {runs_b} of B",
@@ -127,20 +127,20 @@ def _power_text(evidence: Evidence, scale: Scale) -> str:
     of_pieces = evidence.method is Method.PIECES
     observed = "pieces" if of_pieces else "runs"
     detectable = f"these {observed} can detect a change of {change_text(evidence.smallest_effect, scale)}"
-    if evidence.band == 0:
+    if evidence.sought == 0:
         return detectable
     if of_pieces:
         return f"{detectable}, and those of a longer text a smaller one"
-    band = band_text(evidence.band, scale)
+    sought = band_text(evidence.sought, scale)
     if evidence.runs_needed is None:
-        return f"{detectable}; the noise is too large for ±{band}"
+        return f"{detectable}; the noise is too high for {sought}"
     if evidence.method in {Method.BETWEEN_RUNS, Method.NOISE_FLOOR}:
         runs = f"{evidence.runs_needed} runs of each side, made at different times,"
     elif evidence.runs_needed > max(evidence.runs):
         runs = f"{evidence.runs_needed - max(evidence.runs)} more runs of each side"
     else:
         return detectable
-    return f"{detectable}; about {runs} would detect {band}"
+    return f"{detectable}; about {runs} would detect {sought}"
 
 
 def _quantity(metric: Metric, value: float) -> str:

@@ -74,7 +74,7 @@ def test_an_equal_run_passes_and_a_slower_one_fails_with_the_gates_sentence(tmp_
         worse.assert_no_regression(str(measured.path))
     first, *rest = str(raised.value).splitlines()
     assert first.startswith("regression: output at c=8: main (b) has 0.8")
-    assert any(line.startswith("  ITL p50 at c=8: ") for line in rest)
+    assert any(line.startswith("  TPOT p50 at c=8: ") for line in rest)
     assert rest[-2].startswith("  1 trial of main (a) is INVALID and excluded from every metric")
     worse.assert_no_regression(measured.path, primary="peak_host_bytes", metrics=["peak_host_bytes"])
 

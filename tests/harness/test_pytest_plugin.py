@@ -146,7 +146,7 @@ def test_a_regression_fails_with_the_gates_sentence(scene: SimpleNamespace) -> N
     match = re.search(r"regression: output at c=4: reference \(\S+\) has ([\d.]+)× .* that of reference \(\S+\)", shown)
     assert match is not None, shown
     assert 0.3 < float(match[1]) < 0.7
-    assert "ITL p50 at c=4" in shown
+    assert "TPOT p50 at c=4" in shown
 
 
 def test_a_run_that_is_no_evidence_fails_with_its_reason(scene: SimpleNamespace) -> None:

@@ -110,7 +110,7 @@ def test_a_difference_within_the_noise_between_runs_names_the_runs_needed() -> N
     )
     assert compare_sessions(TTFT, "c=8", a, [[1.5, 1.5]]).judgement is Judgement.WORSE
     assert compare_sessions(TTFT, "c=8", a, [[0.6, 0.6]]).judgement is Judgement.BETTER
-    assert reason_text(compare_sessions(TTFT, "c=8", a, [])) == "needs 2 runs of each side, there are 8 and 0"
+    assert reason_text(compare_sessions(TTFT, "c=8", a, [])) == "there are 8 and 0 runs, and each side needs 1"
 
 
 def test_shares_of_different_runs() -> None:

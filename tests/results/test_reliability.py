@@ -47,7 +47,7 @@ def test_the_most_damning_finding_of_the_engine_counts(
     assert failure_mode_of(record(*findings)) is failure_mode
 
 
-@pytest.mark.parametrize("finding", [DIED, FAILED, SATURATED])
+@pytest.mark.parametrize("finding", [FAILED, SATURATED])
 @pytest.mark.parametrize(
     ("a", "b", "word"),
     [
@@ -72,8 +72,24 @@ def test_how_many_more_are_worse(finding: Finding, a: tuple[int, int], b: tuple[
     assert [(tally.level, tally.a, tally.b, tally.judgement) for tally in rows] == [("c=8", a, b, word)]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "word"),
+    [
+        ((0, 8), (1, 8), Judgement.WORSE),
+        ((0, 3), (2, 3), Judgement.WORSE),
+        ((0, 1), (1, 1), Judgement.WORSE),
+        ((1, 8), (1, 8), Judgement.SAME),
+        ((1, 8), (2, 8), Judgement.UNCLEAR),
+        ((0, 0), (1, 8), Judgement.UNCLEAR),
+    ],
+)
+def test_an_engine_does_not_die_by_chance(a: tuple[int, int], b: tuple[int, int], word: Judgement) -> None:
+    (tally,) = tallies(side(a[0], DIED, of=a[1]), side(b[0], DIED, of=b[1]), ["c=8"], alpha=0.01)
+    assert tally.judgement is word
+
+
 def test_all_trials_that_failed_count_together_if_the_baseline_never_failed() -> None:
-    b = [record(DIED), record(FAILED)]
+    b = [record(SATURATED), record(FAILED)]
     assert {tally.judgement for tally in tallies(side(0, of=2), b, ["c=8"], alpha=0.01)} == {Judgement.WORSE}
     elsewhere = msgspec.structs.replace(record(SATURATED), load=Load(concurrency=16))
     rows = tallies([*side(0, of=2), elsewhere], b, ["c=8", "c=16"], alpha=0.01)
@@ -93,7 +109,7 @@ def test_all_loads_and_kinds_share_one_level() -> None:
 
     for count, word in ((3, Judgement.WORSE), (4, Judgement.UNCLEAR)):
         levels = [load.label for load in loads[:count]]
-        rows = tallies(at(count), at(count, DIED), levels, alpha=0.01)
+        rows = tallies(at(count), at(count, FAILED), levels, alpha=0.01)
         assert {tally.judgement for tally in rows} == {word}
 
 
@@ -103,7 +119,7 @@ def test_starts_that_failed() -> None:
     (never,) = tallies(side(0), [], [], alpha=0.01, failures_b=[failure])
     assert (never.failure_mode, never.level, never.judgement) == (FailureMode.NOT_STARTED, None, Judgement.WORSE)
     (once,) = tallies(side(0), side(0), [], alpha=0.01, failures_b=[failure])
-    assert (once.b, once.judgement) == ((1, 9), Judgement.UNCLEAR)
+    assert (once.b, once.judgement) == ((1, 9), Judgement.WORSE)
     (inside,) = tallies(side(0), side(1, DIED), ["c=8"], alpha=0.01, failures_b=[failure])
     assert inside.failure_mode is FailureMode.DIED
     rows = tallies(side(0), side(0), [], alpha=0.01, failures_a=[failure], failures_b=[failure])

@@ -115,7 +115,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     assert "branch [2J against main" in text
     for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
-    assert "needs 2 runs of each side, there are 3 and 0" in text
+    assert "there are 3 and 0 runs, and each side needs 3" in text
     assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
 
 

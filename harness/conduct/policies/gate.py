@@ -64,8 +64,10 @@ def noise(primary: Comparison) -> list[str]:
     scale = scale_of(metric)
     needed = f"more than {MAX_RUNS}" if evidence.runs_needed is None else f"about {evidence.runs_needed}"
     smallest = f"runs like these detect a change of {change_text(evidence.smallest_effect, scale)} in {metric.title}"
-    band = band_text(evidence.band, scale)
-    return [f"the same engine twice, so this is the machine's noise: {smallest}; {band} needs {needed} runs per engine"]
+    sought = band_text(evidence.sought, scale)
+    return [
+        f"the same engine twice, so this is the machine's noise: {smallest}; {sought} needs {needed} runs per engine"
+    ]
 
 
 class InterimAnalyses:

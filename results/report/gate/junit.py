@@ -23,7 +23,8 @@ def junit_xml(verdict: GateVerdict) -> bytes:
         text = f"{effect_text(comparison)} {plain(why_text(compared, comparison))}"
         is_primary = comparison is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
         is_undecided = is_primary and not comparison.no_worse(COMPARED[comparison.metric])
-        if comparison.judgement is Judgement.WORSE:
+        counts = comparison is compared.primary or comparison.is_guardrail
+        if comparison.judgement is Judgement.WORSE and counts:
             ET.SubElement(case, "failure", message=text, type="regression")
         elif is_undecided:
             ET.SubElement(case, "error", message=text, type="cannot tell")

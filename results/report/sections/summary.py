@@ -6,8 +6,10 @@ import msgspec
 from markupsafe import Markup
 
 from results.cells import Cell, Trial
+from results.comparison import compare_sides
+from results.comparison_config import ComparisonConfig
 from results.levels import Level, engines_of, levels_of
-from results.metrics import CATALOGUE, Better, Metric
+from results.metrics import CATALOGUE, Metric
 from results.metrics.basis import family_of
 from results.records import Verdict
 from results.report.charts.scales import Axis
@@ -16,6 +18,8 @@ from results.report.charts.svg import engine_class
 from results.report.clients import WITH_ERROR, ErrorText, error_of
 from results.report.quality import MatchText, match_of
 from results.run import Run
+from results.sides import side_of
+from results.statistics import COMPARE_ALPHA, Judgement
 from results.statistics.interval import Interval
 from results.text.format import ABSENT, interval_parts, share_text, value_text
 
@@ -36,7 +40,7 @@ class Figure(msgspec.Struct, frozen=True):
         error: the client's own error, ``± 0.13 ms``; empty if the metric has none or no engine was calibrated.
         note: why the value, its bounds, its error or some trials are missing; empty otherwise.
         strip: trials as dots.
-        best: whether the interval is better than, and disjoint from, that of every other engine.
+        best: whether ``bakeoff compare`` judges it better than that of every other engine.
     """
 
     key: str
@@ -72,10 +76,11 @@ class Group(msgspec.Struct, frozen=True):
 def summary(run: Run) -> list[Group]:
     """Groups of the table, one per level."""
     engines = engines_of(run)
-    return [Group(level.title, _rows(run, level, engines)) for level in levels_of(run)]
+    judgements = _Judgements(run)
+    return [Group(level.title, _rows(run, level, engines, judgements)) for level in levels_of(run)]
 
 
-def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
+def _rows(run: Run, level: Level, engines: Sequence[str], judgements: "_Judgements") -> list[Row]:
     trials = [(cell, run.trials_of(cell)) for cell in level.cells]
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
     columns = columns_of(run)
@@ -97,6 +102,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str]) -> list[Row]:
                     done=done,
                     axis=axes[metric.name],
                     colour=colours[cell.engine],
+                    judgements=judgements,
                 )
                 for metric in columns
             ],
@@ -118,7 +124,16 @@ def _values(trials: Sequence[Trial], metric: Metric, verdict: Verdict) -> list[f
     ]
 
 
-def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], axis: Axis, colour: str) -> Figure:
+def _figure(
+    metric: Metric,
+    level: Level,
+    cell: Cell,
+    *,
+    done: Sequence[Trial],
+    axis: Axis,
+    colour: str,
+    judgements: "_Judgements",
+) -> Figure:
     interval = cell.intervals.get(metric.name)
     centre, bounds = interval_parts(metric, interval)
     valid = _values(done, metric, Verdict.VALID)
@@ -137,7 +152,7 @@ def _figure(metric: Metric, level: Level, cell: Cell, *, done: Sequence[Trial], 
         error=error.text if error else "",
         note="; ".join(note for note in notes if note),
         strip=dot_strip(title, axis, valid, invalid=invalid, interval=interval, colour=colour),
-        best=interval is not None and _clear_of_others(metric, level, cell, interval),
+        best=interval is not None and judgements.is_best(metric, level, cell),
     )
 
 
@@ -155,18 +170,25 @@ def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
     return f"{interval.n} of {cell.valid} valid trials have it" if interval.n < cell.valid else ""
 
 
-def _clear_of_others(metric: Metric, level: Level, cell: Cell, interval: Interval) -> bool:
-    """Whether this interval is better than, and disjoint from, that of every other engine.
+class _Judgements:
+    """The judgements of ``bakeoff compare`` between the engines of a run, each pair compared once."""
 
-    Differences up to the client's own error do not count.
-    """
-    others = [other.intervals.get(metric.name) for other in level.cells if other.engine != cell.engine]
-    known_intervals = [other for other in others if other is not None]
-    if interval.low is None or interval.high is None or not known_intervals:
-        return False
-    error_s = max((other.error_s(metric.name) or 0.0 for other in level.cells), default=0.0)
-    if any(abs(other.centre - interval.centre) <= error_s for other in known_intervals):
-        return False
-    if metric.better is Better.HIGHER:
-        return all(other.high is not None and interval.low > other.high for other in known_intervals)
-    return all(other.low is not None and interval.high < other.low for other in known_intervals)
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._compared: dict[tuple[str, str], dict[tuple[str, str], Judgement]] = {}
+
+    def is_best(self, metric: Metric, level: Level, cell: Cell) -> bool:
+        """Whether this engine is better than every other one that has the metric, of which there is at least one."""
+        others = [
+            other.engine for other in level.cells if other.engine != cell.engine and metric.name in other.intervals
+        ]
+        at = (level.load.label, metric.name)
+        return bool(others) and all(self._of(cell.engine, other).get(at) is Judgement.BETTER for other in others)
+
+    def _of(self, engine: str, other: str) -> dict[tuple[str, str], Judgement]:
+        pair = (engine, other)
+        if pair not in self._compared:
+            sides = side_of(self._run, other), side_of(self._run, engine)
+            compared = compare_sides(*sides, ComparisonConfig(alpha=COMPARE_ALPHA), check=False)
+            self._compared[pair] = {(one.level, one.metric): one.judgement for one in compared.comparisons}
+        return self._compared[pair]
