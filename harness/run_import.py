@@ -24,7 +24,7 @@ from results.records import (
     WindowKind,
 )
 from results.run_log import RunEnded, RunStarted, TrialFinished
-from results.store import RunFolder, new_run_id
+from results.store import RunFolder, TrialFolder, new_run_id
 from results.views.import_vllm import VllmResult, read_vllm, requests_of
 
 WORKLOAD = "imported"
@@ -54,7 +54,7 @@ def import_vllm(file: Path, root: Path) -> RunFolder:
         folder.create()
         requests = requests_of(result, apportion)
         folder.write_requests(requests)
-        finished.append(TrialFinished(record=_judged(_record(plan, order, result, requests), requests)))
+        finished.append(TrialFinished(record=_judged(_record(plan, order, result, requests), requests, folder)))
     run.write_log([started, *finished, RunEnded(status=RunStatus.COMPLETE, ended_utc=created)])
     return run
 
@@ -91,7 +91,7 @@ def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[Requ
     )
 
 
-def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
+def _judged(record: TrialRecord, requests: list[RequestRecord], folder: TrialFolder) -> TrialRecord:
     evidence = Evidence(
         requests=requests,
         telemetry=[],
@@ -102,7 +102,7 @@ def _judged(record: TrialRecord, requests: list[RequestRecord]) -> TrialRecord:
     )
     verdict, findings = judge(evidence)
     imported = warning(FindingCode.IMPORTED, tool=TOOL)
-    return msgspec.structs.replace(record, verdict=verdict, findings=[*findings, imported])
+    return msgspec.structs.replace(record, verdict=verdict, findings=[*findings, imported], files=folder.stored_files())
 
 
 def _fingerprint(result: VllmResult) -> str:

@@ -16,6 +16,8 @@ import msgspec
 
 from results.append_only import AppendOnlyFile
 from results.errors import UNDECODABLE, NotWritable, RunUnreadable
+from results.integrity import RESTORE, verify
+from results.records import StoredFile
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20
@@ -60,12 +62,18 @@ class FrameAppender(AppendOnlyFile):
 class FrameLog(Generic[R]):
     """Iterates over the records of a file; a missing file is an empty log.
 
+    Args:
+        path: of the file.
+        record: type of each frame.
+        stored: what the file was when its trial was finished; None if that is not known.
+
     Attributes:
         path: path of the file.
     """
 
-    def __init__(self, path: Path, record: type[R]) -> None:
+    def __init__(self, path: Path, record: type[R], stored: StoredFile | None = None) -> None:
         self.path = path
+        self._stored = stored
         self._decode = msgspec.msgpack.Decoder(record).decode
 
     @property
@@ -81,8 +89,10 @@ class FrameLog(Generic[R]):
         """Iterate from the start.
 
         Raises:
-            RunUnreadable: a frame is damaged or longer than :data:`MAX_FRAME_BYTES`.
+            RunUnreadable: a frame is damaged or longer than :data:`MAX_FRAME_BYTES`, or the file is not what was
+                stored.
         """
+        verify(self.path, self._stored)
         return (record for record, _ in self.after(0))
 
     def after(self, start: int) -> Iterator[tuple[R, int]]:
@@ -92,7 +102,7 @@ class FrameLog(Generic[R]):
             start: 0, or an offset that an earlier call yielded.
 
         Raises:
-            RunUnreadable: as for :meth:`__iter__`.
+            RunUnreadable: a frame is damaged or longer than :data:`MAX_FRAME_BYTES`.
         """
         if not self.path.exists():
             return
@@ -102,14 +112,12 @@ class FrameLog(Generic[R]):
             while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
                 at, length = start + _LENGTH_BYTES, int.from_bytes(head, "big")
                 if length > MAX_FRAME_BYTES:
-                    raise RunUnreadable(
-                        f"{self.path}: the frame at byte {at} claims {_size(length)}; restore the file from a copy"
-                    )
+                    raise RunUnreadable(f"{self.path}: the frame at byte {at} claims {_size(length)}; {RESTORE}")
                 if at + length > end:
                     if _holds_a_value(file.read(end - at)):
                         raise RunUnreadable(
                             f"{self.path}: the frame at byte {at} claims {length:,} bytes, beyond the end of the file; "
-                            "restore the file from a copy"
+                            f"{RESTORE}"
                         )
                     return
                 start = at + length
@@ -117,7 +125,7 @@ class FrameLog(Generic[R]):
                     yield self._decode(file.read(length)), start
                 except UNDECODABLE as error:
                     raise RunUnreadable(
-                        f"{self.path}: the frame at byte {at} is damaged ({error}); restore the file from a copy"
+                        f"{self.path}: the frame at byte {at} is damaged ({error}); {RESTORE}"
                     ) from error
 
 
@@ -160,12 +168,23 @@ def _size(length: int) -> str:
     return f"{length / 2**20:,.0f} MiB, above the limit of {MAX_FRAME_BYTES // 2**20} MiB"
 
 
+def count_frames(path: Path) -> int:
+    """Number of complete frames in a file. Reads only their lengths."""
+    with path.open("rb") as file:
+        return _whole(file.fileno(), file.seek(0, os.SEEK_END))[1]
+
+
 def _whole_bytes(handle: int, end: int) -> int:
     """End of the last complete frame in a file of ``end`` bytes."""
-    whole = 0
+    return _whole(handle, end)[0]
+
+
+def _whole(handle: int, end: int) -> tuple[int, int]:
+    """End of the last complete frame in a file of ``end`` bytes, and the number of complete ones."""
+    whole, count = 0, 0
     while whole + _LENGTH_BYTES <= end:
         after = whole + _LENGTH_BYTES + int.from_bytes(os.pread(handle, _LENGTH_BYTES, whole), "big")
         if after > end:
             break
-        whole = after
-    return whole
+        whole, count = after, count + 1
+    return whole, count

@@ -5,6 +5,7 @@ line, reports how many bytes it skipped, and never rewrites the file; a bad line
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -12,6 +13,8 @@ import msgspec
 
 from results.append_only import AppendOnlyFile
 from results.errors import UNDECODABLE, RunUnreadable
+from results.integrity import RESTORE, read_stored
+from results.records import StoredFile
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
@@ -78,15 +81,27 @@ def read_after(path: Path, record: type[R], start: int) -> tuple[list[R], int]:
         raise RunUnreadable(f"{path}: a line after byte {start} is damaged ({error})") from error
 
 
-def read_log(path: Path, record: type[R]) -> Log[R]:
+def read_log(
+    path: Path,
+    record: type[R],
+    stored: StoredFile | None = None,
+    follows: Callable[[bytes], bool] = lambda _: True,
+) -> Log[R]:
     """Read all records of ``path``; a missing file is an empty log.
 
+    Args:
+        path: of the log.
+        record: type of each line.
+        stored: what the file was when its trial was finished; None if that is not known.
+        follows: whether a line belongs after the lines before.
+
     Raises:
-        RunUnreadable: a line before the last is not a record.
+        RunUnreadable: a line before the last is not a record, one does not belong where it is, or the file is not what
+            was stored.
     """
-    if not path.exists():
+    data = read_stored(path, stored)
+    if data is None:
         return Log([])
-    data = path.read_bytes()
     decoder = msgspec.json.Decoder(record)
     lines = data.split(b"\n")
     torn = len(lines.pop())  # the bytes after the last newline; none in a clean log
@@ -97,5 +112,40 @@ def read_log(path: Path, record: type[R]) -> Log[R]:
         except UNDECODABLE as error:
             if number == len(lines) and torn == 0:
                 return Log(records, len(line) + 1)
-            raise RunUnreadable(f"{path}: line {number} is damaged ({error}); restore the file from a copy") from error
+            raise RunUnreadable(f"{path}: line {number} is damaged ({error}); {RESTORE}") from error
+        if not follows(line):
+            raise RunUnreadable(f"{path}: line {number}, or one before it, was changed or removed; {RESTORE}")
     return Log(records, torn)
+
+
+def read_whole(path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE) -> list[R]:
+    """Read all records of a file that is written as a whole, so that no crash can leave a torn line.
+
+    Args:
+        path: of the file; a missing one has no records.
+        record: type of each line.
+        stored: as for :func:`read_log`.
+        remedy: what to do if it is damaged.
+
+    Raises:
+        RunUnreadable: a line is incomplete or no record, or the file is not what was stored.
+    """
+    data = read_stored(path, stored, remedy)
+    if not data:
+        return []
+    if not data.endswith(b"\n"):
+        raise RunUnreadable(f"{path} ends within a line; {remedy}")
+    try:
+        return msgspec.json.Decoder(record).decode_lines(data)
+    except UNDECODABLE as error:
+        raise RunUnreadable(f"{path}: {_damaged_line(data, record)} is damaged ({error}); {remedy}") from error
+
+
+def _damaged_line(data: bytes, record: type[msgspec.Struct]) -> str:
+    decoder = msgspec.json.Decoder(record)
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            decoder.decode(line)
+        except UNDECODABLE:
+            return f"line {number}"
+    return "a line"

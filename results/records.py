@@ -408,6 +408,14 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether every request of the ramp failed, so that no window followed."""
 
 
+class StoredFile(msgspec.Struct, frozen=True):
+    """What a file was when it was stored."""
+
+    records: int
+    size_bytes: int
+    sha256: str
+
+
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finished trial; stored in the run log at its end."""
 
@@ -457,6 +465,9 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The planned traffic; None in runs of other tools."""
     ramp: RampRecord | None = None
     """None for a load that is meant to change."""
+    files: dict[str, StoredFile] = {}
+    """The files in its folder by relative path; readers refuse those that have changed. Empty in runs by earlier
+    versions."""
     abandoned_requests: int = 0
     """Requests that the client gave up, at their timeout or at the end of a saturated trial; the engine may still work
     on them."""

@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,8 @@ from results.attribution import Attribution, attribution_of
 from results.ceilings import Ceilings, stored_ceilings
 from results.cells import Cell, Trial, cell_of, key_of
 from results.errors import RunUnreadable
+from results.findings import FindingCode
+from results.integrity import RESTORE
 from results.metrics import headline, latency, trial_metrics, under_load, whole_load_metrics
 from results.metrics.throughput import planned_inside
 from results.records import (
@@ -57,6 +59,14 @@ class Run:
     def profiled(self) -> list[Trial]:
         """Finished profiled trials, in planned order; no metric of the run counts them."""
         return self._finished(self.manifest.profiled)
+
+    def check(self) -> None:
+        """Read all finished trials now, so that a damaged one is refused before anything is shown.
+
+        Raises:
+            RunUnreadable: a file of a finished trial is damaged.
+        """
+        _ = self.finished, self.profiled
 
     @cached_property
     def search(self) -> SearchRecord | None:
@@ -210,7 +220,7 @@ class Run:
         return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
 
     def _attribution(self, trial: Trial) -> Attribution:
-        folder = self.folder.trial(trial.record.id)
+        folder = self.folder.trial_of(trial.record)
         try:
             return attribution_of(
                 trial.record, trial.answered, folder.read_steps(), folder.read_front_end(), spans=folder.read_spans(),
@@ -225,8 +235,9 @@ class Run:
         return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]
 
     def _read(self, record: TrialRecord) -> Trial:
-        folder = self.folder.trial(record.id)
+        folder = self.folder.trial_of(record)
         requests = folder.read_requests()
+        _refuse_lost(record, requests, folder.path)
         telemetry = folder.read_telemetry().records
         metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
         load = whole_load_metrics(record, requests, self.manifest.slo)
@@ -266,6 +277,20 @@ def load(path: str | Path) -> Run:
 def located(address: str | Path) -> Path:
     """Local path of a run folder; fetches it from a store."""
     return fetched(str(address)) if is_remote(address) else Path(address)
+
+
+def _refuse_lost(record: TrialRecord, requests: Sequence[RequestRecord], path: Path) -> None:
+    """Refuse a trial that has fewer or more requests than when it was judged.
+
+    Raises:
+        RunUnreadable: it has.
+    """
+    known = any(finding.code is FindingCode.REQUESTS_LOST for finding in record.findings)
+    under = len(under_load(requests))
+    if not known and under != record.planned_requests:
+        raise RunUnreadable(
+            f"{path} holds {under} requests under load, and {record.planned_requests} were planned; {RESTORE}"
+        )
 
 
 def _or_reason(read: Callable[[], T]) -> T | str:

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from results.ceilings import Ceilings
+from results.chain import Chain
 from results.errors import UNDECODABLE, RunUnreadable
 from results.jsonl import Appender, read_log
-from results.records import RunStatus, Slo, TrialPlan, TrialRecord, schema_problem
+from results.records import RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
 from results.search import Attempt, SearchConfig
 
 
@@ -110,6 +111,14 @@ class TrialFinished(_Event, frozen=True, tag="trial_finished", kw_only=True, omi
     record: TrialRecord
 
 
+class FileAdded(_Event, frozen=True, tag="file_added", kw_only=True, omit_defaults=True):
+    """A file was added to a finished trial, such as the comparison of its answers with a reference's."""
+
+    trial: str
+    name: str
+    file: StoredFile
+
+
 class EngineLost(_Event, frozen=True, tag="engine_lost", kw_only=True, omit_defaults=True):
     """An engine did not start, died, or stayed busy with abandoned requests."""
 
@@ -154,6 +163,7 @@ Event = (
     | EngineStarting
     | EngineStarted
     | TrialFinished
+    | FileAdded
     | EngineLost
     | LevelJudged
     | LevelsSkipped
@@ -214,6 +224,10 @@ class RunLog:
                 self.planned.append(event)
             case TrialFinished():
                 self.finished[event.record.id] = event.record
+            case FileAdded() if event.trial in self.finished:
+                record = self.finished[event.trial]
+                files = {**record.files, event.name: event.file}
+                self.finished[event.trial] = msgspec.structs.replace(record, files=files)
             case EngineLost():
                 self.lost.append(event)
             case RunEnded():
@@ -297,8 +311,9 @@ class RunLogWriter:
     """
 
     def __init__(self, path: Path, now_ns: Callable[[], int]) -> None:
-        self.log = read_run_log(path)
+        self.log, self._chain = _read(path)
         self._appender = Appender(path)
+        self._encode = msgspec.json.Encoder().encode
         self._now_ns = now_ns
 
     def append(self, event: Event) -> None:
@@ -308,7 +323,7 @@ class RunLogWriter:
             NotWritable: the disk is full; earlier events are safe.
         """
         stamped = msgspec.structs.replace(event, t_ns=self._now_ns())
-        self._appender.append(stamped)
+        self._appender.write(self._chain.link(self._encode(stamped)) + b"\n")
         self._appender.sync()
         self.log.add(stamped)
 
@@ -319,16 +334,20 @@ class RunLogWriter:
 
 def encoded(events: Sequence[Event]) -> bytes:
     """A whole log."""
-    encoder = msgspec.json.Encoder()
-    return b"".join(encoder.encode(event) + b"\n" for event in events)
+    encode, chain = msgspec.json.Encoder().encode, Chain()
+    return b"".join(chain.link(encode(event)) + b"\n" for event in events)
 
 
 def read_run_log(path: Path) -> RunLog:
     """Read a log; a torn last line is skipped.
 
     Raises:
-        RunUnreadable: it is damaged before its last line, or has another schema.
+        RunUnreadable: it is damaged before its last line, a line was changed or removed, or it has another schema.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[RunLog, Chain]:
     try:
         with path.open("rb") as file:
             first = file.readline()
@@ -336,7 +355,8 @@ def read_run_log(path: Path) -> RunLog:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
     if first.endswith(b"\n"):
         refuse_other_schema(path, first)
-    return RunLog(read_log(path, Event).records)  # type: ignore[type-var]  (a union of structs)
+    chain = Chain()
+    return RunLog(read_log(path, Event, follows=chain.holds).records), chain  # type: ignore[type-var]  (a union of structs)
 
 
 class _Versioned(msgspec.Struct):

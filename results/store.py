@@ -9,28 +9,28 @@
             streams-<n>.frames   raw reads with timestamps, by worker      (append-only: the raw data)
             telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
             requests.jsonl       the streams decoded                       (derived, atomic)
-            trial.json           verdict, counts, engine description       (atomic, last)
             quality.json         its answers compared with a reference's   (derived, atomic)
             steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
             front-end-0.frames   its HTTP process (:mod:`results.step_log`), or
             spans.frames         the spans that it exported (:mod:`results.spans`)
             step-costs.json      bytes and operations of these steps         (derived, atomic)
 
-A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`; a run is complete when its log
-says so. After any crash, records appended before it remain readable (see :mod:`results.jsonl` and
-:mod:`results.frames`). Runs of another schema are refused.
+A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`, which describes its files (see
+:mod:`results.integrity`); a run is complete when its log says so. After any crash, records appended before it remain
+readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of another schema are refused.
 
 Runs from other machines are untrusted, so no path may leave the run's folder: trial ids are plain names, and a run or
 trial that is or contains a symbolic link is refused before anything in it is read.
 """
 
 import contextlib
+import fnmatch
 import itertools
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -39,11 +39,13 @@ import msgspec
 import psutil
 
 from results.atomic import write_atomic
+from results.consistency import requests_problem, telemetry_problem
 from results.errors import UNDECODABLE, NotWritable, RunNotFound, RunUnreadable
-from results.frames import FrameLog
-from results.jsonl import Log, read_log
+from results.frames import FrameLog, count_frames
+from results.integrity import RESTORE, read_stored, stored_file, verify
+from results.jsonl import Log, read_log, read_whole
 from results.quality import QualityRecord
-from results.records import RequestRecord, RunStatus, StreamRecord, TelemetryRecord
+from results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
 from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
 from results.spans import SpanFrame
 from results.step_costs import TrialCosts
@@ -56,10 +58,16 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class TrialFolder:
-    """The files of one trial."""
+    """The files of one trial.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the folder.
+        files: what they were when they were stored, by relative path; readers refuse those that are no longer so.
+    """
+
+    def __init__(self, path: Path, files: Mapping[str, StoredFile] | None = None) -> None:
         self.path = path
+        self._files = files or {}
         self.telemetry_log = path / "telemetry.jsonl"
         self.span_log = path / "spans.frames"
         self._requests = path / "requests.jsonl"
@@ -73,7 +81,9 @@ class TrialFolder:
     @property
     def kernels(self) -> "TrialFolder":
         """Folder of the moment after a profiled trial in which kernels were recorded."""
-        return TrialFolder(self.path / "kernels")
+        prefix = "kernels/"
+        files = {name.removeprefix(prefix): file for name, file in self._files.items() if name.startswith(prefix)}
+        return TrialFolder(self.path / prefix, files)
 
     @property
     def clock(self) -> Path:
@@ -82,7 +92,7 @@ class TrialFolder:
 
     def kernel_logs(self) -> list[Path]:
         """Traces of torch's profiler, by engine process."""
-        return sorted(self.path.glob("kernels-*.json.gz"))
+        return self._named("kernels-*.json.gz")
 
     def stream_log(self, worker: int) -> Path:
         """Path of the raw log of one client worker."""
@@ -90,7 +100,7 @@ class TrialFolder:
 
     def stream_logs(self) -> list[FrameLog[StreamRecord]]:
         """Raw logs by worker: every exchange that ended, in order of its end."""
-        return [FrameLog(path, StreamRecord) for path in sorted(self.path.glob("streams-*.frames"))]
+        return [FrameLog(path, StreamRecord, self.stored(path)) for path in self._named("streams-*.frames")]
 
     def read_streams(self) -> Iterator[StreamRecord]:
         """Iterate over all exchanges that ended."""
@@ -98,21 +108,28 @@ class TrialFolder:
 
     def read_steps(self) -> list[list[EngineEvent]]:
         """Read the record of the engine's steps, by replica; empty unless the trial was profiled."""
-        logs = (FrameLog(path, EngineEvent) for path in sorted(self.path.glob("steps-*.frames")))  # type: ignore[type-var]  (a union)
+        logs = (FrameLog(path, EngineEvent, self.stored(path)) for path in self._named("steps-*.frames"))  # type: ignore[type-var]  (a union)
         return [list(log) for log in logs]
 
     def read_front_end(self) -> list[HttpRecord]:
         """Read the record of the engine's HTTP process; empty unless the trial was profiled."""
-        logs = (FrameLog(path, HttpRecord) for path in sorted(self.path.glob("front-end-*.frames")))
+        logs = (FrameLog(path, HttpRecord, self.stored(path)) for path in self._named("front-end-*.frames"))
         return list(itertools.chain.from_iterable(logs))
 
     def read_spans(self) -> list[SpanFrame]:
         """Read the spans that the engine exported; empty unless the trial was profiled by spans."""
-        return list(FrameLog(self.span_log, SpanFrame))  # type: ignore[type-var]  (a union)
+        return list(FrameLog(self.span_log, SpanFrame, self.stored(self.span_log)))  # type: ignore[type-var]  (a union)
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
-        """Read the telemetry samples."""
-        return read_log(self.telemetry_log, TelemetryRecord)
+        """Read the telemetry samples.
+
+        Raises:
+            RunUnreadable: the file is damaged before its last line, or holds what cannot be.
+        """
+        log = read_log(self.telemetry_log, TelemetryRecord, self.stored(self.telemetry_log))
+        if problem := telemetry_problem(log.records):
+            raise RunUnreadable(f"{self.telemetry_log} is damaged: {problem}; {RESTORE}")
+        return log
 
     def torn(self) -> dict[str, int]:
         """Logs with a torn last record: file name → bytes that readers ignore."""
@@ -125,13 +142,28 @@ class TrialFolder:
         encode = msgspec.json.Encoder().encode
         write_atomic(self._requests, (encode(record) + b"\n" for record in records))
 
+    def remove_requests(self) -> None:
+        """Remove the decoded requests."""
+        self._requests.unlink(missing_ok=True)
+
     def has_requests(self) -> bool:
         """Whether the raw log has been decoded."""
         return self._requests.exists()
 
     def read_requests(self) -> list[RequestRecord]:
-        """Read the decoded requests, in planned order; empty if the trial was interrupted before decoding."""
-        return sorted(read_log(self._requests, RequestRecord).records, key=_plan_order)
+        """Read the decoded requests, in planned order; empty if the trial was interrupted before decoding.
+
+        Raises:
+            RunUnreadable: the file is damaged, or holds what cannot be.
+        """
+        remedy = RESTORE
+        if self.stream_logs():
+            again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
+            remedy = f"move it away, and {again}" if self.has_requests() else again
+        records = read_whole(self._requests, RequestRecord, self.stored(self._requests), remedy)
+        if problem := requests_problem(records):
+            raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}")
+        return sorted(records, key=_plan_order)
 
     def write_quality(self, record: QualityRecord) -> None:
         """Replace the comparison of answers with a reference's."""
@@ -143,7 +175,7 @@ class TrialFolder:
         Raises:
             RunUnreadable: the file is damaged.
         """
-        return _read(self._quality, QualityRecord)
+        return _read(self._quality, QualityRecord, self.stored(self._quality))
 
     def write_step_costs(self, costs: TrialCosts) -> None:
         """Replace the bytes and operations of the engine's steps."""
@@ -155,7 +187,35 @@ class TrialFolder:
         Raises:
             RunUnreadable: the file is damaged.
         """
-        return _read(self._step_costs, TrialCosts)
+        return _read(self._step_costs, TrialCosts, self.stored(self._step_costs))
+
+    def stored(self, path: Path) -> StoredFile | None:
+        """What a file of this folder was when it was stored; None if that is not known."""
+        return self._files.get(path.name)
+
+    def stored_files(self) -> dict[str, StoredFile]:
+        """Describe the files that are not described yet, by relative path.
+
+        Raises:
+            RunUnreadable: one cannot be read.
+        """
+        paths = [path for path in sorted(self.path.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+        named = {path.relative_to(self.path).as_posix(): path for path in paths}
+        return {name: stored_file(path, _count(path)) for name, path in named.items() if name not in self._files}
+
+    def verify(self) -> None:
+        """Read every stored file.
+
+        Raises:
+            RunUnreadable: one is missing or was changed.
+        """
+        for name, file in self._files.items():
+            verify(self.path / name, file)
+
+    def _named(self, pattern: str) -> list[Path]:
+        """Files by a pattern of their names, missing ones included."""
+        names = {path.name for path in self.path.glob(pattern)} | set(fnmatch.filter(self._files, pattern))
+        return [self.path / name for name in sorted(names)]
 
 
 class RunFolder:
@@ -241,8 +301,20 @@ class RunFolder:
         alive = log.started is not None and _alive(log.started.pid, self.log_path)
         return RunStatus.RUNNING if alive else RunStatus.INCOMPLETE
 
-    def trial(self, trial_id: str) -> TrialFolder:
+    def trial_of(self, record: TrialRecord) -> TrialFolder:
+        """Folder of a finished trial, whose files must be what was stored.
+
+        Raises:
+            RunUnreadable: as for :meth:`trial`.
+        """
+        return self.trial(record.id, record.files)
+
+    def trial(self, trial_id: str, files: Mapping[str, StoredFile] | None = None) -> TrialFolder:
         """Folder of one trial, which need not exist.
+
+        Args:
+            trial_id: of the trial.
+            files: as for :class:`TrialFolder`.
 
         Raises:
             RunUnreadable: the id is not a plain name, or the folder is or contains a symbolic link.
@@ -255,7 +327,7 @@ class RunFolder:
         path = self.path / "trials" / trial_id
         if path.is_dir():
             _refuse_links(self.path, path.parent, path)
-        return TrialFolder(path)
+        return TrialFolder(path, files)
 
     def reuse(self, trial_id: str, source: TrialFolder) -> None:
         """Hard-link the files of a finished trial of another run; copy them across file systems."""
@@ -330,6 +402,13 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
+def _count(path: Path) -> int:
+    """Number of records in a file; 1 for files that are one record."""
+    if path.suffix == ".frames":
+        return count_frames(path)
+    return path.read_bytes().count(b"\n") if path.suffix == ".jsonl" else 1
+
+
 def _plan_order(request: RequestRecord) -> int:
     return request.index
 
@@ -353,16 +432,16 @@ def _make_folder(path: Path, *, exist_ok: bool = True) -> None:
         ) from error
 
 
-def _read(path: Path, kind: type[_Record]) -> _Record | None:
+def _read(path: Path, kind: type[_Record], stored: StoredFile | None) -> _Record | None:
     """One record that is a file; None if there is no file."""
-    if not path.exists():
+    data = read_stored(path, stored)
+    if data is None:
         return None
     try:
-        data = path.read_bytes()
         refuse_other_schema(path, data)
         return msgspec.json.decode(data, type=kind)
-    except (OSError, *UNDECODABLE) as error:
-        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
+    except UNDECODABLE as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); {RESTORE}") from error
 
 
 def _pretty(record: msgspec.Struct) -> bytes:

@@ -166,7 +166,11 @@ def frontier(*runs: str, json: Json = False) -> int:
 
 
 def read(location: str | Path) -> "Run":
-    """Load the run at a path or address. Requests of a trial that a crash cut off are decoded first."""
+    """Load the run at a path or address. Requests of a trial that a crash cut off are decoded first.
+
+    Raises:
+        RunUnreadable: a file of the run or of a finished trial is damaged.
+    """
     import results
     from harness.conduct.run import recover
     from results.run import located
@@ -174,7 +178,9 @@ def read(location: str | Path) -> "Run":
 
     path = located(location)
     recover(RunFolder.open(path))
-    return results.load(path)
+    run = results.load(path)
+    run.check()
+    return run
 
 
 def show(location: str | Path, *, json: bool) -> "Run":

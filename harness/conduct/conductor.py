@@ -21,6 +21,7 @@ from harness.conduct.trial import TrialRunner
 from harness.conduct.warm_up import WarmUp
 from harness.experiment.fingerprint import fingerprint
 from harness.quality import check_quality
+from results.errors import RunUnreadable
 from results.findings import REJECTIONS
 from results.records import TrialPlan, TrialRecord
 from results.run_log import (
@@ -29,6 +30,7 @@ from results.run_log import (
     EngineStarted,
     EngineStarting,
     Event,
+    FileAdded,
     RunLogWriter,
     TrialFinished,
     TrialPlanned,
@@ -84,7 +86,7 @@ class Conductor:
                 self._append(decision)
                 if isinstance(decision, TrialPlanned):
                     await self._begin_turn(decision)
-                    if not self._reused(decision.plan):
+                    if not await self._reused(decision.plan):
                         try:
                             await self._measure(decision)
                         except EngineError as error:
@@ -224,25 +226,32 @@ class Conductor:
                 of_repeat, self._run, preparation.engines[of_repeat[0].engine], experiment=self._experiment,
                 model=preparation.model, tokenizer=preparation.tokenizer, planner=preparation.planner,
             )  # fmt: skip
+            for record in of_repeat:
+                for name, file in self._run.trial_of(record).stored_files().items():
+                    self._append(FileAdded(trial=record.id, name=name, file=file))
 
     async def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             await running.stack.aclose()
 
-    def _reused(self, plan: TrialPlan) -> bool:
+    async def _reused(self, plan: TrialPlan) -> bool:
         """Reuse an earlier run's trial if it would be the same measurement.
 
         Each is used once. Engines with equal settings, as in an A/A run, each reuse their own.
         """
         candidates = self._reusable.get(self.fingerprint(plan), []) if self._reusable else []
         others = self._preparation.engines.keys() - {plan.engine}
-        earlier = next((candidate for candidate in candidates if candidate[1].engine not in others), None)
+        earlier: tuple[RunFolder, TrialRecord] | None = None
+        for candidate in [candidate for candidate in candidates if candidate[1].engine not in others]:
+            candidates.remove(candidate)
+            if await self._world.in_thread(_is_whole, *candidate):
+                earlier = candidate
+                break
         if earlier is None:
             return False
-        candidates.remove(earlier)
         source, record = earlier
-        self._run.reuse(plan.id, source.trial(record.id))
+        self._run.reuse(plan.id, source.trial_of(record))
         reused = structs.replace(
             record, id=plan.id, engine=plan.engine, order=self._order(plan),
             reused_from=record.reused_from or source.path.name,
@@ -297,6 +306,15 @@ def _rejection(record: TrialRecord) -> str | None:
         if finding.code in REJECTIONS and (is_whole or (record.ramp is not None and record.ramp.has_failed)):
             return f"{record.engine}: {sentence(finding)}"
     return None
+
+
+def _is_whole(source: RunFolder, record: TrialRecord) -> bool:
+    """Whether a trial's files still are what was stored; if not, it is measured again."""
+    try:
+        source.trial_of(record).verify()
+    except RunUnreadable:
+        return False
+    return True
 
 
 def _reason(label: str, turn: int, error: EngineError) -> str:

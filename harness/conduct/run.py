@@ -35,10 +35,11 @@ from harness.host.environment import VERSION
 from results import Run
 from results.ceilings import Ceilings, stored_ceilings
 from results.errors import NotWritable, RunUnreadable
+from results.integrity import RESTORE
 from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
 from results.run_log import RunEnded, RunLogWriter, RunStarted
 from results.search import SearchConfig
-from results.store import RunFolder
+from results.store import RunFolder, TrialFolder
 from workloads import APPROXIMATE, Tokenizer, workload
 from workloads.errors import WorkloadError
 
@@ -195,10 +196,16 @@ def recover(run: RunFolder) -> int:
 
     Returns:
         Number of decoded trials.
+
+    Raises:
+        RunUnreadable: the log of the run or of a trial is damaged, or a finished trial is decoded differently here.
     """
-    manifest = run.read_manifest()
+    log = run.read_log()
+    manifest = run.read_manifest(log)
+    finished = log.finished
     plans = [*manifest.trials, *manifest.profiled]
-    with_streams = [(plan, run.trial(plan.id)) for plan in plans if run.trial(plan.id).stream_logs()]
+    folders = [(p, run.trial_of(finished[p.id]) if p.id in finished else run.trial(p.id)) for p in plans]
+    with_streams = [(plan, folder) for plan, folder in folders if folder.stream_logs()]
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:
         return 0
@@ -208,7 +215,24 @@ def recover(run: RunFolder) -> int:
         engine = engines[plan.engine]
         api = dialect(engine.adapter, engine.options, engine)
         folder.write_requests(decode_stream(stream, api, tokenizer) for stream in folder.read_streams())
+        _refuse_other_requests(folder)
     return len(cut_off)
+
+
+def _refuse_other_requests(folder: TrialFolder) -> None:
+    """Remove requests that were decoded again, unless they are those that were stored.
+
+    Raises:
+        RunUnreadable: they are not.
+    """
+    try:
+        folder.read_requests()
+    except RunUnreadable as error:
+        folder.remove_requests()
+        raise RunUnreadable(
+            f"{folder.path} lacks its decoded requests, and its raw log is decoded differently here, where the version "
+            f"of Bakeoff or the tokenizer is another; {RESTORE}"
+        ) from error
 
 
 def why_invalid(run: Run) -> str | None:

@@ -347,6 +347,7 @@ class TrialRunner:
         return msgspec.structs.replace(
             record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
             abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
+            files=await self._world.in_thread(folder.stored_files),
         )  # fmt: skip
 
     async def _client_error(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:

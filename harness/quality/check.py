@@ -55,7 +55,7 @@ async def check_quality(
         tokenizer: the model's.
         planner: of their traffic.
     """
-    folders = [(record, run.trial(record.id)) for record in records]
+    folders = [(record, run.trial_of(record)) for record in records]
     pending = [(record, folder) for record, folder in folders if not folder.read_quality()]
     if not experiment.quality.samples or not pending:
         return

@@ -92,7 +92,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         ),
         None,
     )
-    kernels = read_kernels(run.folder.trial(record.id))
+    kernels = read_kernels(run.folder.trial_of(record))
     reasons = f"INVALID: {sentences(record.invalidating)}. " if record.verdict is Verdict.INVALID else ""
     return ProfiledTrial(
         title=f"{record.load.label}, {record.engine}",

@@ -18,7 +18,7 @@ def write_traces(run: Run) -> list[Path]:
     """
     paths: list[Path] = []
     for trial, attribution in zip(run.profiled, run.attributions, strict=True):
-        folder = run.folder.trial(trial.record.id)
+        folder = run.folder.trial_of(trial.record)
         path = folder.path / NAME
         kernels = read_kernels(folder)
         write_atomic(path, trial_trace(attribution, trial.requests, trial.telemetry, kernels))

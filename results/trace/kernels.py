@@ -149,6 +149,7 @@ def read_kernels(folder: TrialFolder) -> list[KernelRecord]:
     logs = inner.kernel_logs()
     if not logs:
         return []
+    inner.verify()
     try:
         offset_ns = int(inner.clock.read_text())
     except (OSError, ValueError) as error:

@@ -364,12 +364,13 @@ def test_a_real_engine_is_compared_with_itself_and_its_log_probabilities_too(tmp
         spoken = engine(side.adapter, Model("tiny", str(model)), side.options, experiment.spec_of(side), side)
         with traffic_planner(experiment, tokenizer) as planner:
             await check_quality(
-                experiment.plan(), run, spoken,
+                list(run.read_log().finished.values()), run, spoken,
                 experiment=experiment, model=Model("tiny", str(model)), tokenizer=tokenizer, planner=planner,
             )  # fmt: skip
         return results.load(run.path)
 
     run = asyncio.run(scene())
+    assert all("quality.json" in trial.record.files for trial in run.finished)
     (trial,) = run.finished
     asks = asks_logprobs("1/c=3", 4)
     for record in run.folder.trial(trial.record.id).read_streams():

@@ -1,12 +1,12 @@
 """Changes to the logs of synthetic runs, as a test needs them."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 
-from results.jsonl import Appender
 from results.records import RunStatus, TrialRecord
-from results.run_log import Event, RunEnded, RunStarted, TrialFinished, TrialPlanned
+from results.run_log import Event, RunEnded, RunLogWriter, RunStarted, TrialFinished, TrialPlanned
 from results.store import RunFolder
 
 
@@ -44,5 +44,5 @@ def begin_trial(folder: RunFolder, trial: str) -> None:
 
 def append(folder: RunFolder, event: Event) -> None:
     """Append one more event."""
-    with Appender(folder.log_path) as log:
+    with contextlib.closing(RunLogWriter(folder.log_path, lambda: event.t_ns)) as log:
         log.append(event)

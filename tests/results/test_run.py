@@ -12,6 +12,7 @@ from results.index import facts_of
 from results.metrics import CATALOGUE, Value, absent, under_load
 from results.metrics.throughput import planned_inside
 from results.store import RunFolder
+from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 
@@ -78,6 +79,7 @@ def test_where_one_repeat_lacks_a_metric_nobody_shows_the_others(tmp_path: Path)
     path = build_run(tmp_path, sheet)
     slow = RunFolder(path).trial("r2-e0-1")
     slow.write_requests(slow.read_requests()[:-1])
+    amend_trial(path, "r2-e0-1", planned_requests=2)
     run = results.load(path)
     assert run.cells[0].reasons["ttft_p50_s"].startswith("absent in 1 of 3 valid trials: p50 needs 3 observations")
     (facts,) = facts_of(path).cells

@@ -185,7 +185,7 @@ class CapacitySearch:
         return (searching[0] if number % 2 == 0 else searching[-1]), number + 1
 
     def _attempt(self, record: TrialRecord, level: float) -> Attempt:
-        folder = self._run.trial(record.id)
+        folder = self._run.trial_of(record)
         requests, telemetry = folder.read_requests(), folder.read_telemetry().records
         slo = self._experiment.slo
         metrics = trial_metrics(record, requests, telemetry, slo)
