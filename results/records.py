@@ -39,6 +39,8 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     EMPTY = "empty"
     """The answer ended normally without a token."""
+    TOO_LARGE = "too_large"
+    """The response had far more bytes than the tokens asked for need, so the client closed the connection."""
     CANCELLED = "cancelled"
     """The client gave up: the run was interrupted, or a saturated trial was ended."""
 
@@ -51,6 +53,8 @@ class StreamEnd(StrEnum):
     """No connection could be made."""
     RESET = "reset"
     """The connection broke, or closed before the answer was complete."""
+    TOO_LARGE = "too_large"
+    """The client closed the connection, because the response had more bytes than its limit."""
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     """The client gave up."""

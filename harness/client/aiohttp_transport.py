@@ -71,7 +71,13 @@ class AiohttpTransport:
                 async for data in response.content.iter_any():
                     log.read_ns.append(time.monotonic_ns())
                     log.reads.append(data)
-            log.end = StreamEnd.COMPLETE
+                    log.received_bytes += len(data)
+                    if log.received_bytes > log.limit_bytes:
+                        response.close()
+                        log.end, log.detail = StreamEnd.TOO_LARGE, log.too_large
+                        break
+                else:
+                    log.end = StreamEnd.COMPLETE
         except aiohttp.ClientConnectorError as error:
             log.end, log.detail, log.sent_ns = StreamEnd.REFUSED, str(error), None
         except (aiohttp.ClientError, ConnectionError) as error:

@@ -24,6 +24,7 @@ _TRANSPORT_OUTCOMES = {
     StreamEnd.TIMEOUT: Outcome.TIMEOUT,
     StreamEnd.CANCELLED: Outcome.CANCELLED,
     StreamEnd.RESET: Outcome.STREAM_ERROR,
+    StreamEnd.TOO_LARGE: Outcome.TOO_LARGE,
 }
 
 
@@ -163,7 +164,7 @@ def _outcome(
 ) -> tuple[Outcome, str | None]:
     if refusal is not None:
         return Outcome.HTTP_ERROR, refusal
-    if decoded.fault is not None:
+    if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
         return Outcome.STREAM_ERROR, decoded.fault
     if stream.end is not StreamEnd.COMPLETE:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail

@@ -201,6 +201,7 @@ class Connection(asyncio.Protocol):
             self.abandon()
             return
         self._now_ns = now_ns
+        log.received_bytes += len(data)  # headers, too, which may be endless
         broken = None
         try:
             self._feed(data)
@@ -212,7 +213,10 @@ class Connection(asyncio.Protocol):
             self._count(len(bodies), now_ns)
             log.reads.append(bodies.pop() if len(bodies) == 1 else b"".join(bodies))
             bodies.clear()
-        if broken:
+        if log.received_bytes > log.limit_bytes:
+            self.reusable = False  # the pool closes it
+            self._finish(StreamEnd.TOO_LARGE, log.too_large)
+        elif broken:
             self._finish(StreamEnd.RESET, broken)
         elif self._whole:
             self._finish(StreamEnd.COMPLETE, None)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from harness.client.transport import StreamLog, Transport
+from harness.client.transport import StreamLog, Transport, limit_bytes
 from harness.client.wire import WireSession
 from harness.host.clock import Clock
 from results.errors import NotWritable
@@ -24,7 +24,7 @@ class RequestInFlight(StreamLog):
     __slots__ = ("due_ns", "finished", "has_failed", "number", "planned_ns", "session", "started_ns")
 
     def __init__(self, session: "PreparedSession", number: int, planned_ns: int, finished: "SessionFinished") -> None:
-        super().__init__()
+        super().__init__(limit_bytes(session.wire.turns[number].requested_output_tokens))
         self.session = session
         self.number = number
         self.planned_ns = planned_ns

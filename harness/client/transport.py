@@ -10,13 +10,32 @@ from typing import Any, Protocol
 from engines.dialects import HttpRequest
 from results.records import StreamEnd
 
+MIN_LIMIT_BYTES = 16 << 20
+TOKEN_LIMIT_BYTES = 4 << 10
+"""Largest event that one token may need: an event with the log-probabilities of 20 tokens has about 2 KiB."""
+
+
+def limit_bytes(requested_tokens: int) -> int:
+    """Bytes after which a response can be no answer to a request for so many tokens."""
+    return max(MIN_LIMIT_BYTES, TOKEN_LIMIT_BYTES * requested_tokens)
+
 
 class StreamLog:
-    """Raw log of one exchange; filled by a transport, read by the driver."""
+    """Raw log of one exchange; filled by a transport, read by the driver.
 
-    __slots__ = ("detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "read_ns", "reads", "sent_ns", "status")
+    Args:
+        limit_bytes: of the response; its connection is closed after more.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "limit_bytes", "read_ns", "reads",
+        "received_bytes", "sent_ns", "status",
+    )  # fmt: skip
+
+    def __init__(self, limit_bytes: int = MIN_LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.received_bytes = 0
+        """Of the response so far."""
         self.dial_start_ns: int | None = None
         self.dial_end_ns: int | None = None
         """Start and end of opening a connection for this exchange (DNS, TCP, TLS); None if one was ready."""
@@ -28,6 +47,11 @@ class StreamLog:
         self.ended_ns: int = 0
         self.end: StreamEnd = StreamEnd.CANCELLED
         self.detail: str | None = None
+
+    @property
+    def too_large(self) -> str:
+        """Detail of an exchange that exceeds its limit."""
+        return f"the server sent more than {self.limit_bytes >> 20} MiB"
 
 
 Ended = Callable[[Any], None]

@@ -108,6 +108,7 @@ def test_each_end_of_the_transport_has_its_class():
         StreamEnd.TIMEOUT: Outcome.TIMEOUT,
         StreamEnd.CANCELLED: Outcome.CANCELLED,
         StreamEnd.RESET: Outcome.STREAM_ERROR,
+        StreamEnd.TOO_LARGE: Outcome.TOO_LARGE,
     }
     for end, outcome in expected.items():
         status = None if end is StreamEnd.REFUSED else 200

@@ -14,6 +14,7 @@ from engines.dialects import HttpRequest, ReferenceDialect, SseParser
 from harness.client import HttpTransport, StreamLog, Transport
 from harness.client import pool as pool_module
 from harness.client.aiohttp_transport import AiohttpTransport
+from harness.client.transport import limit_bytes
 from results.records import StreamEnd
 from tests.harness.samples import DONE, FINISH, TOKEN
 
@@ -306,3 +307,59 @@ def test_certificates_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     log = asyncio.run(scene())
     assert (log.end, b"".join(log.reads)) == (StreamEnd.COMPLETE, TOKEN + FINISH + DONE)
+
+
+@pytest.mark.parametrize("kind", [HttpTransport, AiohttpTransport])
+@pytest.mark.parametrize(
+    "head",
+    [CHUNKED, b"HTTP/1.1 200 OK\r\ncontent-length: 1073741824\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"],
+    ids=["chunked", "declared", "until closed"],
+)
+def test_a_response_above_its_limit_is_cut_off_and_its_connection_closed(kind: Callable[[str], Transport], head: bytes):
+    closed: list[bool] = []
+
+    async def scene() -> StreamLog:
+        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(head)
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(chunk(BODY) if head is CHUNKED else BODY)
+                    await writer.drain()
+            closed.append(True)
+
+        async with serving(endless) as url:
+            transport = kind(url)
+            log = await exchange_once(transport, StreamLog(limit_bytes=10_000))
+            await transport.close()
+        return log
+
+    log = asyncio.run(scene())
+    assert log.end is StreamEnd.TOO_LARGE
+    assert closed == [True]
+    assert log.received_bytes > 10_000
+    assert log.reads, "what came is kept"
+
+
+def test_endless_headers_are_cut_off():
+    async def scene() -> StreamLog:
+        async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(b"x-a: b\r\n")
+                    await writer.drain()
+
+        async with serving(endless) as url:
+            transport = HttpTransport(url)
+            log = await exchange_once(transport, StreamLog(limit_bytes=10_000))
+            await transport.close()
+        return log
+
+    assert asyncio.run(scene()).end is StreamEnd.TOO_LARGE
+
+
+def test_the_limit_grows_with_the_tokens_asked_for():
+    assert limit_bytes(0) == limit_bytes(4096) == 16 << 20
+    assert limit_bytes(100_000) == 100_000 * 4096
