@@ -1,8 +1,10 @@
 """Experiments: which engines, under which loads, how often; read from TOML and expanded to an ordered plan."""
 
+import math
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,6 +16,16 @@ from workloads import arrival, workload
 from workloads.options import typed_options
 
 _TRANSPORTS = ("http", "aiohttp")
+MAX_SECONDS = 1e6
+MAX_SLOTS = 100_000
+"""Most live sessions of a load: each needs a socket, and a prompt that is planned before the load."""
+MAX_RATE_PER_S = 100_000.0
+MAX_PLANNED = 1_000_000
+"""Most requests of one part of a trial's plan. Planning takes about a millisecond for each."""
+MAX_WORKERS = 1024
+MAX_TIME_WARP = 1e6
+Seconds = Annotated[float, msgspec.Meta(le=MAX_SECONDS)]
+"""Finite, like every number with a bound: NaN satisfies none."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -60,24 +72,24 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Durations and limits of each trial."""
 
-    duration_s: float = 30.0
+    duration_s: Seconds = 30.0
     """Seconds of the measured window; longer if ``min_requests`` or three turnovers of a slot need it. With varying or
     recorded arrivals, the length of the whole load."""
-    ramp_s: float = 5.0
+    ramp_s: Seconds = 5.0
     """Minimum seconds of load before the window, which opens once the first requests of the load have ended."""
-    max_window_s: float = 600.0
+    max_window_s: Seconds = 600.0
     """A trial that needs a longer window is INVALID."""
-    min_requests: int = 5
+    min_requests: Annotated[int, msgspec.Meta(ge=0, le=MAX_PLANNED)] = 5
     """The window is extended until this many requests fit."""
-    max_requests: int | None = None
+    max_requests: Annotated[int, msgspec.Meta(le=10**9)] | None = None
     """Maximum sessions in the window's plan; a plan that ends early shortens the window."""
-    warm_up_s: float = 60.0
+    warm_up_s: Seconds = 60.0
     """Maximum seconds of warm-up after each launch: small requests until the engine stops getting faster. 0: none."""
-    idle_s: float = 0.0
+    idle_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] = 0.0
     """Seconds of telemetry before the load, while nothing runs: the baseline of GPU energy, which needs 5."""
-    timeout_s: float = 120.0
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] = 120.0
     """A request that takes longer than this many seconds counts as failed."""
-    max_failure_share: float = 0.01
+    max_failure_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     """A trial with a larger share of failed requests is INVALID."""
     max_foreign_share: float = MAX_FOREIGN_SHARE
     """A trial is INVALID if other processes use more than this share of all CPU time; 1 disables the check."""
@@ -88,29 +100,29 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The measuring client."""
 
-    workers: int = 1
+    workers: Annotated[int, msgspec.Meta(le=MAX_WORKERS)] = 1
     """Worker processes; use more than one only if the report says that one is saturated."""
     ray: str | None = None
     """Ray cluster that runs the workers: ``auto`` or ``host:port``. Default: this machine."""
-    cores: list[int] = []
+    cores: list[Annotated[int, msgspec.Meta(ge=0, le=65_535)]] = []
     """CPU core of each worker; empty: not pinned."""
     transport: str = "http"
     """``http``: our own HTTP client; ``aiohttp``: for comparison."""
     calibrate: bool = True
     """Measure the client's own error after the first trial of each engine and level, at that trial's pace. Takes two
     seconds each."""
-    max_error_share: float = 0.1
+    max_error_share: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] = 0.1
     """A trial whose client error or loop lag exceeds this share of its median TTFT or mean chunk gap is INVALID."""
 
 
 class QualityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Output quality: compare a few answers of each trial with the reference model afterwards."""
 
-    samples: int = 4
+    samples: Annotated[int, msgspec.Meta(le=MAX_PLANNED)] = 4
     """Answers compared per trial; 0 disables the check."""
     logprobs: bool = False
     """Request log-probabilities for the compared answers, which may slow the engine and so change the measurement."""
-    limit_s: float = 600.0
+    limit_s: Seconds = 600.0
     """Maximum seconds of the reference model for one engine's answers in one repeat."""
 
 
@@ -126,7 +138,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     model: ModelConfig = ModelConfig()
     spec: EngineSpec = EngineSpec()
     """Settings for all engines. Adapters translate them; an engine that does not support one is refused."""
-    repeats: int = 3
+    repeats: Annotated[int, msgspec.Meta(le=10_000)] = 3
     """Trials of each engine at each level; each repeat restarts the engine."""
     seed: int = 1
     trial: TrialConfig = TrialConfig()
@@ -257,7 +269,7 @@ def profiling(experiment: Experiment) -> Experiment:
 def _problem(experiment: Experiment) -> str | None:
     """The first contradiction or value out of range; None if there is none."""
     for load in experiment.loads:
-        if problem := _load_problem(load):
+        if problem := _load_problem(load) or _plan_problem(load, experiment.trial):
             return problem
     labels = [engine.name for engine in experiment.engines]
     levels = [load.label for load in experiment.loads]
@@ -275,6 +287,8 @@ def _problem(experiment: Experiment) -> str | None:
         (0 <= experiment.trial.max_foreign_share <= 1, "trial.max_foreign_share must be between 0 and 1"),
         (experiment.trial.warm_up_s >= 0, "trial.warm_up_s must not be negative"),
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
+        (experiment.client.workers <= MAX_WORKERS, f"client.workers must be at most {MAX_WORKERS}"),
+        (all(_is_bound(experiment.slo)), "each bound of slo must be a number of seconds above 0"),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),
         (
@@ -298,11 +312,34 @@ def _problem(experiment: Experiment) -> str | None:
     return next((problem for is_ok, problem in checks if not is_ok), None)
 
 
+def _is_bound(slo: Slo) -> Iterator[bool]:
+    """For each bound that is set: whether a request can meet it."""
+    values: list[float | None] = [getattr(slo, name) for name in slo.__struct_fields__]
+    return (0 < value < math.inf for value in values if value is not None)
+
+
+def _plan_problem(load: Load, trial: TrialConfig) -> str | None:
+    """Refuse a load whose plan takes hours: nothing would be heard of the run in that time."""
+    if load.rate_per_s is None:
+        return None
+    planned = load.rate_per_s * (trial.ramp_s + trial.duration_s)
+    if trial.max_requests is not None:
+        planned = min(planned, trial.max_requests)
+    if planned <= MAX_PLANNED:
+        return None
+    return (
+        f"rate_per_s {load.rate_per_s:g} for {trial.ramp_s + trial.duration_s:g} s is a plan of more than "
+        f"{MAX_PLANNED:,} requests; lower rate_per_s or trial.duration_s"
+    )
+
+
 def _load_problem(load: Load) -> str | None:
     slots, rate, cap = load.concurrency, load.rate_per_s, load.max_in_flight
     is_recorded = load.arrival == "workload"
     checks = (
         (rate is None or rate > 0, f"rate_per_s must be above 0, not {rate}"),
+        (rate is None or rate <= MAX_RATE_PER_S, f"rate_per_s must be at most {MAX_RATE_PER_S:g}, not {rate}"),
+        (slots is None or slots <= MAX_SLOTS, f"concurrency must be at most {MAX_SLOTS}, not {slots}"),
         (slots is not None or load.arrival or rate is None, "a load with rate_per_s needs arrival, such as 'poisson'"),
         ((slots is None) != (load.arrival is None), "a load has either concurrency or rate_per_s with arrival"),
         (slots is None or slots >= 1, f"concurrency must be at least 1, not {slots}"),
@@ -311,6 +348,10 @@ def _load_problem(load: Load) -> str | None:
         (load.time_warp is None or is_recorded, "time_warp belongs to a load with arrival = 'workload'"),
         (load.time_warp is None or rate is None, "a load has either time_warp or rate_per_s"),
         (load.time_warp is None or load.time_warp > 0, f"time_warp must be above 0, not {load.time_warp}"),
+        (
+            load.time_warp is None or load.time_warp <= MAX_TIME_WARP,
+            f"time_warp must be at most {MAX_TIME_WARP:g}, not {load.time_warp}",
+        ),
         (not load.arrival_options or not (is_recorded or slots), "arrival_options belong to a named arrival process"),
         (cap is None or slots is None, "max_in_flight belongs to a load with arrival"),
         (cap is None or cap >= 1, f"max_in_flight must be at least 1, not {cap}"),

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,16 @@ import pytest
 from engines.errors import BadOption as BadEngineOption
 from engines.errors import UnknownEngine
 from harness.errors import BadExperiment
-from harness.experiment.config import Experiment, experiment_from, load_experiment, with_client
-from results.records import Cache, Load
+from harness.experiment.config import (
+    ClientConfig,
+    Experiment,
+    QualityConfig,
+    TrialConfig,
+    experiment_from,
+    load_experiment,
+    with_client,
+)
+from results.records import Cache, Load, Slo
 from workloads import BadOption, UnknownWorkload
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +122,12 @@ POISSON = {"rate_per_s": 2.0, "arrival": "poisson"}
         ({"concurrency": 1, **POISSON}, "a load has either concurrency or rate_per_s with arrival"),
         ({"concurrency": 1, "arrival": "workload"}, "a load has either concurrency or rate_per_s with arrival"),
         ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"concurrency": 10**9}, "concurrency must be at most 100000, not 1000000000"),
+        ({**POISSON, "rate_per_s": 1e7}, "rate_per_s must be at most 100000, not 10000000.0"),
+        ({**POISSON, "rate_per_s": math.nan}, "rate_per_s must be above 0, not nan"),
+        ({**POISSON, "rate_per_s": 90_000.0}, "is a plan of more than 1,000,000 requests; lower rate_per_s"),
+        ({"arrival": "workload", "time_warp": math.inf}, "time_warp must be at most 1e+06, not inf"),
+        ({"arrival": "workload", "time_warp": math.nan}, "time_warp must be above 0, not nan"),
         ({"concurrency": 1, "rate_per_s": 2.0}, "rate_per_s belongs to a load with arrival"),
         ({"rate_per_s": 1.0}, "a load with rate_per_s needs arrival, such as 'poisson'"),
         ({**POISSON, "rate_per_s": -1.0}, "rate_per_s must be above 0, not -1.0"),
@@ -232,3 +247,38 @@ def test_command_line_options_override_the_client():
         with_client(experiment, 3, None)
     with pytest.raises(BadExperiment, match=r"client\.workers must be at least 1"):
         with_client(build(), 0, None)
+
+
+def numbers() -> list[str]:
+    """The keys of tables and fields whose default is a number that is no switch."""
+    tables = {"trial": TrialConfig(), "client": ClientConfig(), "quality": QualityConfig()}
+    return [
+        f"{table}.{name}"
+        for table, config in tables.items()
+        for name in config.__struct_fields__
+        if isinstance(default := getattr(config, name), int | float) and not isinstance(default, bool)
+    ]
+
+
+@pytest.mark.parametrize("key", numbers())
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, 10**13, 10**19])
+def test_a_number_out_of_range_is_refused_in_one_line_that_names_it(key: str, value: float):
+    table, name = key.split(".")
+    with pytest.raises(BadExperiment) as caught:
+        build(**{table: {name: value}})
+    assert name in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
+@pytest.mark.parametrize("bound", Slo.__struct_fields__)
+def test_a_bound_that_no_request_can_meet_or_miss_is_refused(bound: str, value: float):
+    with pytest.raises(BadExperiment, match="each bound of slo must be a number of seconds above 0"):
+        build(slo={bound: value})
+
+
+def test_too_many_workers_are_refused_wherever_they_are_given():
+    with pytest.raises(BadExperiment, match="workers"):
+        build(client={"workers": 100_000})
+    with pytest.raises(BadExperiment, match=r"client\.workers must be at most 1024"):
+        with_client(build(), 100_000, None)
