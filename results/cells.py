@@ -1,12 +1,17 @@
 """Trials of a run with their metrics, and cells: the repeats of one engine at one load."""
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from results import client_error
 from results.metrics import CATALOGUE, Value, under_load
+from results.metrics.catalogue import QUANTILES
+from results.metrics.relaxation import MIN_STATES, needed_window_s, relaxation_of
 from results.metrics.throughput import planned_inside
+from results.metrics.trial import observations_by_request
 from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from results.records import (
     ClientError,
@@ -20,7 +25,11 @@ from results.records import (
 )
 from results.server_view import ServerCell, server_cell
 from results.statistics.interval import Interval, interval_of
+from results.statistics.queue_intervals import queue_interval
 from results.work import Work
+
+_WITH_WAIT = ("ttft", "ttft_from_send", "e2e", "normalized_latency")
+"""Latencies that contain the wait in an engine's queue."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -118,6 +127,7 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
             reasons[name] = reason
         elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
             intervals[name] = interval
+    intervals |= queue_intervals(intervals, valid)
     failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
     requests = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in finished)
     error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
@@ -136,6 +146,42 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
         quality=quality,
         unchecked=why_unchecked(checked) if quality is None else None,
     )
+
+
+def queue_intervals(intervals: Mapping[str, Interval], valid: Sequence[Trial]) -> dict[str, Interval]:
+    """Intervals of the latencies that contain a wait, where requests of an open loop pile up and decay slowly.
+
+    They include the error of the window, or are without bounds where the window is too short to know it.
+
+    Args:
+        intervals: metric → interval over the trials.
+        valid: the trials of one cell.
+    """
+    relaxed = [relaxation_of(trial.record, under_load(trial.requests)) for trial in valid]
+    states = statistics.median(relaxation.states if relaxation else math.inf for relaxation in relaxed) if valid else 0
+    if len(valid) < 2 or math.isinf(states):
+        return {}
+    needed_s = max(needed_window_s(relaxation) for relaxation in relaxed if relaxation)
+    too_short = f"the window is too short for requests that pile up; raise trial.duration_s to {needed_s:,.0f}"
+    found: dict[str, Interval] = {}
+    for family in _WITH_WAIT:
+        observed = [
+            [
+                value
+                for own in observations_by_request(family, under_load(trial.requests), trial.window)
+                for value in own
+            ]
+            for trial in valid
+        ]
+        for label, q in QUANTILES:
+            name = f"{family}_{label}_s"
+            if (interval := intervals.get(name)) is None:
+                continue
+            if states >= MIN_STATES:
+                found[name] = queue_interval(interval, q, observed, states)
+            else:
+                found[name] = msgspec.structs.replace(interval, low=None, high=None, reason=too_short)
+    return found
 
 
 def why_absent(values: Sequence[Value]) -> str | None:

@@ -109,6 +109,8 @@ class FindingCode(StrEnum):
     """No answer advanced for much longer than usual, though requests were in flight."""
     DRAIN_IN_RATES = "drain_in_rates"
     """Varying load: a fair part of the makespan, over which rates are taken, came after the last planned request."""
+    WINDOW_SHORT_FOR_QUEUE = "window_short_for_queue"
+    """Open loop: the requests in flight change so slowly that latencies of the window are a matter of luck."""
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
@@ -169,6 +171,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,
     FindingCode.CAPACITY_UNCLEAR: Cause.EXPERIMENT,
+    FindingCode.WINDOW_SHORT_FOR_QUEUE: Cause.EXPERIMENT,
     FindingCode.ENGINE_FROZE: Cause.ENGINE,
     FindingCode.DRAIN_IN_RATES: Cause.EXPERIMENT,
     FindingCode.TURN_MIX: Cause.EXPERIMENT,

@@ -19,6 +19,7 @@ from results.metrics.backlog import Pressure, backlog
 from results.metrics.mixture import clustered_mean
 from results.metrics.percentiles import percentile
 from results.metrics.prefix_cache import prompt_tokens
+from results.metrics.relaxation import needed_window_s, relaxation
 from results.metrics.silence import unusual_silence
 from results.metrics.steadiness import throughput_change
 from results.metrics.throughput import planned_inside
@@ -367,8 +368,8 @@ def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
 
 
 def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
-    turns = evidence.traffic.turns if evidence.traffic else 1.0
-    found = backlog(load, evidence.window, (evidence.load.rate_per_s or 0.0) * turns)
+    rate_per_s = (evidence.load.rate_per_s or 0.0) * (evidence.traffic.turns if evidence.traffic else 1.0)
+    found = backlog(load, evidence.window, rate_per_s)
     if found.pressure is Pressure.SATURATED:
         yield invalid(
             FindingCode.SATURATED, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
@@ -381,6 +382,10 @@ def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
     elif found.pressure is Pressure.UNCLEAR:
         yield warning(
             FindingCode.BACKLOG_GREW, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
+        )  # fmt: skip
+    elif (relaxed := relaxation(load, evidence.window, rate_per_s)) and relaxed.is_window_short:
+        yield warning(
+            FindingCode.WINDOW_SHORT_FOR_QUEUE, window_s=relaxed.window_s, needed_window_s=needed_window_s(relaxed)
         )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class Backlog(msgspec.Struct, frozen=True):
     needed_requests: int | None = None
 
 
-class _Times(msgspec.Struct, frozen=True):
+class Times(msgspec.Struct, frozen=True):
     """Times of all requests, in seconds from the start of the window; waits are over at ``left``."""
 
     planned: _Floats
@@ -107,11 +107,11 @@ def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float
     """
     if len(requests) < 2 or window.length_s <= 0:
         return Backlog(Pressure.SUSTAINED)
-    times, length_s = _times(requests, window), window.length_s
+    times, length_s = times_of(requests, window), window.length_s
     instants = (np.arange(_INSTANTS) + 0.5) * length_s / _INSTANTS
-    in_flight = _between(times.planned, times.ended, instants)
-    waiting = _between(times.planned, times.left, instants)
-    seen = waiting >= np.maximum(1, MIN_WAITING * in_flight)
+    in_flight = between(times.planned, times.ended, instants)
+    waiting = between(times.planned, times.left, instants)
+    seen = is_queue_seen(waiting, in_flight)
     growth = _unexplained_growth(times, instants, in_flight)
     tenth = _INSTANTS // 10
     found = Backlog(
@@ -130,11 +130,10 @@ def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float
 
 
 def _by_queue(
-    found: Backlog, times: _Times, seen: npt.NDArray[np.bool_], *, length_s: float, rate_per_s: float, grew: bool
+    found: Backlog, times: Times, seen: npt.NDArray[np.bool_], *, length_s: float, rate_per_s: float, grew: bool
 ) -> Backlog:
     """Judge by the rate at which requests left the queue while it was seen."""
-    left = times.left[(times.left >= 0) & (times.left < length_s)]
-    departures = max(1, int(seen[np.minimum((left / length_s * len(seen)).astype(int), len(seen) - 1)].sum()))
+    departures = max(1, departures_while(seen, times, length_s))
     utilisation = rate_per_s * found.seen_share * length_s / departures
     services = (times.ended - times.left)[(times.planned >= 0) & (times.planned < length_s)]
     mean = float(services.mean()) if services.size else 0.0
@@ -153,6 +152,17 @@ def _by_queue(
     )
 
 
+def is_queue_seen(waiting: npt.NDArray[np.int64], in_flight: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether a queue is seen at each instant, from the requests that wait and those in flight."""
+    return waiting >= np.maximum(1, MIN_WAITING * in_flight)
+
+
+def departures_while(seen: npt.NDArray[np.bool_], times: Times, length_s: float) -> int:
+    """Number of requests that left the queue while it was seen, at equally spaced instants of the window."""
+    left = times.left[(times.left >= 0) & (times.left < length_s)]
+    return int(seen[np.minimum((left / length_s * len(seen)).astype(int), len(seen) - 1)].sum())
+
+
 def _by_growth(found: Backlog, growth: float) -> Backlog:
     """Judge by the growth of the requests in flight that the arrivals do not explain."""
     if growth <= _MIN_GROWTH_Z:
@@ -162,7 +172,7 @@ def _by_growth(found: Backlog, growth: float) -> Backlog:
     return msgspec.structs.replace(found, pressure=Pressure.SATURATED if certain else Pressure.UNCLEAR)
 
 
-def _unexplained_growth(times: _Times, instants: _Floats, in_flight: npt.NDArray[np.int64]) -> float:
+def _unexplained_growth(times: Times, instants: _Floats, in_flight: npt.NDArray[np.int64]) -> float:
     """Growth of N(t) from the first tenth to the last beyond the expected one, in standard deviations."""
     lengths = np.sort(times.ended - times.planned)
     planned = np.sort(times.planned)
@@ -183,13 +193,15 @@ def _unexplained_growth(times: _Times, instants: _Floats, in_flight: npt.NDArray
     return (after - before) / math.sqrt(variance)
 
 
-def _between(starts: _Floats, ends: _Floats, instants: _Floats) -> npt.NDArray[np.int64]:
+def between(starts: _Floats, ends: _Floats, instants: _Floats) -> npt.NDArray[np.int64]:
     """Number of intervals that hold each instant."""
     began = np.searchsorted(np.sort(starts), instants, "right")
     return began - np.searchsorted(np.sort(ends), instants, "right")
 
 
-def _times(requests: Sequence[RequestRecord], window: Window) -> _Times:
+def times_of(requests: Sequence[RequestRecord], window: Window) -> Times:
+    """Times of requests; a wait is over at once unless successive waits are alike."""
+
     def seconds(times_ns: list[int]) -> _Floats:
         return (np.array(times_ns, dtype=np.float64) - window.start_ns) / NS_PER_S
 
@@ -198,7 +210,7 @@ def _times(requests: Sequence[RequestRecord], window: Window) -> _Times:
     ended = seconds([request.ended_ns for request in requests])
     computed = np.array([_computed_tokens(request) for request in requests], dtype=np.float64)
     waits = first - planned - _uncontended_s(computed, first - planned)
-    return _Times(planned, planned + (waits if _are_alike(waits[np.argsort(planned, kind="stable")]) else 0.0), ended)
+    return Times(planned, planned + (waits if _are_alike(waits[np.argsort(planned, kind="stable")]) else 0.0), ended)
 
 
 def _are_alike(waits: _Floats) -> bool:

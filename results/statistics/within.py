@@ -1,17 +1,17 @@
-"""Interval of a percentile within one trial, by block bootstrap.
+"""Interval of a percentile within one trial, from the autocorrelation of its requests.
 
 The interval covers what the same trial would have shown with more requests. It does not include the noise between
 engine starts, so engines are never compared by it (see :mod:`results.statistics.interval`). Requests are not
-independent: they wait in one queue, and the tokens of a response share its batches. The bootstrap therefore resamples
-blocks of time with all their requests and tokens (Künsch 1989; Davison & Hinkley 1997 §3.8, strategy 1). Assuming
-independent requests would make the interval of a queue several times too narrow.
+independent: they wait in one queue, and the tokens of a response share its batches. The share of observations below a
+value is a mean over requests, and its variance that of independent requests times the integrated autocorrelation time τ
+of the requests' shares (Geyer: Practical Markov chain Monte Carlo, Statistical Science 7 (1992), 473–483). Slow
+excursions of a queue show more in the order of the latencies than in the share below one value, so τ is the larger of
+the two. The bounds are the percentiles at q plus and minus the error: they follow from the order alone, and are the
+same on a log scale.
 """
 
-import functools
-import itertools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,45 +19,71 @@ from numpy.typing import NDArray
 from results.statistics.distributions import t_quantile
 from results.statistics.interval import Interval
 
-BLOCKS = 20
-_DRAWS = 999
-_GRID = 1000
-"""Maximum number of order statistics among which a percentile is sought."""
+MIN_BLOCKS = 20
+"""Independent blocks, n / τ, that an interval needs. With fewer, τ itself is guesswork: a short part of a slow
+excursion looks like a fast one."""
+
+_TIME_ERROR = 10.0
 
 
-def own_interval(requests: Sequence[Sequence[float]], q: float) -> Interval | None:
-    """Percentile ``q`` of all observations with its 95 % bootstrap interval.
+def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float = math.inf) -> Interval | None:
+    """Percentile ``q`` of all observations with its 95 % interval.
 
     Args:
         requests: observations of each request, in planned order; possibly none, infinity for a failed request.
         q: 0 < q < 1.
+        states: independent states of the requests in flight that the window holds, if known
+            (:class:`results.metrics.relaxation.Relaxation`); there are no more blocks than that.
 
     Returns:
-        ``n`` counts observations. None if fewer requests than :data:`BLOCKS` have observations.
+        ``n`` counts observations. None if there are fewer than :data:`MIN_BLOCKS` independent blocks.
     """
-    observed = [values for values in requests if len(values)]
-    if len(observed) < BLOCKS:
+    observed = [np.asarray(values, dtype=np.float64) for values in requests if len(values)]
+    if len(observed) < MIN_BLOCKS:
         return None
-    edges = [len(observed) * i // BLOCKS for i in range(BLOCKS + 1)]
-    blocks = [np.sort(np.concatenate(observed[a:b])) for a, b in itertools.pairwise(edges)]
-    pooled = np.sort(np.concatenate(blocks))
-    grid = pooled[np.linspace(0, len(pooled) - 1, min(len(pooled), _GRID)).round().astype(np.int64)]
-    below = np.array([np.searchsorted(block, grid, side="right") for block in blocks], dtype=np.float64)
-    drawn = _drawn()
-    shares = (drawn @ below) / (drawn @ np.array([len(block) for block in blocks]))[:, None]
-    centre = float(np.quantile(pooled, q))
-    low, high = np.quantile(grid[(shares >= q).argmax(axis=1)], (0.025, 0.975), method="inverted_cdf")
+    pooled = np.concatenate(observed)
+    centre = float(np.quantile(pooled, q, method="inverted_cdf"))
+    counts = np.array([len(values) for values in observed], dtype=np.float64)
+    below = np.array([np.count_nonzero(values <= centre) for values in observed], dtype=np.float64)
+    excess = below - counts * below.sum() / counts.sum()
+    ranks = _middle_ranks(np.array([np.median(values) for values in observed]))
+    time = max(autocorrelation_time(excess), autocorrelation_time(ranks))
+    blocks = min(len(observed) / time, states)
+    if blocks < MIN_BLOCKS:
+        return None
+    # what is shown is where τ came out small, so it is enlarged by about its own relative error
+    enlarged = time * (1 + _TIME_ERROR / blocks)
+    error = math.sqrt(enlarged * len(excess) * float(excess.var())) / counts.sum()
+    half = t_quantile(0.975, blocks - 1) * error
+    if q - half <= 0 or q + half >= 1:
+        return None
+    low, high = (float(bound) for bound in np.quantile(pooled, (q - half, q + half), method="inverted_cdf"))
+    value = float(np.quantile(pooled, q)) if math.isfinite(high) else centre
     if not math.isfinite(high):
-        return Interval(centre, None, None, len(pooled), "the upper bound lies among failures")
-    # Student's correction for the small number of blocks.
-    factor = t_quantile(0.975, BLOCKS - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(BLOCKS / (BLOCKS - 1))
-    return Interval(
-        centre, centre - factor * (centre - float(low)), centre + factor * (float(high) - centre), len(pooled)
-    )
+        return Interval(value, None, None, len(pooled), "the upper bound lies among failures")
+    return Interval(value, min(low, value), max(high, value), len(pooled))
 
 
-@functools.cache
-def _drawn() -> NDArray[np.float64]:
-    """Counts of each block in each resample, shape (draws, blocks); fixed, so that equal trials have equal bounds."""
-    even = np.full(BLOCKS, 1 / BLOCKS)
-    return np.random.default_rng(0).multinomial(BLOCKS, even, size=_DRAWS).astype(np.float64)
+def _middle_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank of each value; equal ones share the mean of theirs."""
+    _, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[numbers]
+
+
+def autocorrelation_time(series: NDArray[np.float64]) -> float:
+    """Integrated autocorrelation time of a series, both sides, in its steps; at least 1.
+
+    Geyer's initial monotone sequence, enlarged for the bias of autocorrelations around a sample's own mean.
+    """
+    n = len(series)
+    centred = series - series.mean()
+    spectrum = np.fft.rfft(centred, 2 * n)
+    covariances = np.fft.irfft(spectrum * np.conj(spectrum))[: max(2, n // 3)]
+    if covariances[0] <= 1e-12 * max(1.0, float(np.abs(series).max()) ** 2) * n:
+        return 1.0
+    correlations = covariances / covariances[0]
+    pairs = correlations[: len(correlations) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    ends = np.flatnonzero(pairs <= 0)
+    initial = np.minimum.accumulate(pairs[: ends[0] if len(ends) else len(pairs)])
+    time = max(1.0, 2 * float(initial.sum()) - 1)
+    return time / (1 - min(0.9, time / n))

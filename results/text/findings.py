@@ -156,6 +156,10 @@ SENTENCES: dict[FindingCode, str] = {
         "the engine worked for {drain_s} of {window_s} after the last request was planned, and rates are over all of "
         "that time; compare them only with runs of the same load, or send a longer one"
     ),
+    FindingCode.WINDOW_SHORT_FOR_QUEUE: (
+        "at this load the requests in flight change so slowly that {window_s} show only a part of their course, and "
+        "latencies of another window may be several times as long; raise trial.duration_s to {needed_window_s}"
+    ),
     FindingCode.SOME_FOREIGN_LOAD: (
         "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure (above "
         "{max_foreign_share} the trial is INVALID)"

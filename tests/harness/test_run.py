@@ -19,7 +19,18 @@ from harness.conduct.run import create_run, recover, run_experiment
 from harness.conduct.world import inside
 from harness.experiment.config import Experiment, experiment_from
 from harness.truth import Schedule, truth_process
-from harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from harness.virtual import (
+    Death,
+    Fault,
+    Fixed,
+    PerToken,
+    VirtualEngine,
+    VirtualWorld,
+    Whole,
+    run_in,
+    virtual_experiment,
+    virtual_run,
+)
 from results.errors import NotWritable
 from results.findings import FindingCode
 from results.records import ClientError, Outcome, Phase, RunStatus, Verdict
@@ -212,7 +223,7 @@ def test_a_server_that_refuses_every_request_gives_invalid_trials(tmp_path: Path
     (trial,) = result.finished
     assert trial.record.verdict is Verdict.INVALID
     finding = trial.record.findings[0]
-    assert finding.code is FindingCode.FAILED_REQUESTS
+    assert finding.code is FindingCode.RAMP_FAILED
     assert finding.parameters["failed_requests"] == finding.parameters["measured_requests"]
     assert finding.parameters["outcome"] == Outcome.REFUSED.value
     assert result.cells[0].failures == (trial.metrics["failures"].value, finding.parameters["measured_requests"])
@@ -264,3 +275,23 @@ def test_a_wrong_model_fails_with_one_line(tmp_path: Path):
             )
         )
     assert results.load(next((tmp_path / "runs").iterdir())).status is RunStatus.FAILED
+
+
+def test_near_capacity_a_latency_has_an_interval_only_where_the_window_is_long_enough(tmp_path: Path):
+    """Four servers of 1 s remember for 25 s at 90 %, for 2 s at 65 %, and hardly at 40 %."""
+    engine = VirtualEngine(service=Whole(Fixed(1.0)), slots=4, trial_noise=0.01)
+    loads = [{"rate_per_s": rate, "arrival": "poisson"} for rate in (3.6, 2.6, 1.6)]
+    experiment = virtual_experiment(["engine"], loads, repeats=2, seed=2, trial={"duration_s": 40.0})
+    run = virtual_run(experiment, {"engine": engine}, tmp_path, seed=2)
+    near, below, idle = run.cells
+    warned = [{finding.code for finding in trial.record.findings} for trial in run.trials_of(near)]
+    assert all(FindingCode.WINDOW_SHORT_FOR_QUEUE in codes for codes in warned)
+    for name in ("ttft_p50_s", "ttft_p90_s", "e2e_p90_s"):
+        interval = near.intervals[name]
+        assert (interval.low, interval.high) == (None, None)
+        assert "raise trial.duration_s to" in (interval.reason or "")
+    assert near.intervals["requests_per_s"].low is not None
+    for cell in (below, idle):
+        assert cell.intervals["ttft_p90_s" if cell is below else "ttft_p50_s"].low is not None
+        codes = {finding.code for trial in run.trials_of(cell) for finding in trial.record.findings}
+        assert FindingCode.WINDOW_SHORT_FOR_QUEUE not in codes

@@ -1,27 +1,15 @@
 """Whether an engine keeps up, on records of queues that are simulated here."""
 
-import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from results.metrics.backlog import Pressure, backlog
-from results.records import RequestRecord, Window
+from results.records import Window
 from tests.results.handmade import request
-
-WARM_S, LENGTH_S = 12.0, 30.0
-Arrivals = Callable[[random.Random], Iterator[float]]
-
-
-def poisson(rate: float) -> Arrivals:
-    def arrivals(rng: random.Random) -> Iterator[float]:
-        t_s = 0.0
-        while (t_s := t_s + rng.expovariate(rate)) < WARM_S + LENGTH_S:
-            yield t_s
-
-    return arrivals
+from tests.results.queues import LENGTH_S, WARM_S, Arrivals, poisson, served
 
 
 def bursts(rate: float, shape: float) -> Arrivals:
@@ -48,18 +36,6 @@ def on_off(rate: float) -> Arrivals:
             begin_s += 30
 
     return arrivals
-
-
-def served(arrivals_s: Sequence[float], services_s: Sequence[float], servers: float) -> list[RequestRecord]:
-    """First come, first served; the first token comes after a fifth of the service."""
-    free_s = [-math.inf] * (len(arrivals_s) if servers == math.inf else int(servers))
-    records = []
-    for number, (t_s, service_s) in enumerate(zip(arrivals_s, services_s, strict=True)):
-        start_s = max(t_s, heapq.heappop(free_s))
-        heapq.heappush(free_s, start_s + service_s)
-        chunks = (start_s + 0.2 * service_s, start_s + service_s)
-        records.append(request(1000 * t_s, [1000 * chunk for chunk in chunks], index=number))
-    return records
 
 
 def pressures(

@@ -30,7 +30,7 @@ def test_bounds_hold_the_trials_own_median(demo: results.Run) -> None:
                 centre, low, high = map(float, match.groups())
                 assert low <= centre <= high
                 bounded += 1
-    assert bounded >= len(trials)
+    assert bounded >= len(trials) / 2, "few of them have 20 independent requests"
 
 
 def test_few_requests_have_no_bounds_and_none_no_median(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from results.statistics.within import BLOCKS, own_interval
+from results.statistics.within import MIN_BLOCKS, own_interval
 
 
 def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ def test_tokens_of_an_answer_are_not_independent():
 
 def test_equal_stretches_leave_no_doubt():
     """Each stretch holds 1, 2, 3: whichever stretches are drawn, the median is 2."""
-    interval = own_interval([[1.0, 2.0, 3.0]] * BLOCKS, 0.5)
+    interval = own_interval([[1.0, 2.0, 3.0]] * MIN_BLOCKS, 0.5)
     assert interval is not None
     assert (interval.low, interval.centre, interval.high, interval.n) == (2.0, 2.0, 2.0, 60)
 
@@ -65,7 +65,7 @@ def test_a_tail_is_less_certain_than_the_median():
 def test_requests_without_an_observation_count_for_nothing():
     full = [[1.0 + i / 100] for i in range(40)]
     assert own_interval([*full[:20], [], *full[20:]], 0.5) == own_interval(full, 0.5)
-    assert own_interval(full[: BLOCKS - 1], 0.5) is None
+    assert own_interval(full[: MIN_BLOCKS - 1], 0.5) is None
     assert own_interval([], 0.5) is None
 
 

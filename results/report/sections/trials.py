@@ -1,5 +1,7 @@
 """Single trials: verdict, medians and timeline."""
 
+import math
+
 import msgspec
 from markupsafe import Markup
 
@@ -7,6 +9,7 @@ from results.cells import Trial
 from results.levels import engines_of, levels_of
 from results.metrics import CATALOGUE, Unit, under_load
 from results.metrics.memory import peak_gpu_bytes
+from results.metrics.relaxation import relaxation_of
 from results.metrics.trial import observations_by_request
 from results.records import Verdict
 from results.report.charts.svg import engine_class
@@ -154,7 +157,11 @@ def _own_median(trial: Trial, latency: str) -> str:
     value = trial.metrics[metric.name].value
     if value is None:
         return ABSENT
-    interval = own_interval(observations_by_request(latency, under_load(trial.requests), trial.window), 0.5)
+    load = under_load(trial.requests)
+    relaxed = relaxation_of(trial.record, load)
+    interval = own_interval(
+        observations_by_request(latency, load, trial.window), 0.5, states=relaxed.states if relaxed else math.inf
+    )
     return value_text(metric.unit, value) if interval is None else interval_text(metric, interval)
 
 
