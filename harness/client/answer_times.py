@@ -71,8 +71,9 @@ class AnswerTimes:
         """The engine's pace; None if no request was answered.
 
         Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
-        each token comes alone, but the first read of an engine that sends tokens in groups has several. Where lengths
-        are equal, or longer answers do not take longer, these two are used. Of the time that requests wait in a queue,
+        each token comes alone, but the first read of an engine that sends tokens in groups has several. These two are
+        used where lengths are equal, where longer answers do not take longer, and where requests queue: waits that grow
+        would be taken for those of longer answers. Of the time that requests wait in a queue,
         at most one answer time is included: an overload, in which it grows for ever, says nothing of the engine's pace.
         """
         count = self._answered
@@ -82,7 +83,7 @@ class AnswerTimes:
         variance = self._tokens_squared / count - tokens**2
         token_ns = (self._tokens_by_ns / count - tokens * mean_ns) / variance if variance > tokens / count else 0.0
         first_ns = mean_ns - token_ns * tokens
-        if token_ns <= 0 or first_ns <= 0:
+        if token_ns <= 0 or first_ns <= 0 or self.are_queued:
             token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
             first_ns = self._first_ns / count
         overload_ns = max(0.0, self.wait_ns - (mean_ns - self.wait_ns))
