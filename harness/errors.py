@@ -42,6 +42,10 @@ class ClientFailed(HarnessError):
     """A worker of the measuring client crashed or cannot be started."""
 
 
+class WorkerLost(ClientFailed):
+    """A worker's process ended or stopped during a load; another one can take its place."""
+
+
 class BadSchedule(HarnessError):
     """A truth server's schedule has a value out of range or contradicts itself."""
 

@@ -66,6 +66,8 @@ class FindingCode(StrEnum):
     WINDOW_TOO_SHORT = "window_too_short"
     WINDOW_EMPTY = "window_empty"
     """No request was planned inside the window."""
+    CLIENT_LOST = "client_lost"
+    """A worker of the client ended or was stopped."""
     CLIENT_LATE = "client_late"
     """Requests were sent after their planned time."""
     CLIENT_OFF_RATE = "client_off_rate"
@@ -147,6 +149,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
     FindingCode.WINDOW_EMPTY: Cause.EXPERIMENT,
+    FindingCode.CLIENT_LOST: Cause.MACHINE,
     FindingCode.CLIENT_LATE: Cause.CLIENT,
     FindingCode.CLIENT_OFF_RATE: Cause.CLIENT,
     FindingCode.CLIENT_STALLED: Cause.CLIENT,

@@ -109,7 +109,8 @@ class FrameLog(Generic[R]):
         with self.path.open("rb", buffering=1 << 20) as file:
             end = os.fstat(file.fileno()).st_size
             file.seek(start)
-            while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+            # Not beyond this end: the file may grow meanwhile.
+            while start + _LENGTH_BYTES <= end and len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
                 at, length = start + _LENGTH_BYTES, int.from_bytes(head, "big")
                 if length > MAX_FRAME_BYTES:
                     raise RunUnreadable(f"{self.path}: the frame at byte {at} claims {_size(length)}; {RESTORE}")

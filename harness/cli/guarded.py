@@ -8,7 +8,7 @@ import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
 from harness.entry import unexpected
-from harness.errors import expected_errors, first_leaf
+from harness.errors import ClientFailed, expected_errors, first_leaf
 from harness.shadowing import shadowed
 
 _MOST_CHARS = 400
@@ -52,7 +52,7 @@ def _failed(raised: Exception, mistake: int) -> int:
     for line in getattr(error, "log_tail", ()):
         sys.stderr.write(_masked(f"  | {line}\n"))
     _complain(str(error))
-    return EXIT_INVALID if isinstance(error, _unwritable()) else mistake
+    return EXIT_INVALID if isinstance(error, _of_the_machine()) else mistake
 
 
 def _clipped(text: str) -> str:
@@ -70,7 +70,8 @@ def _masked(text: str) -> str:
     return secrets.masked(text) if secrets else text
 
 
-def _unwritable() -> type[Exception]:
+def _of_the_machine() -> tuple[type[Exception], ...]:
+    """Errors that are no mistake in the command."""
     from results.errors import NotWritable
 
-    return NotWritable
+    return NotWritable, ClientFailed

@@ -44,6 +44,7 @@ from harness.client.wire import WireSession, write_wire
 from harness.client.worker_host import WorkerHost
 from harness.errors import ClientFailed
 from harness.host.realtime import without_preempting
+from harness.host.threads import in_thread
 from results.errors import NotWritable
 from results.records import ClientRecord, Pace, Phase, TelemetryRecord
 from results.store import TrialFolder
@@ -151,7 +152,7 @@ class Fleet:
         self,
         hosts: Sequence[WorkerHost],
         now_ns: Callable[[], int] = time.monotonic_ns,
-        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+        in_thread: Callable[..., Awaitable[Any]] = in_thread,
     ) -> None:
         self._hosts = hosts
         self._now_ns = now_ns
@@ -213,6 +214,8 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
         """Workers with their shares; however the block ends, their logs are in ``folder`` afterwards."""
+        for host in self._hosts:
+            await host.renew()
         with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
             shares = divided(share, len(self._hosts))
             workers = [

@@ -1,6 +1,8 @@
 """Executes a client worker's orders, whether the worker is a process or part of a virtual world."""
 
 import asyncio
+import errno
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -101,6 +103,11 @@ class LoadRunner:
                 await self.stop()
                 self._reply(Stopped())
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a load is in progress."""
+        return self._load is not None and not self._load.done()
+
     async def stop(self) -> None:
         """Cancel the load in progress, if any."""
         if self._load is not None and not self._load.done():
@@ -149,6 +156,10 @@ def _outcome(task: asyncio.Task[Done]) -> Done:
     error = task.exception()
     if error is not None:
         cause = first_leaf(error)
+        if isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}:
+            files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            raising = "raise it (ulimit -Hn), or lower the load"
+            return Done(0, failure=f"its limit of {files} open files is reached; {raising}")
         if isinstance(cause, NotWritable):
             return Done(0, failure=str(cause), unwritable=True)
         return Done(0, failure=f"{type(cause).__name__}: {cause}")

@@ -164,6 +164,13 @@ class ClockTime(msgspec.Struct, frozen=True, tag="clock"):
     now_ns: int
 
 
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """The worker's event loop runs; sent every :data:`ALIVE_S` seconds while a load is in progress."""
+
+
+ALIVE_S = 2.0
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The load has ended and every exchange is in the log.
 
@@ -189,4 +196,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 Order = Prepare | Go | Measure | Finish | Stop | ReadClock
-Reply = Ready | Ramped | WindowClosed | WindowAnswered | ClockTime | Done | Stopped
+Reply = Alive | Ready | Ramped | WindowClosed | WindowAnswered | ClockTime | Done | Stopped

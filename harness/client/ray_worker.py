@@ -83,6 +83,9 @@ class RayWorker:
             worker.clock = await measured(worker._read_clock)
         return worker
 
+    async def renew(self) -> None:
+        """Do nothing: a lost node stays lost."""
+
     async def send(self, order: Order) -> None:
         """See :class:`~harness.client.worker_host.WorkerHost`.
 

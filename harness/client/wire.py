@@ -14,6 +14,7 @@ import msgspec
 from engines.dialects import Dialect, HttpRequest
 from harness.client.orders import Pool
 from harness.client.rendering import asking
+from harness.host.threads import check_cancelled
 from results.frames import FrameAppender, FrameLog
 from results.units import NS_PER_S
 from workloads import PlannedSession, Tokenizer
@@ -93,6 +94,7 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
         files = [stack.enter_context(FrameAppender(path)) for path in paths]
         buffered_bytes = 0
         for number, session in enumerate(sessions):
+            check_cancelled()
             files[number % len(files)].append(session)
             buffered_bytes += sum(len(turn.request.body) for turn in session.turns)
             if buffered_bytes > _FLUSH_BYTES:

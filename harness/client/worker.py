@@ -10,6 +10,7 @@ that.
 
 import asyncio
 import gc
+import os
 import pkgutil
 import resource
 import signal
@@ -23,11 +24,12 @@ import uvloop
 from harness.client.driver import Issue
 from harness.client.load_runner import LoadRunner
 from harness.client.loop_lag import LoopLag
-from harness.client.orders import Done, Order, Prepare, Reply
+from harness.client.orders import ALIVE_S, Alive, Done, Order, Prepare, Reply
 from harness.client.transport import Transport
 from harness.host.clock import Clock, MonotonicClock
 from harness.host.realtime import claim_core, raise_priority
 
+_MAX_OPEN_FILES = 1 << 20
 _TRANSPORTS = {
     "http": "harness.client.http:HttpTransport",
     "aiohttp": "harness.client.aiohttp_transport:AiohttpTransport",
@@ -87,9 +89,18 @@ async def _serve() -> None:
     loads, decode = LoadRunner(_Process(), _print), msgspec.json.Decoder(Order).decode
     orders = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    alive = asyncio.create_task(_report_alive(loads))
     while line := await orders.readline():
         await loads.execute(decode(line))
+    alive.cancel()
     await loads.stop()
+
+
+async def _report_alive(loads: LoadRunner) -> None:
+    while True:
+        await asyncio.sleep(ALIVE_S)
+        if loads.is_busy:
+            _print(Alive())
 
 
 def peak_rss_bytes() -> int:
@@ -101,9 +112,20 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def allow_open_files() -> None:
+    """Raise the soft limit of open files to the hard one: each request in flight has a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _print(reply: Reply) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # the harness was killed; the interpreter would complain again at its end
+        os._exit(1)
 
 
 def main() -> None:
@@ -112,5 +134,6 @@ def main() -> None:
     if len(sys.argv) > 1:
         claim_core(int(sys.argv[1]))
     raise_priority()
+    allow_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve())

@@ -38,6 +38,10 @@ class WorkerHost(Protocol):
         """Its clock; all processes of this machine share one."""
         ...
 
+    async def renew(self) -> None:
+        """Replace the worker if it has ended."""
+        ...
+
     async def send(self, order: Order) -> None:
         """Send an order. If the worker has ended, the next :meth:`reply` raises."""
         ...

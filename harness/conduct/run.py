@@ -34,7 +34,7 @@ from harness.experiment.config import EngineConfig, Experiment, ModelConfig
 from harness.host.environment import VERSION
 from results import Run
 from results.ceilings import Ceilings, stored_ceilings
-from results.errors import NotWritable, RunUnreadable
+from results.errors import NotWritable, ResultsError, RunUnreadable
 from results.integrity import RESTORE
 from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
 from results.run_log import RunEnded, RunLogWriter, RunStarted
@@ -181,14 +181,36 @@ async def run_experiment(
 
 
 def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
-    """The finished trials of an earlier run, by fingerprint; engines with equal settings share fingerprints."""
+    """The finished trials of an earlier run, and of those that it resumed, by fingerprint.
+
+    Engines with equal settings share fingerprints. A trial that several of the runs have comes from the newest.
+    """
     finished: dict[str, list[tuple[RunFolder, TrialRecord]]] = {}
-    if earlier is None:
-        return finished
-    for record in earlier.read_log().finished.values():
-        if record.fingerprint and (record.verdict is Verdict.VALID or not only_valid):
-            finished.setdefault(record.fingerprint, []).append((earlier, record))
+    seen: set[Path] = set()
+    known: set[tuple[str, str]] = set()
+    while earlier is not None and earlier.path not in seen:
+        seen.add(earlier.path)
+        log = earlier.read_log()
+        newer = set(known)
+        for record in log.finished.values():
+            is_usable = record.fingerprint and (record.verdict is Verdict.VALID or not only_valid)
+            if is_usable and (record.fingerprint, record.engine) not in newer:
+                known.add((record.fingerprint, record.engine))
+                finished.setdefault(record.fingerprint, []).append((earlier, record))
+        earlier = _resumed_by(earlier, log.started.resumed_from if log.started else None)
     return finished
+
+
+def _resumed_by(run: RunFolder, earlier: str | None) -> RunFolder | None:
+    """The run that ``run`` resumed, if it still lies beside it and can be read."""
+    if earlier is None:
+        return None
+    try:
+        folder = RunFolder.open(run.path.parent / earlier)
+        folder.read_log()
+    except ResultsError:
+        return None
+    return folder
 
 
 def recover(run: RunFolder) -> int:

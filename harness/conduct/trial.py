@@ -20,7 +20,7 @@ from harness.conduct.kernels import LOAD_S, record_kernels
 from harness.conduct.recording import SpanLog, recording
 from harness.conduct.step_log import StepLog
 from harness.conduct.world import Telemetry, World
-from harness.errors import ClientFailed, TruthFailed
+from harness.errors import ClientFailed, TruthFailed, WorkerLost
 from harness.experiment.config import Experiment
 from harness.quality import asks_logprobs
 from harness.telemetry import OwnProcesses, ServerPage
@@ -128,10 +128,14 @@ class TrialRunner:
         sampled = self._sampler.into(
             folder.telemetry_log, under_test.server.pid, self._fleet.pids, page, under_test.gpus, own=own
         )
+        result, loss = None, None
         async with sampled, recorder as log:
-            result = await self._unless_death(
-                under_test.server, self._drive(under_test, plan.load, traffic, folder, log)
-            )
+            try:
+                result = await self._unless_death(
+                    under_test.server, self._drive(under_test, plan.load, traffic, folder, log)
+                )
+            except WorkerLost as error:  # the next load starts another worker
+                loss = str(error)
         ended_ns = self._world.now_ns()
         if result and result.loop_lag:
             with Appender(folder.telemetry_log) as telemetry:
@@ -172,7 +176,7 @@ class TrialRunner:
             briefly = functools.partial(self._briefly, under_test, record, traffic)
             missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)
             record = msgspec.structs.replace(record, kernels_missing=missing)
-        return await self._judged(record, folder, under_test, str(death) if death else None)
+        return await self._judged(record, folder, under_test, str(death) if death else None, loss)
 
     async def _briefly(
         self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
@@ -319,7 +323,7 @@ class TrialRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _judged(
-        self, record: TrialRecord, folder: TrialFolder, under_test: EngineUnderTest, death: str | None
+        self, record: TrialRecord, folder: TrialFolder, under_test: EngineUnderTest, death: str | None, loss: str | None
     ) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
         tokenizer = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
@@ -333,6 +337,7 @@ class TrialRunner:
             window=record.window,
             max_failure_share=self._experiment.trial.max_failure_share,
             engine_death=death,
+            client_loss=loss,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
             traffic=record.traffic,
@@ -356,8 +361,8 @@ class TrialRunner:
             return None, "client.calibrate is off"
         if not self._fleet.is_local:
             return None, "a worker is on another host, and the truth server on this one"
-        if evidence.engine_death:
-            return None, "the engine died"
+        if evidence.client_loss or evidence.engine_death:
+            return None, "the client was lost" if evidence.client_loss else "the engine died"
         if evidence.ramp is not None and evidence.ramp.has_failed:
             return None, "every request failed"
         key = (record.engine, record.load.label)

@@ -7,6 +7,7 @@ no method here: ``asyncio.sleep`` and ``asyncio.timeout`` use the event loop, wh
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -31,6 +32,7 @@ from harness.experiment.config import ClientConfig, ModelConfig
 from harness.experiment.fingerprint import build_of_engine
 from harness.host.environment import environment, git_commit, source
 from harness.host.signals import stop_signals
+from harness.host.threads import in_thread
 from harness.telemetry import OwnProcesses, ServerPage, sampler
 from results.records import ClientError
 from results.run_log import Source
@@ -200,18 +202,22 @@ class RealWorld:
         )
 
     def on_termination(self, callback: Callable[[], object]) -> None:
-        """Install the callback as signal handler of the running loop."""
-        for number in stop_signals():
-            asyncio.get_running_loop().add_signal_handler(number, callback)
+        """Install the callback as signal handler of the running loop, for Ctrl-C too; only the first signal counts.
+
+        A second one must not cut off the work that the first has begun: recording the requests and the run's end.
+        """
+        signals = iter([callback])
+
+        def stop() -> None:
+            for first in signals:
+                first()
+
+        for number in (signal.SIGINT, *stop_signals()):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the work in ``asyncio.to_thread``; if cancelled, wait for its end, because it may be writing files."""
-        running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.gather(running, return_exceptions=True)
-            raise
+        """Run the work by :func:`harness.host.threads.in_thread`."""
+        return await in_thread(work, *args, **kwargs)
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
         """The model from the cache, a path or the network."""

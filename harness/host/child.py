@@ -48,8 +48,7 @@ async def child_process(
             async with asyncio.timeout(stop_s):
                 await process.wait()
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             await process.wait()
 
 
@@ -69,6 +68,12 @@ async def read_line(process: Process) -> bytes:
     with contextlib.suppress(ConnectionError):
         return await process.stdout.readline()
     return b""
+
+
+def kill(process: Process) -> None:
+    """Kill the child and its process group, stopped or not."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def tail(stderr: IO[bytes]) -> str:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from harness.host.child import child_process, read_line, send
+from harness.host.child import child_process, kill, read_line, send
 from harness.telemetry.orders import INTERVAL_NS, Mark, Order, OwnProcesses, Reply, Sample, ServerPage
 from results.errors import NotWritable
 
 MARK_S = 6.0
 """Longest wait for a marked reading: the page may first have to finish the previous one."""
+
+_ORDER_S = 8.0
+"""A sampler that does not carry out an order within this time is killed; the next trial starts another one."""
 
 
 class Sampler:
@@ -83,13 +86,17 @@ class Sampler:
         Raises:
             NotWritable: the sampler cannot write its log.
         """
-        await send(self._process, order)
-        while line := await read_line(self._process):
-            reply = self._decode(line)
-            if isinstance(reply, str):
-                raise NotWritable(reply)
-            if reply == order.number:  # else the reply to an earlier order, whose wait timed out
-                return True
+        try:
+            async with asyncio.timeout(_ORDER_S):
+                await send(self._process, order)
+                while line := await read_line(self._process):
+                    reply = self._decode(line)
+                    if isinstance(reply, str):
+                        raise NotWritable(reply)
+                    if reply == order.number:  # else the reply to an earlier order, whose wait timed out
+                        return True
+        except TimeoutError:  # it was stopped; samples that it would take after a SIGCONT would be of another trial
+            kill(self._process)
         return False
 
 

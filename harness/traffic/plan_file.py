@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.host.threads import check_cancelled
 from results.frames import FrameAppender, FrameLog
 from workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
 
@@ -63,6 +64,7 @@ class PlanFile:
         unflushed_bytes = 0
         with FrameAppender(self._path) as file:
             while not self.has_ended and not enough(self):
+                check_cancelled()
                 planned = next(self._plan, None)
                 if planned is None:
                     self.has_ended = True

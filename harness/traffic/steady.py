@@ -15,6 +15,8 @@ from workloads import PlannedSession
 
 TURNOVERS = 3
 """Minimum length of a closed loop's window, in turnovers: mean times from one request of a slot to its next."""
+_MAX_PLANNED = 100_000
+"""Most requests to which the plan of a closed loop is extended: each takes about a millisecond to write."""
 _SPARE = 2.0
 """A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
 
@@ -113,7 +115,7 @@ class SteadyTraffic:
         length_s = min(record.window_s, self._limits.max_window_s)
         if record.turnover_s and self._traffic.cache is not Cache.WARM:
             slots = self._load.concurrency or 1
-            needed = slots * (1 + _SPARE * length_s / record.turnover_s)
+            needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / record.turnover_s))
             plan.write(lambda plan: plan.requests >= needed)
         return length_s
 

@@ -71,6 +71,8 @@ class Evidence(msgspec.Struct, frozen=True):
     window: Window
     max_failure_share: float
     engine_death: str | None = None
+    client_loss: str | None = None
+    """Why a worker of the client was lost."""
     planned: int | None = None
     """Requests under load that the client planned; all of them must be in the log."""
     client_error: ClientError | None = None
@@ -101,6 +103,9 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     inside = planned_inside(load, evidence.window)
     if evidence.engine_death:
         yield invalid(FindingCode.ENGINE_DIED, detail=evidence.engine_death)
+    if evidence.client_loss:
+        yield invalid(FindingCode.CLIENT_LOST, detail=evidence.client_loss)
+        return
     yield from _restarted(evidence.telemetry)
     stops = list(_stopped(evidence.telemetry, load))
     yield from stops

@@ -95,6 +95,9 @@ class VirtualWorkerHost:
         self._replies: asyncio.Queue[Reply] = asyncio.Queue()
         self._loads = LoadRunner(environment, self._replies.put_nowait)
 
+    async def renew(self) -> None:
+        """Do nothing: it does not end."""
+
     async def send(self, order: Order) -> None:
         """Execute an order."""
         await self._loads.execute(order)

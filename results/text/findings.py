@@ -54,6 +54,9 @@ SENTENCES: dict[FindingCode, str] = {
         "trial.max_requests, or give the workload more requests"
     ),
     FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise trial.duration_s, or the load"),
+    FindingCode.CLIENT_LOST: (
+        "{detail}; find out what killed or stopped it (the machine may be out of memory), and repeat"
+    ),
     FindingCode.CLIENT_LATE: (
         "the client sent {late_share} of the requests more than {send_lag_s} late; add client.workers"
     ),

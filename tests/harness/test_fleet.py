@@ -180,6 +180,9 @@ def test_the_logs_of_the_others_are_collected_whole_if_one_worker_is_lost(tmp_pa
     collected: list[str] = []
 
     class Host(SimpleNamespace):
+        async def renew(self) -> None:
+            pass
+
         async def collect(self, path: Path) -> None:
             if self.is_lost:
                 raise ClientFailed("the client worker is lost")
