@@ -55,6 +55,8 @@ class FindingCode(StrEnum):
     """The same for redirects, which no request follows."""
     RAMP_FAILED = "ramp_failed"
     """Every request of the ramp failed otherwise, so the load was ended before its window."""
+    TOKENS_MISCOUNTED = "tokens_miscounted"
+    """The server claims more output tokens than its answers can have."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
@@ -96,6 +98,8 @@ class FindingCode(StrEnum):
     INPUT_LENGTH = "input_length"
     PROMPT_LENGTH = "prompt_length"
     TOKENS_APPORTIONED = "tokens_apportioned"
+    TOKENS_UNPLACED = "tokens_unplaced"
+    """Most tokens of answers were not streamed, such as hidden reasoning, so that they have neither ITL nor TPOT."""
     TOKENS_ASSUMED = "tokens_assumed"
     CACHE_UNKNOWN = "cache_unknown"
     CACHE_UNUSED = "cache_unused"
@@ -145,6 +149,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.REDIRECTED: Cause.EXPERIMENT,
     FindingCode.RAMP_FAILED: Cause.ENGINE,
     FindingCode.RAMP_FAILURES: Cause.ENGINE,
+    FindingCode.TOKENS_MISCOUNTED: Cause.ENGINE,
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
@@ -165,6 +170,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.INPUT_LENGTH: Cause.EXPERIMENT,
     FindingCode.PROMPT_LENGTH: Cause.EXPERIMENT,
     FindingCode.TOKENS_APPORTIONED: Cause.ENGINE,
+    FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
     FindingCode.CACHE_UNKNOWN: Cause.ENGINE,
     FindingCode.CACHE_UNUSED: Cause.ENGINE,

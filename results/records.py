@@ -86,6 +86,9 @@ class TokenSource(StrEnum):
     """The model's tokenizer on the text of each chunk; the sum equals the engine's usage."""
     APPORTIONED = "apportioned"
     """Only the sum is known (usage); it is spread over the chunks in proportion to their gaps."""
+    UNPLACED = "unplaced"
+    """Like ``APPORTIONED``, where more than half of the tokens are not in the text: they have no time of their own, so
+    the answer has neither ITL nor TPOT."""
     ASSUMED = "assumed"
     """Neither ids nor usage nor a tokenizer: one token for each chunk is a guess."""
 

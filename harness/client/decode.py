@@ -15,6 +15,7 @@ from engines.dialects import (
     Usage,
 )
 from engines.secrets import masked
+from harness.client.plausibility import impossible_count
 from harness.client.token_counts import token_counts
 from results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from workloads import Tokenizer
@@ -90,7 +91,9 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     else:
         decoded = read_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refusal, by_closing=dialect.ends_by_closing)
-    counts, source = token_counts(decoded.deltas, decoded.usage.output_tokens, tokenizer)
+    counts, source = token_counts(
+        decoded.deltas, decoded.usage.output_tokens, tokenizer, stream.requested_output_tokens
+    )
     usage = decoded.usage
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
@@ -146,6 +149,9 @@ def _answer_id(payload: bytes) -> str | None:
 
 
 def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
+    if isinstance(event, Usage | TokenDelta) and (problem := impossible_count(event)):
+        decoded.fault = decoded.fault or problem
+        return
     match event:
         case TokenDelta():
             decoded.deltas.append((t_ns, event))

@@ -7,19 +7,27 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
 3. the model's tokenizer on the text of each chunk, if the sum equals the usage (or there is no usage);
 4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
    a token without text, such as a special token, lengthens the gap before the next visible chunk;
+   Most of them must be in the text, though: tokens that were not streamed, such as hidden reasoning, have no time;
 5. otherwise one token each, and a warning.
+
+Counts that the answer cannot have (:mod:`harness.client.plausibility`) are not used.
 """
 
 import heapq
+import itertools
 from collections.abc import Sequence
 
 from engines.dialects import TokenDelta
+from harness.client.plausibility import is_borne
 from results.records import TokenSource
 from workloads import Tokenizer
 
 
 def token_counts(
-    deltas: Sequence[tuple[int, TokenDelta]], usage_tokens: int | None, tokenizer: Tokenizer | None
+    deltas: Sequence[tuple[int, TokenDelta]],
+    usage_tokens: int | None,
+    tokenizer: Tokenizer | None,
+    requested_tokens: int | None = None,
 ) -> tuple[list[int], TokenSource | None]:
     """Count the tokens of each chunk.
 
@@ -27,23 +35,34 @@ def token_counts(
         deltas: arrival in nanoseconds and content of each chunk with tokens.
         usage_tokens: the engine's own count of output tokens.
         tokenizer: the model's.
+        requested_tokens: length that was requested; None if unknown.
 
     Returns:
         one count per chunk, each at least 1, and their source (None if there is no chunk).
     """
     if not deltas:
         return [], None
-    if reported := _reported(deltas):
+    text_bytes = sum(len(delta.text.encode()) for _, delta in deltas)
+
+    def borne(tokens: int) -> bool:
+        return is_borne(tokens, text_bytes, len(deltas), requested_tokens)
+
+    if (reported := _reported(deltas)) and (reported[1] is TokenSource.IDS or borne(sum(reported[0]))):
         return reported
+    if usage_tokens is not None and not borne(usage_tokens):
+        usage_tokens = None
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
+    visible = max(text_bytes, len(deltas))
     if tokenizer is not None:
         counts = [max(1, tokenizer.count(delta.text)) for _, delta in deltas]
-        if usage_tokens is None or sum(counts) == usage_tokens:
+        visible = sum(counts)
+        if usage_tokens is None or visible == usage_tokens:
             return counts, TokenSource.TOKENIZER
     if usage_tokens is None:
         return [1] * len(deltas), TokenSource.ASSUMED
-    return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), TokenSource.APPORTIONED
+    source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
+    return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), source
 
 
 def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:
@@ -57,18 +76,23 @@ def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], Toke
 def apportion(arrivals_ns: Sequence[int], tokens: int) -> list[int]:
     """Spread ``tokens`` over chunks: one each, then one at a time to the chunk with the longest gap per token.
 
-    The first chunk has no gap and keeps its one token, unless it is the only chunk.
+    The first chunk has no gap and keeps its one token, unless it is the only chunk. The cost depends on the number of
+    chunks, not of tokens.
     """
-    counts = [1] * len(arrivals_ns)
-    spare = tokens - len(counts)
-    if len(counts) == 1:
+    if len(arrivals_ns) == 1:
         return [tokens]
+    gaps_ns = [after - before for before, after in itertools.pairwise(arrivals_ns)]
+    total_ns, spare = sum(gaps_ns), tokens - len(arrivals_ns)
+    if total_ns == 0:
+        return [1, 1 + spare, *[1] * (len(gaps_ns) - 1)]
+    # Each chunk gets its share of the spare tokens, rounded down, at least ("lower quota": Balinski and Young, Fair
+    # Representation, 1982, on D'Hondt's method), and one in any case. So few are left, at most two a chunk.
+    counts = [max(1, spare * gap_ns // total_ns) for gap_ns in gaps_ns]
     # Highest averages: the next token goes where gap / (count + 1) is largest; ties to the earlier chunk.
-    queue = [(-(arrivals_ns[i] - arrivals_ns[i - 1]) / 2, i) for i in range(1, len(counts))]
+    queue = [(-gap_ns / (count + 1), i) for i, (gap_ns, count) in enumerate(zip(gaps_ns, counts, strict=True))]
     heapq.heapify(queue)
-    for _ in range(spare):
+    for _ in range(tokens - 1 - sum(counts)):
         _, i = heapq.heappop(queue)
         counts[i] += 1
-        gap_ns = arrivals_ns[i] - arrivals_ns[i - 1]
-        heapq.heappush(queue, (-gap_ns / (counts[i] + 1), i))
-    return counts
+        heapq.heappush(queue, (-gaps_ns[i] / (counts[i] + 1), i))
+    return [1, *counts]

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from harness.client.plausibility import is_miscounted
 from harness.traffic.steady import TURNOVERS
 from harness.verdict.machine_state import machine_findings, sampler_lost
 from harness.verdict.punctuality import off_schedule, stalled
@@ -112,6 +113,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
     yield from _failed(inside, evidence)
+    yield from _miscounted(inside, evidence.max_failure_share)
     if _has_failed_ramp(evidence):
         return  # there is no window to judge
     yield from _ramp_failures(load, evidence)
@@ -231,6 +233,18 @@ def _ramp_failures(load: Sequence[RequestRecord], evidence: Evidence) -> Iterato
             outcome=failed[0].outcome.value,
             error=failed[0].error or "no further detail",
         )
+
+
+def _miscounted(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Finding]:
+    answered = [request for request in measured if request.outcome is Outcome.OK]
+    wrong = [request for request in answered if is_miscounted(request)]
+    if len(wrong) > max_share * len(answered):
+        first = wrong[0]
+        yield invalid(
+            FindingCode.TOKENS_MISCOUNTED, miscounted_requests=len(wrong), ok_requests=len(answered),
+            claimed_tokens=first.output_tokens or 0, text_bytes=len(first.text.encode()),
+            asked_tokens=first.requested_output_tokens or 0,
+        )  # fmt: skip
 
 
 def _late(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
@@ -411,6 +425,8 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     sources = Counter(request.token_source for request in answered)
     if apportioned := sources[TokenSource.APPORTIONED]:
         yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
+    if unplaced := sources[TokenSource.UNPLACED]:
+        yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
     if assumed := sources[TokenSource.ASSUMED]:
         yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
 

@@ -9,7 +9,7 @@ segments is not a pause between tokens.
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from results.records import RequestRecord, Window
+from results.records import RequestRecord, TokenSource, Window
 from results.units import NS_PER_S
 
 
@@ -38,7 +38,7 @@ def normalized_latency_s(request: RequestRecord) -> float | None:
 
 def pooled_tpot_s(requests: Iterable[RequestRecord]) -> float | None:
     """Σ (a_k − a₁) / Σ (N − n₁): mean pace over requests; None if none has a second chunk."""
-    with_chunks = [request for request in requests if request.chunk_ns]
+    with_chunks = [r for r in requests if r.chunk_ns and r.token_source is not TokenSource.UNPLACED]
     later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in with_chunks)
     spans_ns = sum(request.chunk_ns[-1] - request.chunk_ns[0] for request in with_chunks)
     return spans_ns / NS_PER_S / later if later else None
@@ -46,7 +46,7 @@ def pooled_tpot_s(requests: Iterable[RequestRecord]) -> float | None:
 
 def tpot_s(request: RequestRecord) -> float | None:
     """Time per output token after the first chunk; None if no token arrived after its read."""
-    if not request.chunk_ns:
+    if not request.chunk_ns or request.token_source is TokenSource.UNPLACED:
         return None
     first_ns = request.chunk_ns[0]
     later_tokens = sum(n for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True) if t_ns > first_ns)
@@ -80,7 +80,8 @@ def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None
 
 def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
     """Inter-token latencies: each gap that ends within ``window``, divided over the tokens it delivered."""
-    return [gap / tokens for gap, tokens in _gaps(requests, window) for _ in range(tokens)]
+    placed = (request for request in requests if request.token_source is not TokenSource.UNPLACED)
+    return [itl for gap, tokens in _gaps(placed, window) for itl in [gap / max(1, tokens)] * tokens]
 
 
 def arrivals(request: RequestRecord) -> list[tuple[int, int]]:

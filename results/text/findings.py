@@ -43,6 +43,11 @@ SENTENCES: dict[FindingCode, str] = {
         "{failed_requests} of {ramp_requests} requests failed in the ramp, the first as {outcome}: {error}; wait until "
         "the server is ready, or raise trial.ramp_s"
     ),
+    FindingCode.TOKENS_MISCOUNTED: (
+        "{miscounted_requests} of {ok_requests} answers claim more tokens than they can have (the first: "
+        "{claimed_tokens} in {text_bytes} bytes of text, and {asked_tokens} were requested); let the engine count "
+        "what it sends"
+    ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
         "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "
@@ -105,6 +110,10 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.TOKENS_APPORTIONED: (
         "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL is apportioned "
         "over the chunks; let the engine return token ids"
+    ),
+    FindingCode.TOKENS_UNPLACED: (
+        "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "
+        "ITL and no TPOT; let the engine stream all tokens, those of its reasoning included"
     ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "

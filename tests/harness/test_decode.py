@@ -1,10 +1,17 @@
+import bisect
+import itertools
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
 from harness.client import decode_stream
+from harness.client.plausibility import is_miscounted
 from harness.client.token_counts import apportion, token_counts
-from results.records import Outcome, StreamEnd, TokenSource
+from results.metrics import latency
+from results.records import Outcome, StreamEnd, StreamRecord, TokenSource
 from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
 
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
@@ -162,3 +169,89 @@ def test_counts_that_the_engine_gives_for_each_chunk_are_taken_as_they_are():
     assert token_counts(deltas, 3, None) == ([1, 2], TokenSource.COUNTS)
     unsure = [*deltas, (30, TokenDelta(" d"))]
     assert token_counts(unsure, 3, None) == ([1, 1, 1], TokenSource.CHUNKS)
+
+
+def greedy(arrivals: list[int], tokens: int) -> list[int]:
+    """One token at a time to the chunk with the longest gap per token: what :func:`apportion` computes faster."""
+    counts = [1] * len(arrivals)
+    if len(counts) == 1:
+        return [tokens]
+    for _ in range(tokens - len(counts)):
+        gaps = [(arrivals[i] - arrivals[i - 1]) / (counts[i] + 1) for i in range(1, len(counts))]
+        counts[1 + max(range(len(gaps)), key=gaps.__getitem__)] += 1
+    return counts
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(0, 120))
+def test_apportioning_is_that_of_highest_averages(gaps: list[int], spare: int):
+    arrivals = list(itertools.accumulate(gaps))
+    assert apportion(arrivals, len(gaps) + spare) == greedy(arrivals, len(gaps) + spare)
+
+
+def test_apportioning_costs_no_more_for_a_claim_of_millions(monkeypatch: pytest.MonkeyPatch):
+    pushes: list[int] = []
+    monkeypatch.setattr("heapq.heappush", lambda queue, item: pushes.append(bisect.insort(queue, item) or 1))
+    counts = apportion([0, 10, 30, 31, 31, 100], 10**9)
+    assert sum(counts) == 10**9
+    assert len(pushes) <= 10
+
+
+def claiming(tokens: int, *, words: int = 60, asked: int = 79) -> StreamRecord:
+    """An answer of words whose usage claims a number of tokens."""
+    usage = event(f'{{"choices":[],"usage":{{"prompt_tokens":8,"completion_tokens":{tokens}}}}}')
+    end = event('{"choices":[{"text":"","index":0,"finish_reason":"length"}]}')
+    reads = [*((10 * (i + 1), text_event(" word")) for i in range(words)), (1000, end), (1001, usage)]
+    return msgspec.structs.replace(stream(reads), requested_output_tokens=asked)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tokenizer", "source", "is_wrong"),
+    [
+        (60, None, TokenSource.CHUNKS, False),
+        (79, None, TokenSource.APPORTIONED, False),
+        (120, Words(), TokenSource.APPORTIONED, False),  # as many more as fit into the requested length
+        (121, Words(), TokenSource.UNPLACED, False),  # most of them are hidden
+        (158, None, TokenSource.APPORTIONED, False),
+        (159, None, TokenSource.ASSUMED, True),  # more than twice what was asked, and two bytes of text for each
+        (380, None, TokenSource.ASSUMED, True),
+        (3_000_000, None, TokenSource.ASSUMED, True),
+        (3_000_000, Words(), TokenSource.TOKENIZER, True),
+    ],
+)
+def test_a_claim_that_the_answer_cannot_bear_is_not_used(
+    tokens: int, tokenizer: Words | None, source: TokenSource, is_wrong: bool
+):
+    record = decode_stream(claiming(tokens), TRANSFORMERS, tokenizer)  # type: ignore[arg-type]
+    assert record.outcome is Outcome.OK
+    assert record.output_tokens == tokens
+    assert (record.token_source, is_miscounted(record)) == (source, is_wrong)
+    assert sum(record.chunk_tokens) == (60 if is_wrong else tokens)
+    assert (latency.tpot_s(record) is None) is (source is TokenSource.UNPLACED)
+    assert (latency.itl_s([record]) == []) is (source is TokenSource.UNPLACED)
+
+
+def test_an_answer_that_is_longer_than_asked_is_believed():
+    record = decode_stream(claiming(60, asked=5), TRANSFORMERS, None)
+    assert (record.token_source, is_miscounted(record)) == (TokenSource.CHUNKS, False)
+    grouped = decode_stream(claiming(140, words=60, asked=5), TRANSFORMERS, None)  # two bytes a token
+    assert (grouped.token_source, is_miscounted(grouped)) == (TokenSource.APPORTIONED, False)
+
+
+def test_special_tokens_without_text_are_believed_up_to_the_requested_length():
+    record = decode_stream(claiming(256, words=1, asked=256), TRANSFORMERS, None)
+    assert not is_miscounted(record)
+
+
+@pytest.mark.parametrize("count", [-1, -5, 10**30])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_a_number_that_is_no_count_is_a_broken_answer(name: str, count: int):
+    usage = event(f'{{"choices":[],"usage":{{"{name}":{count}}}}}')
+    record = decode_stream(stream([(10, TOKEN + FINISH), (20, usage)]), REFERENCE, None)
+    assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, f"the server counts {count} tokens")
+    assert record.output_tokens == 2, "the last count that is one"
+
+
+def test_counts_of_chunks_are_not_believed_without_bounds():
+    deltas = [(10, TokenDelta(" a", tokens=1)), (20, TokenDelta(" b", tokens=3_000_000))]
+    assert token_counts(deltas, None, None, 8) == ([1, 1], TokenSource.ASSUMED)
+    assert token_counts(deltas, 4, None, 8) == ([1, 3], TokenSource.APPORTIONED)

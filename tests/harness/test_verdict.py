@@ -231,16 +231,31 @@ def test_a_lost_request_is_our_bug():
     assert findings_of(planned=11) == [invalid(FindingCode.REQUESTS_LOST, planned_requests=11, logged_requests=10)]
 
 
+def test_answers_that_claim_more_tokens_than_they_can_have_void_the_trial():
+    claims = [request(i, output_tokens=100, text="a word") for i in range(2)]
+    miscounted = invalid(
+        FindingCode.TOKENS_MISCOUNTED, miscounted_requests=2, ok_requests=12, claimed_tokens=100, text_bytes=6,
+        asked_tokens=2,
+    )  # fmt: skip
+    assert miscounted in invalidating([*GOOD, *claims])
+    assert miscounted not in findings_of([*GOOD, *claims], max_failure_share=0.2)
+
+
+def test_answers_whose_tokens_were_mostly_not_streamed_are_a_warning():
+    hidden = [request(i, token_source=TokenSource.UNPLACED) for i in range(10)]
+    assert findings_of(hidden) == [warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=10, ok_requests=10)]
+
+
 def test_wrong_answer_and_prompt_lengths_are_warnings():
     odd = [
-        request(0, output_tokens=5),
+        request(0, output_tokens=1),
         request(1, prompt_tokens=4),
         request(2, cached_tokens=2),  # no warning: what is right depends on what the cache was declared to hold
         request(3, token_source=TokenSource.APPORTIONED),
         request(4, token_source=TokenSource.ASSUMED),
     ]
     assert findings_of(odd) == [
-        warning(FindingCode.OUTPUT_LENGTH, wrong_requests=1, ok_requests=5, output_tokens=5, asked_tokens=2),
+        warning(FindingCode.OUTPUT_LENGTH, wrong_requests=1, ok_requests=5, output_tokens=1, asked_tokens=2),
         warning(FindingCode.INPUT_LENGTH, wrong_requests=1, ok_requests=5, engine_tokens=4, planned_tokens=3),
         warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=1, ok_requests=5),
         warning(FindingCode.TOKENS_ASSUMED, assumed_requests=1, ok_requests=5),
