@@ -29,7 +29,10 @@ from results.views.import_vllm import VllmResult, read_vllm, requests_of
 
 WORKLOAD = "imported"
 TOOL = "vllm bench serve"
-NOTE = f"imported from {TOOL}: its client's stamps, whose error was not measured; no telemetry"
+NOTE = (
+    f"imported from {TOOL}: its client's stamps, whose error was not measured; no telemetry; its file does not name "
+    "the time zone of its date, which is shown as if it were UTC"
+)
 """Printed below the run's tables."""
 
 
@@ -130,11 +133,11 @@ def _started(file: Path, results: list[VllmResult], plans: list[TrialPlan], crea
 def _created(date: str, file: Path) -> str:
     """The time of the measurement in UTC, as ISO 8601.
 
-    ``date`` has the form ``20261120-101500``. The file does not name its time zone, so this machine's is assumed. If
-    ``date`` has another form, the file's modification time is used.
+    ``date`` has the form ``20261120-101500``. The file does not name its time zone. UTC is assumed, so that the same
+    file has the same date wherever it is imported. If ``date`` has another form, the file's modification time is used.
     """
     try:
-        measured = datetime.strptime(date, "%Y%m%d-%H%M%S").astimezone(UTC)
+        measured = datetime.strptime(date, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
         measured = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     return measured.isoformat(timespec="seconds")

@@ -5,22 +5,38 @@ outside the range of a clock, numbers that are not finite.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from results.records import RequestRecord, TelemetryRecord
+from results.units import NS_PER_S
 
 _MAX_NS = 1 << 62
 """146 years."""
-_MAX_SPAN_NS = 30 * 24 * 3600 * 1_000_000_000
-"""Longest trial: 30 days."""
 _MAX_NUMBER = float(1 << 63)
 
 
-def requests_problem(requests: Sequence[RequestRecord]) -> str | None:
-    """Why these cannot be the requests of one trial; None if they can."""
+MAX_SPAN_S = 30 * 24 * 3600
+"""Longest trial: 30 days."""
+MAX_TOKENS = 10_000_000
+"""Most tokens of an answer: ITL has a value for each."""
+
+
+def requests_problem(requests: Sequence[RequestRecord], *, are_judged: bool = False) -> str | None:
+    """Why these cannot be the requests of one trial; None if they can.
+
+    Args:
+        requests: decoded.
+        are_judged: whether they are known to be as the trial's verdict found them. Then impossible times made the trial
+            INVALID, and the run remains readable.
+    """
     for request in requests:
-        if problem := _request_problem(request):
+        if problem := _request_problem(request) or (None if are_judged else _order_problem(request)):
             return f"request {request.index} has {problem}"
-    if requests and max(r.ended_ns for r in requests) - min(r.planned_ns for r in requests) > _MAX_SPAN_NS:
+    if (
+        requests
+        and max(max(r.ended_ns, *r.chunk_ns, r.planned_ns) for r in requests) - min(r.planned_ns for r in requests)
+        > MAX_SPAN_S * NS_PER_S
+    ):
         return "its requests span more than 30 days"
     return None
 
@@ -36,16 +52,29 @@ def telemetry_problem(records: Sequence[TelemetryRecord]) -> str | None:
     return None
 
 
+def impossible_times(request: RequestRecord) -> bool:
+    """Whether something happened before its cause: a token before the plan, the send or an earlier token."""
+    arrivals = request.chunk_ns if request.first_byte_ns is None else [request.first_byte_ns, *request.chunk_ns]
+    if not arrivals:
+        return False
+    cause_ns = request.planned_ns if request.sent_ns is None else max(request.planned_ns, request.sent_ns)
+    is_sorted = all(before <= after for before, after in pairwise(arrivals))
+    return not is_sorted or arrivals[0] < cause_ns or request.ended_ns < arrivals[-1]
+
+
+def _order_problem(request: RequestRecord) -> str | None:
+    return "chunks out of order" if impossible_times(request) else None
+
+
 def _request_problem(request: RequestRecord) -> str | None:
     chunks, tokens, textless = request.chunk_ns, request.chunk_tokens, request.textless_chunks
-    if not 0 <= request.planned_ns <= request.ended_ns < _MAX_NS:
+    is_stamped = all(abs(t_ns) < _MAX_NS for t_ns in chunks)
+    if not (is_stamped and 0 <= request.planned_ns <= request.ended_ns < _MAX_NS):
         return "impossible times"
     if len(chunks) != len(tokens):
         return f"{len(chunks)} chunks and {len(tokens)} counts of tokens"
     if textless and not 0 <= min(textless) <= max(textless) < len(chunks):
         return "a chunk without text that it does not have"
-    if chunks and (chunks[0] < request.planned_ns or chunks[-1] > request.ended_ns or chunks != sorted(chunks)):
-        return "chunks out of order"
-    if tokens and (min(tokens) < 0 or max(tokens) > _MAX_NUMBER):
+    if tokens and (min(tokens) < 0 or sum(tokens) > MAX_TOKENS):
         return "an impossible number of tokens"
     return None

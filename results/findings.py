@@ -46,6 +46,8 @@ class FindingCode(StrEnum):
     ENGINE_RESTARTED = "engine_restarted"
     ENGINE_STOPPED = "engine_stopped"
     REQUESTS_LOST = "requests_lost"
+    IMPOSSIBLE_TIMES = "impossible_times"
+    """Chunks arrived before their request was planned or sent, or before an earlier chunk."""
     FAILED_REQUESTS = "failed_requests"
     NOT_FOUND = "not_found"
     """Like ``FAILED_REQUESTS``, where the server answered HTTP 404: it knows no such model, or has no such path."""
@@ -143,6 +145,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.ENGINE_RESTARTED: Cause.ENGINE,
     FindingCode.ENGINE_STOPPED: Cause.MACHINE,
     FindingCode.REQUESTS_LOST: Cause.HARNESS,
+    FindingCode.IMPOSSIBLE_TIMES: Cause.HARNESS,
     FindingCode.FAILED_REQUESTS: Cause.ENGINE,
     FindingCode.NOT_FOUND: Cause.ENGINE,
     FindingCode.NOT_AUTHORISED: Cause.EXPERIMENT,

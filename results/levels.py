@@ -6,6 +6,9 @@ from results.cells import Cell
 from results.records import Load
 from results.run import Run
 
+_BUSY_SHARE = 0.9
+"""Share of a closed loop's sessions that have a request in flight; a moment between two requests is no pause."""
+
 
 class Level(msgspec.Struct, frozen=True):
     """One load of one workload.
@@ -21,6 +24,16 @@ class Level(msgspec.Struct, frozen=True):
     load: Load
     title: str
     cells: list[Cell]
+
+    def pausing(self, cell: Cell) -> float | None:
+        """Mean requests in flight of a cell whose sessions pause, so that they are clearly fewer than its sessions.
+
+        None for an open loop, and where sessions do not pause.
+        """
+        interval = cell.intervals.get("requests_in_flight")
+        if self.load.concurrency is None or interval is None:
+            return None
+        return interval.centre if interval.centre < _BUSY_SHARE * self.load.concurrency else None
 
 
 def levels_of(run: Run) -> list[Level]:

@@ -213,7 +213,7 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """One load level: a closed loop (``concurrency``) or an open one (``arrival``)."""
 
     concurrency: int | None = None
-    """Closed loop: requests kept in flight."""
+    """Closed loop: sessions kept alive, each with a request in flight or in a pause."""
     rate_per_s: float | None = None
     """Open loop: mean arrivals per second."""
     arrival: str | None = None

@@ -17,7 +17,7 @@ class Over(StrEnum):
     RATE = "rate"
     """Open loop: arrivals per second."""
     CONCURRENCY = "concurrency"
-    """Closed loop: requests kept in flight."""
+    """Closed loop: sessions kept alive."""
 
 
 class Ended(StrEnum):

@@ -161,7 +161,8 @@ class TrialFolder:
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
             remedy = f"move it away, and {again}" if self.has_requests() else again
         records = read_whole(self._requests, RequestRecord, self.stored(self._requests), remedy)
-        if problem := requests_problem(records):
+        are_judged = self.stored(self._requests) is not None
+        if problem := requests_problem(records, are_judged=are_judged):
             raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}")
         return sorted(records, key=_plan_order)
 

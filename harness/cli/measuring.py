@@ -191,7 +191,7 @@ def bench(
     arrival
         Arrival process of --rate, or workload for the workload's own arrival times.
     concurrency
-        Closed loop: requests kept in flight; repeat the option for several levels. Default: 1 and 8.
+        Closed loop: sessions kept alive, pauses included; repeat the option for several levels. Default: 1 and 8.
     duration
         Seconds of the measured window.
     ramp

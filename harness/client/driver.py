@@ -87,7 +87,7 @@ class Driver:
         duration_s: float,
         minimum: int = 0,
     ) -> Issue:
-        """Keep ``concurrency`` sessions in flight until ``duration_s`` has passed with ``minimum`` requests planned.
+        """Keep ``concurrency`` sessions alive until ``duration_s`` has passed with ``minimum`` requests planned.
 
         Stops earlier if ``sessions`` run out. Later turns of sessions are then not planned.
 

@@ -14,6 +14,7 @@ from harness.traffic.steady import TURNOVERS
 from harness.verdict.machine_state import machine_findings, sampler_lost
 from harness.verdict.punctuality import off_schedule, stalled
 from results.client_error import widest_s
+from results.consistency import impossible_times
 from results.findings import Finding, FindingCode, Severity, invalid, warning
 from results.metrics import has_failed, latency, under_load
 from results.metrics.backlog import Pressure, backlog
@@ -112,6 +113,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from stops
     if evidence.planned is not None and evidence.planned != len(load):
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
+    if odd := sum(map(impossible_times, load)):
+        yield invalid(FindingCode.IMPOSSIBLE_TIMES, odd_requests=odd)
     yield from _failed(inside, evidence)
     yield from _miscounted(inside, evidence.max_failure_share)
     if _has_failed_ramp(evidence):

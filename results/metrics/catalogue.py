@@ -82,6 +82,8 @@ _OTHERS = (
            "requests planned inside the window that met every bound of the SLO, over its length"),
     Metric("attainment", "attainment", Unit.SHARE, Better.HIGHER,
            "share of the requests planned inside the window that met the SLO; failures are misses"),
+    Metric("requests_in_flight", "in flight", Unit.COUNT, Better.LOWER,
+           "mean number of requests that were sent and had not ended, over the window; sessions that pause have none"),
     Metric("failures", "failures", Unit.COUNT, Better.LOWER,
            "requests planned inside the window that failed"),
     Metric("tokens_per_chunk", "tokens/chunk", Unit.COUNT, Better.LOWER,

@@ -65,6 +65,18 @@ def requests_per_s(requests: Sequence[RequestRecord], window: Window, share_of: 
     return _per_second(sum(share_of(request, window) for request in requests), window)
 
 
+def requests_in_flight(requests: Sequence[RequestRecord], window: Window) -> Value:
+    """Mean number of requests that were sent and had not ended, over the window."""
+    return _per_second(sum(in_flight_ns(request, window) for request in requests) / 1e9, window)
+
+
+def in_flight_ns(request: RequestRecord, window: Window) -> int:
+    """Nanoseconds of the window in which a request was sent and had not ended."""
+    if request.sent_ns is None:
+        return 0
+    return max(0, min(request.ended_ns, window.end_ns) - max(request.sent_ns, window.start_ns))
+
+
 def meets(request: RequestRecord, slo: Slo) -> bool:
     """Whether a request succeeded and met every bound of the SLO; a one-token answer meets any TPOT bound."""
     if request.outcome is not Outcome.OK:

@@ -73,6 +73,7 @@ def _of_requests(
     values["prompt_tokens_per_s"] = throughput.prompt_tokens_per_s(load, window, share_of)
     values["uncached_prompt_tokens_per_s"] = throughput.uncached_prompt_tokens_per_s(load, window, share_of)
     values["requests_per_s"] = throughput.requests_per_s(load, window, share_of)
+    values["requests_in_flight"] = throughput.requests_in_flight(load, window)
     values["goodput_per_s"] = throughput.goodput_per_s(load, window, slo)
     values["tokens_per_chunk"] = _tokens_per_chunk(inside)
     return values

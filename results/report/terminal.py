@@ -146,8 +146,11 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     for level in levels_of(run):
         table.add_row(Text(plain(level.title), style="bold"))
         for cell in level.cells:
-            row = _row(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
-            table.add_row(*row, end_section=cell is level.cells[-1])
+            name = Text.assemble(plain(cell.engine), (f"\n{cell.valid}/{cell.planned} valid\n", "dim"), _failures(cell))
+            if (in_flight := level.pausing(cell)) is not None:
+                name.append(f"\n{in_flight:.3g} in flight", "dim")
+            figures = _figures(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
+            table.add_row(name, *figures, end_section=cell is level.cells[-1])
     table.caption = "centre [95 % interval over valid trials]"
     if with_errors:
         table.caption += "; ±: the client's own error in that figure"
@@ -157,10 +160,9 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     return table
 
 
-def _row(
+def _figures(
     cell: Cell, columns: Sequence[str], notes: Footnotes, *, with_errors: bool, with_answers: bool
 ) -> Iterator[Text]:
-    yield Text.assemble(plain(cell.engine), (f"\n{cell.valid}/{cell.planned} valid\n", "dim"), _failures(cell))
     for name in columns:
         interval = cell.intervals.get(name)
         if interval is None:

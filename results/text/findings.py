@@ -23,6 +23,10 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.REQUESTS_LOST: (
         "{planned_requests} requests were planned and {logged_requests} were logged; report this bug of Bakeoff"
     ),
+    FindingCode.IMPOSSIBLE_TIMES: (
+        "{odd_requests} requests have tokens from before they were planned or sent, or in the wrong order; report this "
+        "bug of Bakeoff, or of the tool that the file is from"
+    ),
     FindingCode.FAILED_REQUESTS: _REQUESTS_FAILED + "lower the load or read the engine's log",
     FindingCode.NOT_FOUND: (
         _REQUESTS_FAILED

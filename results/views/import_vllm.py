@@ -6,12 +6,14 @@ a chat is taken as the role, and the last one as the finish reason.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from results.consistency import MAX_SPAN_S, MAX_TOKENS
 from results.errors import UNDECODABLE, NotImportable
 from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
 from results.units import NS_PER_S
@@ -20,6 +22,7 @@ Spread = Callable[[Sequence[int], int], list[int]]
 """(arrival times, number of tokens) → tokens per chunk."""
 
 _LISTS = ("start_times", "ttfts", "itls", "output_lens", "input_lens", "errors")
+_OPTIONAL_LISTS = ("queue_times", "generated_texts")
 _MAX_ERROR_CHARS = 300
 
 
@@ -116,6 +119,22 @@ def _check(path: Path, result: VllmResult) -> None:
         )
     if len({len(result.column(name)) for name in _LISTS}) != 1 or not result.column("start_times"):
         raise NotImportable(f"{path} is damaged: its lists of requests are empty or differ in length")
+    for name in _OPTIONAL_LISTS:
+        column = getattr(result, name)
+        if column and len(column) != len(result.column("start_times")):
+            raise NotImportable(f"{path} is damaged: {name} has {len(column)} entries for other requests than the rest")
+    starts_s = result.column("start_times")
+    lengths_s = [
+        *result.column("ttfts"),
+        *itertools.chain.from_iterable(result.column("itls")),
+        *(result.queue_times or ()),
+    ]
+    if not all(abs(length_s) <= MAX_SPAN_S for length_s in lengths_s) or not (
+        all(map(math.isfinite, starts_s)) and max(starts_s) - min(starts_s) <= MAX_SPAN_S
+    ):
+        raise NotImportable(f"{path} is damaged: it has times of more than {MAX_SPAN_S // 86_400} days")
+    if not all(0 <= count <= MAX_TOKENS for name in ("input_lens", "output_lens") for count in result.column(name)):
+        raise NotImportable(f"{path} is damaged: it has impossible numbers of tokens")
 
 
 def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:

@@ -1,6 +1,7 @@
 """Small builders shared by the harness tests."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord
 from workloads import PlannedSession, Session, Turn
@@ -72,10 +73,10 @@ def stream(
     )
 
 
-def request(index: int = 0, at_s: float | None = None, **changes: object) -> RequestRecord:
+def request(index: int = 0, at_s: float | None = None, **changes: Any) -> RequestRecord:
     """An ok request planned at ``at_s``, or at index seconds; first token 0.1 s later, second 0.1 s after that."""
     start = round((index if at_s is None else at_s) * 1_000_000_000)
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "index": index,
         "phase": Phase.MEASURED,
         "session": f"s{index}",
@@ -91,4 +92,8 @@ def request(index: int = 0, at_s: float | None = None, **changes: object) -> Req
         "output_tokens": 2,
         "requested_output_tokens": 2,
     }
-    return RequestRecord(**{**fields, **changes})
+    merged = {**fields, **changes}
+    chunks = merged["chunk_ns"]
+    if chunks and "ended_ns" not in changes:
+        merged["ended_ns"] = max(merged["ended_ns"], *chunks, chunks[-1])
+    return RequestRecord(**merged)

@@ -162,6 +162,8 @@ def test_every_command_says_it_in_one_line(run: Path, whole: results.Run, capsys
         ("chunk_ns", lambda times: [t_ns - 10**12 for t_ns in times], "chunks out of order"),
         ("planned_ns", lambda _: 1 << 61, "impossible times"),
         ("ended_ns", lambda _: 10**30, "impossible times"),
+        ("chunk_ns", lambda times: [*times[:-1], 10**30], "impossible times"),
+        ("chunk_tokens", lambda tokens: [10**12, *tokens[1:]], "an impossible number of tokens"),
         ("chunk_tokens", lambda tokens: [-1, *tokens[1:]], "an impossible number of tokens"),
     ],
 )

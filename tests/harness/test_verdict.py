@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.verdict.judge import Evidence, judge
@@ -244,6 +245,20 @@ def test_answers_that_claim_more_tokens_than_they_can_have_void_the_trial():
 def test_answers_whose_tokens_were_mostly_not_streamed_are_a_warning():
     hidden = [request(i, token_source=TokenSource.UNPLACED) for i in range(10)]
     assert findings_of(hidden) == [warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=10, ok_requests=10)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"planned_ns": 5 * S, "sent_ns": None},
+        {"sent_ns": 5 * S},
+        {"chunk_ns": [3, 2], "chunk_tokens": [1, 1]},
+        {"ended_ns": 0},
+    ],
+)
+def test_tokens_that_come_before_their_cause_void_a_trial(odd: dict[str, Any]):
+    found = codes(invalidating([*GOOD[1:], msgspec.structs.replace(GOOD[0], **odd)]))
+    assert FindingCode.IMPOSSIBLE_TIMES in found
 
 
 def test_wrong_answer_and_prompt_lengths_are_warnings():

@@ -12,10 +12,13 @@ import results
 from results.calibration import Calibration, GridCell
 from results.comparison import EngineComparison
 from results.comparison_config import ComparisonConfig
+from results.levels import levels_of
 from results.metrics import CATALOGUE
 from results.records import SCHEMA_VERSION, ClientError, RunStatus
 from results.report import print_calibration, print_comparison, print_summary
+from results.report.html import render_html
 from results.statistics import Judgement, compare_runs
+from results.statistics.interval import Interval
 from results.text.format import error_text
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
@@ -178,3 +181,19 @@ def test_a_calibration_is_a_table_with_its_machine() -> None:
         ["64", "10", "1.50", "2.10", "–", "0.10", "900", "90", "%", "20.0", "saturated"],
         ["512", "5", "1.50", "2.10", "12.30", "0.10", "900", "99.9", "%", "20.0"],
     ]
+
+
+def test_sessions_that_pause_show_how_many_requests_are_in_flight(demo_path: Path) -> None:
+    run = results.load(demo_path)
+    level = next(level for level in levels_of(run) if level.load.concurrency == 8)
+    cell = level.cells[0]
+    assert level.pausing(cell) is None, "every session has a request in flight"
+    few = msgspec.structs.replace(
+        cell, intervals=cell.intervals | {"requests_in_flight": Interval(3.21, None, None, 3)}
+    )
+    assert level.pausing(few) == 3.21
+    open_loop = next(level for level in levels_of(run) if level.load.concurrency is None)
+    assert open_loop.pausing(open_loop.cells[0]) is None
+    run.cells[run.cells.index(cell)] = few
+    assert printed(run).count("3.21 in flight") == 1
+    assert render_html(run).count("3.21 in flight") == 1

@@ -55,6 +55,19 @@ def test_successful_requests_count_as_their_share_inside() -> None:
     assert throughput.requests_per_s(requests, SECOND).value == pytest.approx(1.9)
 
 
+def test_requests_are_in_flight_from_the_send_to_the_end() -> None:
+    """[−100, 900] 0.9, [500, 1500] 0.5, a failed one [0, 300] 0.3, one outside, one that was never sent: 1.7."""
+    requests = [
+        request(-200, [900], sent=-100),
+        request(400, [1500], sent=500),
+        request(0, sent=0, ended=300, outcome=Outcome.TIMEOUT),
+        request(1000, [1100], sent=1000),
+        request(0, ended=700, outcome=Outcome.REFUSED),
+    ]
+    assert throughput.requests_in_flight(requests, SECOND).value == pytest.approx(1.7)
+    assert throughput.requests_in_flight([], SECOND).value == 0
+
+
 def test_a_request_without_any_duration_counts_where_it_is() -> None:
     assert throughput.requests_per_s([request(500, [500]), request(1000, [1000])], SECOND).value == pytest.approx(1.0)
 

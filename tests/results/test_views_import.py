@@ -65,10 +65,10 @@ def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("kolkata")
-def test_the_files_local_date_becomes_utc(tmp_path: Path) -> None:
+def test_the_same_file_has_the_same_date_in_every_zone(tmp_path: Path) -> None:
     """Lists sort runs by it, among runs of other machines."""
     manifest = imported(tmp_path, result()).manifest
-    assert manifest.created_utc == manifest.ended_utc == "2026-11-20T04:45:00+00:00"
+    assert manifest.created_utc == manifest.ended_utc == "2026-11-20T10:15:00+00:00"
 
 
 def test_without_a_date_it_is_the_time_of_the_file(tmp_path: Path) -> None:
@@ -206,3 +206,25 @@ def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:
     a = imported(tmp_path, result()).finished[0].record.workload_sha256
     assert imported(tmp_path, result(input_lens=[65] * 8)).finished[0].record.workload_sha256 != a
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"ttfts": 1e30}, "times of more than 30 days"),
+        ({"start_times": 1e30}, "times of more than 30 days"),
+        ({"queue_times": [-1e12, 0.0]}, "times of more than 30 days"),
+        ({"output_lens": 10**12}, "impossible numbers of tokens"),
+        ({"input_lens": -1}, "impossible numbers of tokens"),
+        ({"generated_texts": ["a"] * 99}, "generated_texts has 99 entries"),
+        ({"queue_times": [0.0] * 99}, "queue_times has 99 entries"),
+    ],
+)
+def test_impossible_columns_are_one_line(change: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    columns = result()
+    for name, value in change.items():
+        columns[name] = value if isinstance(value, list) else [value, *columns[name][1:]]
+    if "queue_times" in change and len(columns["queue_times"]) == 2:
+        columns["queue_times"] = [-1e12, *[0.0] * (len(columns["ttfts"]) - 1)]
+    with pytest.raises(NotImportable, match=problem):
+        import_vllm(write(tmp_path / "r.json", columns), tmp_path / "runs")

@@ -59,6 +59,8 @@ class Row(msgspec.Struct, frozen=True):
     engine: str
     colour: str
     runs: str
+    in_flight: str
+    """Mean requests in flight where sessions pause; empty elsewhere."""
     failures: str
     failed: bool
     failed_share: str
@@ -90,6 +92,7 @@ def _rows(run: Run, level: Level, engines: Sequence[str], judgements: "_Judgemen
             engine=cell.engine,
             colour=colours[cell.engine],
             runs=f"{cell.valid} of {cell.planned}",
+            in_flight="" if (mean := level.pausing(cell)) is None else f"{mean:.3g} in flight",
             failures=f"{cell.failures[0]:,}/{cell.failures[1]:,}" if cell.failures[1] else f"{ABSENT} none in a window",
             failed=cell.failures[0] > 0,
             failed_share=share_text(*cell.failures) if cell.failures[0] else "",
