@@ -4,8 +4,9 @@ INVALID trials have no figures to compare, yet a regression large enough to inva
 than a small one. So they are counted, per load level and kind of failure, among all trials that ended. B is worse if
 
 - :func:`~results.statistics.counts.boschloo`'s test of trials says so, corrected over all kinds and loads (Holm), or
-- B failed all of its trials of a load, at least two, or never started, and A never failed: two or three trials are too
-  few for the test; or
+- B never started, or failed most requests in all of its trials of a load, at least two, or was saturated in all, at
+  least three; and A never failed: so few trials are too few for the test. A share of failed requests near the
+  experiment's limit may exceed it by chance; or
 - B died, restarted or did not start, however seldom, and A never did: an engine that runs does not die by chance.
 
 A larger share of failures that is not significant is unclear. Trials that are INVALID because of the client, the
@@ -24,11 +25,10 @@ from results.statistics.comparison import Judgement
 from results.statistics.counts import Count, boschloo, trials_needed
 from results.statistics.multiplicity import holm
 
-_LEVEL, _PER_ALPHA = 0.05, 6.0
-"""Failures are tested at six times alpha, at most 5 %: three failures in eight trials have p = 0.041, and the last of a
-gate's interim analyses has an alpha of 0.8 %."""
-_MIN_TRIALS = 2
-"""In one trial each, B alone fails by chance in up to a quarter of all comparisons."""
+_MOST = 0.5
+"""Share of failed requests that no engine has by chance, whatever limit the experiment sets."""
+_MIN_TRIALS, _MIN_SATURATED = 2, 3
+"""In n trials each, B alone fails all by chance in up to 4^-n of all comparisons: 1.6 % of three."""
 
 
 class FailureMode(StrEnum):
@@ -84,6 +84,23 @@ def failure_mode_of(record: TrialRecord) -> FailureMode | None:
     return next((failure_mode for failure_mode in FailureMode if failure_mode in kinds), None)
 
 
+def _failed_all(trials: Sequence[TrialRecord]) -> bool:
+    """Whether the engine failed all trials of a load beyond chance."""
+    modes = {failure_mode_of(record) for record in trials}
+    least = _MIN_SATURATED if FailureMode.SATURATED in modes else _MIN_TRIALS
+    return len(trials) >= least and None not in modes and not any(map(_is_near_limit, trials))
+
+
+def _is_near_limit(record: TrialRecord) -> bool:
+    """Whether only some requests failed."""
+    counts = [
+        (float(failed), float(finding.parameters["measured_requests"]))
+        for finding in record.invalidating
+        if (failed := finding.parameters.get("failed_requests")) is not None
+    ]
+    return failure_mode_of(record) is FailureMode.FAILED and any(failed < _MOST * of for failed, of in counts)
+
+
 def tallies(
     a: Sequence[TrialRecord],
     b: Sequence[TrialRecord],
@@ -113,7 +130,7 @@ def tallies(
         modes_a, modes_b = (
             [failure_mode_of(record) for record in side if record.load.label == level] for side in (a, b)
         )
-        if len(modes_b) >= _MIN_TRIALS and all(modes_b):
+        if _failed_all([record for record in b if record.load.label == level]):
             all_failed.add(level)
         counted += [
             (level, mode, (modes_a.count(mode), len(modes_a)), (modes_b.count(mode), len(modes_b)))
@@ -123,7 +140,7 @@ def tallies(
     certain = all_failed if a and not has_a_failed else set[str | None]()
     has_a_crashed = bool(starts_a[0]) or any(failure_mode_of(record) in _CRASHES for record in a)
     crashes = _CRASHES if a and not has_a_crashed else frozenset[FailureMode]()
-    return _judged(counted, certain, crashes, min(_LEVEL, _PER_ALPHA * alpha))
+    return _judged(counted, certain, crashes, alpha)
 
 
 def _starts(records: Sequence[TrialRecord], failures: Sequence[EngineFailure]) -> Count:

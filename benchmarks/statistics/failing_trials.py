@@ -2,9 +2,9 @@
 
     python -m benchmarks.statistics.failing_trials [--gates 2000]
 
-Each trial fails with a fixed probability, whatever its neighbours do. A gate measured now analyses its trials at the
-repeats and levels of ``bakeoff gate``; it ends at the first analysis that calls the candidate worse, and nothing else
-ends it. Exit 1 is a regression, exit 2 a larger share of failures that may be chance.
+Each trial is saturated with a fixed probability, whatever its neighbours do. A gate measured now analyses its trials at
+the repeats and levels of ``bakeoff gate``; it ends at the first analysis that calls the candidate worse, and nothing
+else ends it. Exit 1 is a regression, exit 2 a larger share of failures that may be chance.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RATES_OF_B = (0.3, 0.5, 1.0)
 
 
 def record(load: Load, verdict: Verdict) -> TrialRecord:
-    findings = [invalid(FindingCode.ENGINE_DIED)] if verdict is Verdict.INVALID else []
+    findings = [invalid(FindingCode.SATURATED)] if verdict is Verdict.INVALID else []
     return TrialRecord(
         PLANS[0].id, "", "w", load, 1, order=0, started_ns=0, ended_ns=0, issue_start_ns=0, issue_end_ns=0,
         window=Window(0, 1), planned_requests=1, workload_sha256="w", verdict=verdict, findings=findings,
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", type=int, default=2_000, help="of each kind (default: %(default)s)")
     gates = parser.parse_args().gates
-    bars, limit = Bars(), 0.05 + 3 * math.sqrt(0.05 * 0.95 / gates)
+    bars, limit = Bars(), ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / gates)
     headings = [f"{rate:.0%}" for rate in RATES] + [f"0/{rate:.0%}" for rate in RATES_OF_B]
     print(f"exit 1 / exit 2, {gates} gates a cell; failure rate of both engines, or of baseline/candidate")
     print(" " * 18 + "".join(f"{heading:>12}" for heading in headings))
@@ -99,10 +99,11 @@ def main() -> None:
         worse = [World(0.0, rate, **changes).shares(gates) for rate in RATES_OF_B]
         cells = [f"{100 * exit_1:.1f} / {100 * exit_2:.0f}" for exit_1, exit_2 in (*alike, *worse)]
         print(f"{kind:<18}" + "".join(f"{cell:>12}" for cell in cells))
-        if kind != "stored_2":
-            bars.add(f"false_alarms_{kind}", max(exit_1 for exit_1, _ in alike), "<=", limit)
-        bars.add(f"found_100_percent_{kind}", worse[-1][0], "==", 1.0)
-    bars.add("found_50_percent_now_8", World(0.0, 0.5).shares(gates)[0], ">=", 0.80)
+        bars.add(f"false_alarms_{kind}", max(exit_1 for exit_1, _ in alike), "<=", limit)
+        if kind != "stored_2":  # two trials a side are too few
+            bars.add(f"found_100_percent_{kind}", worse[-1][0], "==", 1.0)
+        bars.add(f"no_pass_50_percent_{kind}", sum(worse[1]), ">=", 0.75 if kind == "stored_2" else 0.87)
+    bars.add("found_75_percent_now_8", World(0.0, 0.75).shares(gates)[0], ">=", 0.80)
     bars.finish()
 
 

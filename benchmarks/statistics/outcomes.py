@@ -156,9 +156,7 @@ def run(rng: np.random.Generator, world: World, number: int, engines: str) -> St
 
 def up_to(measured: StoredRun, repeats: int) -> StoredRun:
     """The run after its first repeats."""
-    return msgspec.structs.replace(
-        measured, finished=[one for one in measured.finished if one.record.repeat < repeats]
-    )
+    return msgspec.structs.replace(measured, finished=[one for one in measured.finished if one.record.repeat < repeats])
 
 
 def exit_code(rng: np.random.Generator, world: World) -> int:
@@ -191,6 +189,8 @@ def judged(a: Side, b: Side, config: ComparisonConfig) -> int:
         return 3
 
 
+STORED = [(1, 0.01, 3), (2, 0.01, 8), (3, 0.0, 3), (3, 0.01, 3), (3, 0.03, 8), (10, 0.01, 8), (10, 0.03, 8)]
+"""Runs of the baseline, noise between runs, repeats."""
 EQUAL = {
     **{f"default_{repeats}": World(repeats=repeats) for repeats in (3, 5, 8)},
     **{f"default_two_loads_{n}": World(repeats=n, loads=2, requests=300) for n in (3, 8)},
@@ -213,9 +213,7 @@ EQUAL = {
     },
     **{
         f"stored_{runs}_between_{between:.0%}_{n}": World(stored=runs, repeats=n, between=between)
-        for runs, between, n in (
-            (1, 0.01, 3), (2, 0.01, 8), (3, 0.0, 3), (3, 0.01, 3), (3, 0.03, 8), (10, 0.01, 8), (10, 0.03, 8)
-        )  # fmt: skip
+        for runs, between, n in STORED
     },
 }
 """Equal engines, as in the tables of the audit."""

@@ -2,8 +2,8 @@
 
 Zeros have no ratio. If more is better and a trial of B has a 0 but no trial of A, B is worse whatever the noise, unless
 the metric counts few requests; else an exact rank test decides. A percentile that lies among failures is infinite:
-worse than any number. At a failure share of 1 % every p99 may or may not be, so ranks decide, or all trials of B
-against none of A. Of different runs the medians are ranked, because trials of one run share its day.
+worse than any number. At a failure share of 1 % every p99 may or may not be, so ranks decide, or an exact test of how
+many trials have such a percentile. Of different runs the medians are ranked, because trials of one run share its day.
 """
 
 import math
@@ -26,6 +26,7 @@ from results.statistics.comparison import (
     of_effect,
     scale_of,
 )
+from results.statistics.counts import boschloo
 from results.statistics.interval import Interval
 from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
@@ -229,16 +230,18 @@ def _all_of_one(bad_a: int, bad_b: int, a: Sequence[float], b: Sequence[float]) 
 def _by_ranks(
     a: Sequence[float], b: Sequence[float], alpha: float, *, is_higher_better: bool
 ) -> tuple[Judgement, float | None]:
-    """Judgement of the rank tests with their two-sided p value, which is None where counts decide or nothing does."""
-    infinite_a, infinite_b = (sum(value == math.inf for value in side) for side in (a, b))
-    if _all_of_one(infinite_a, infinite_b, a, b):
-        return (Judgement.WORSE if infinite_b else Judgement.BETTER), None
+    """Judgement of the exact tests with their two-sided p value, which is None where nothing decides."""
     larger, smaller = Judgement.WORSE, Judgement.BETTER
     if is_higher_better:
         larger, smaller = smaller, larger
     if min(len(a), len(b)) < 2:
         return Judgement.UNCLEAR, None
-    one_sided, judgement = min((rank_test(a, b).p_value, larger), (rank_test(b, a).p_value, smaller))
+    infinite_a, infinite_b = ((sum(value == math.inf for value in side), len(side)) for side in (a, b))
+    if _all_of_one(infinite_a[0], infinite_b[0], a, b):  # few trials have too few ranks
+        judgement = Judgement.WORSE if infinite_b[0] else Judgement.BETTER
+        one_sided = min(boschloo(infinite_a, infinite_b), boschloo(infinite_b, infinite_a))
+    else:
+        one_sided, judgement = min((rank_test(a, b).p_value, larger), (rank_test(b, a).p_value, smaller))
     p_value = min(1.0, 2 * one_sided)
     return (judgement if p_value <= alpha else Judgement.UNCLEAR), p_value
 

@@ -95,9 +95,9 @@ def _ranks_text(comparison: Comparison) -> str:
     if comparison.reason not in {Reason.ZEROS, Reason.AMONG_FAILURES}:
         return ""
     if comparison.judgement is Judgement.UNCLEAR:
-        return "; the ranks do not differ significantly"
+        return "; this may be chance"
     p_value = comparison.parameters.get("p_value")
-    return "" if p_value is None else f"; the ranks differ (p {p_value:.2g})"
+    return "" if p_value is None else f"; the runs differ (exact test: p {p_value:.2g})"
 
 
 def _interval_text(judgement: Judgement, evidence: Evidence, scale: Scale) -> str:
