@@ -61,9 +61,11 @@ def expected(
         (b - a, n) for r in requests for (a, _), (b, n) in zip(r.chunks, r.chunks[1:], strict=False) if start <= b < end
     ]
     spread = [gap / n for gap, n in gaps for _ in range(n)]
+    answers = sum(any(start <= t < end for t, _ in r.chunks[1:]) for r in requests)
     for label, (q, need) in QUANTILES.items():
-        values[f"itl_{label}_s"] = None if saturated else _quantile(spread, 0, q, need)
-        values[f"chunk_gap_{label}_s"] = None if saturated else _quantile([gap for gap, _ in gaps], 0, q, need)
+        few = q > 0.5 and answers < need  # the tokens of an answer share its pace
+        values[f"itl_{label}_s"] = None if saturated or few else _quantile(spread, 0, q, need)
+        values[f"chunk_gap_{label}_s"] = None if saturated or few else _quantile([gap for gap, _ in gaps], 0, q, need)
     values["output_tokens_per_s"] = sum(n for r in requests for t, n in r.chunks if start <= t < end) / length
     share_of = _ended_inside if backlog_grew else _share
     shares = [(r, share_of(r, start, end)) for r in requests if r.ok]
