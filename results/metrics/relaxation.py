@@ -26,8 +26,8 @@ import numpy.typing as npt
 from results.metrics.backlog import Times, between, departures_while, is_queue_seen, times_of
 from results.records import Outcome, RequestRecord, TrialRecord, Window, WindowKind
 
-MIN_LOAD = 0.6
-MIN_STATES = 2.5
+MIN_LOAD = 0.5
+MIN_STATES = 2.0
 """A window with fewer independent states has no interval of a latency. Four servers of 1 s have 5 to 12 of them in 30 s
 at 70 % of their capacity, and about one at 90 %."""
 _WANTED_STATES = 5.0
@@ -37,7 +37,7 @@ _MAX_GAP_VARIATION = 4.0
 """Largest c_a²: that of bursts which the engine works off between them is far larger, and no random walk."""
 _GAP_ERRORS = 6.0
 """Three standard errors of c_a² of a Poisson process, times the square root of the number of gaps."""
-_CAUTION = 1.0
+_CAUTION = 1.5
 """The load on a queue is taken as smaller by so many standard errors."""
 _MIN_DEPARTURES, _MIN_SERVED = 3, 20
 _MIN_CORRELATION = 0.5

