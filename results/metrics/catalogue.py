@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-DEFINITIONS = 2
+DEFINITIONS = 3
 """Version of the definitions; values of different versions are not compared. Raise it whenever a definition changes."""
 
 
