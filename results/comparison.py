@@ -9,7 +9,7 @@ repeats with both trials in one session are paired. Sides of different runs carr
 (:mod:`results.statistics.between_runs`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -28,12 +28,16 @@ from results.statistics import Comparison, Judgement, compare_runs, compare_sess
 from results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from results.statistics.change_points import change_points
 from results.statistics.comparison import Parameters, Reason, of_effect
+from results.statistics.pooling import Others, Runs, Trials
 from results.statistics.two_sample import MIN_PAIRS
 from results.work import WorkComparison, compare_work, per_token
 
 _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
 """Metrics that count requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan,
 so the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
+
+_SAME_TIMES = frozenset({"itl_p50_s", "tpot_p50_s", "e2e_p50_s", "output_tokens_per_s", "requests_per_s"})
+"""Metrics that mostly follow from the time per token, so that they vary alike. TTFT varies more."""
 
 _FEW = 10.0
 """Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
@@ -96,9 +100,9 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         for name in config.names_at(load, _known(pairs[load.label]))
         if (load.label, name) != chosen
     ]
-    primary = _compared(pairs[main.label], CATALOGUE[chosen[1]])
+    primary = _compared(pairs[main.label], CATALOGUE[chosen[1]], pairs)
     others = [
-        msgspec.structs.replace(_compared(pairs[level], CATALOGUE[name]), is_guardrail=config.is_guardrail(name))
+        msgspec.structs.replace(_compared(pairs[level], CATALOGUE[name], pairs), is_guardrail=config.is_guardrail(name))
         for level, name in rest
     ]
     guarded = guardrails(others, config.alpha)
@@ -180,54 +184,103 @@ def _answers(trials: Sequence[AnyTrial]) -> QualitySummary | None:
     return pooled(sample for record in records if record for sample in record.samples)
 
 
-def _compared(pair: _Pair, metric: Metric) -> Comparison:
+def _compared(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
     for trials, side in zip(pair.trials, "AB", strict=True):
         reasons = [trial.metrics[metric.name].reason for trial in trials if compared_value(trial, metric.name) is None]
         if reasons:
             parameters: Parameters = {"side": side, "absent_trials": len(reasons), "trials": len(trials)}
             parameters["detail"] = reasons[0] or ""
             return of_effect(metric, pair.level, None, Judgement.UNCLEAR, Reason.ABSENT, parameters=parameters)
-    comparison = _measured(pair, metric)
+    comparison = _measured(pair, metric, pairs)
     if per_token(metric.name) or (pair.work.is_equal and pair.work.mix is None):
         return comparison
     reason = Reason.OTHER_REQUESTS if pair.work.is_equal else Reason.UNEQUAL_WORK
     return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=reason, parameters={})
 
 
-def _measured(pair: _Pair, metric: Metric) -> Comparison:
+def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
     """Compare with the test that fits the way in which the sides were measured."""
     alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
     error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
     min_error = _min_error(pair, metric)
     zeros_by_chance = metric.name == "goodput_per_s" and sum(map(_met, pair.trials[0])) < _FEW * len(pair.trials[0])
-    of_a, of_b = (_by_session(sessions, metric.name) for sessions in pair.sessions)
+    own, loads, metrics = _values(pair, metric.name), *_sharing_noise(pair, metric.name, pairs)
+    of_a, of_b = own
     if of_a.keys() == of_b.keys() and len(of_a) == 1:
-        (values_a,), (values_b,) = of_a.values(), of_b.values()
+        values_a, values_b = _in_one_session(own)
         return compare_runs(
             metric, level, values_a, values_b, interleaved=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
             detect=pair.config.detect,
+            others=Others([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
         )  # fmt: skip
-    common = sorted(
-        (session, repeat) for session, values in of_a.items() for repeat in values if repeat in of_b.get(session, {})
-    )
+    common = _common(own)
     if len(common) >= MIN_PAIRS:
-        paired_a, paired_b = (
-            {number: side[session][repeat] for number, (session, repeat) in enumerate(common)} for side in (of_a, of_b)
+        of_loads, of_metrics = (
+            [_in_pairs(one, common) for one in kind if _common(one) == common] for kind in (loads, metrics)
         )
+        paired_a, paired_b = _in_pairs(own, common)
         return compare_runs(
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-            detect=pair.config.detect,
+            detect=pair.config.detect, others=Others(of_loads, of_metrics),
         )  # fmt: skip
-    runs_a, runs_b = ([list(values.values()) for values in side.values()] for side in (of_a, of_b))
+    runs_a, runs_b = _in_runs(own)
     baseline = _since_last_step(runs_a)
     floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
+    in_loads, in_metrics = ([_in_runs(one, newest=len(baseline)) for one in kind] for kind in (loads, metrics))
     return compare_sessions(
         metric, level, baseline, runs_b, floor=floor,
         alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-            detect=pair.config.detect,
+        detect=pair.config.detect, others=Others(in_loads, in_metrics),
     )  # fmt: skip
+
+
+_Values = tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]
+"""Session → repeat → value, of A and of B."""
+
+
+def _sharing_noise(pair: _Pair, name: str, pairs: Mapping[str, _Pair]) -> tuple[list[_Values], list[_Values]]:
+    """The metric at other loads, and those that follow from the same times at all loads, in the same sessions.
+
+    They do not depend on what the user asks to compare, so every command judges a metric alike.
+    """
+    own = [side.keys() for side in _values(pair, name)]
+
+    def at(other: _Pair, names: Iterable[str]) -> list[_Values]:
+        every = [_values(other, other_name) for other_name in names]
+        return [values for values in every if [side.keys() for side in values] == own]
+
+    related = _SAME_TIMES - {name} if name in _SAME_TIMES else ()
+    loads = [values for other in pairs.values() if other is not pair for values in at(other, [name])]
+    return loads, [values for other in pairs.values() for values in at(other, sorted(related))]
+
+
+def _values(pair: _Pair, name: str) -> _Values:
+    of_a, of_b = (_by_session(sessions, name) for sessions in pair.sessions)
+    return of_a, of_b
+
+
+def _in_one_session(values: _Values) -> Trials:
+    (of_a,), (of_b,) = (side.values() for side in values)
+    return of_a, of_b
+
+
+def _common(values: _Values) -> list[tuple[str, int]]:
+    """Session and repeat of the trials that both sides have."""
+    of_a, of_b = values
+    return sorted((session, repeat) for session in of_a for repeat in of_a[session] if repeat in of_b.get(session, {}))
+
+
+def _in_pairs(values: _Values, common: Sequence[tuple[str, int]]) -> Trials:
+    of_a, of_b = ({number: side[session][repeat] for number, (session, repeat) in enumerate(common)} for side in values)
+    return of_a, of_b
+
+
+def _in_runs(values: _Values, newest: int = 0) -> Runs:
+    """The values run by run, of A those of the newest runs only; 0 for all."""
+    runs_a, runs_b = ([list(of_run.values()) for of_run in side.values()] for side in values)
+    return runs_a[-newest:], runs_b
 
 
 def _by_session(sessions: Mapping[str, Sequence[AnyTrial]], name: str) -> dict[str, dict[int, float]]:

@@ -189,7 +189,16 @@ def judged(a: Side, b: Side, config: ComparisonConfig) -> int:
         return 3
 
 
-STORED = [(1, 0.01, 3), (2, 0.01, 8), (3, 0.0, 3), (3, 0.01, 3), (3, 0.03, 8), (10, 0.01, 8), (10, 0.03, 8)]
+STORED = [
+    (1, 0.01, 3),
+    (2, 0.01, 8),
+    (3, 0.0, 3),
+    (3, 0.01, 3),
+    (3, 0.03, 8),
+    (5, 0.01, 3),
+    (10, 0.01, 8),
+    (10, 0.03, 8),
+]
 """Runs of the baseline, noise between runs, repeats."""
 EQUAL = {
     **{f"default_{repeats}": World(repeats=repeats) for repeats in (3, 5, 8)},
@@ -221,7 +230,6 @@ ANSWERED = {
     "two_percent_8": (World(), 0.90),
     "two_percent_8_two_loads": (World(loads=2), 0.90),
     "stored_5_between_1_percent_8": (World(stored=5, between=0.01), 0.85),
-    "stored_5_between_1_percent_3": (World(stored=5, between=0.01, repeats=3), 0.85),
 }
 """Equal engines, and how often the gate must say so."""
 SLOWER = {

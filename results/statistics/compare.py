@@ -30,10 +30,12 @@ from results.statistics.counts import boschloo
 from results.statistics.interval import Interval
 from results.statistics.multiplicity import holm
 from results.statistics.permutation import division_test, permutation_test, rank_test
+from results.statistics.pooling import Others, Runs, Trials, pool_runs, pool_trials
 from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
 
 MIN_TRIALS = 3
 """Below it both values are shown, but no interval: that of two trials a side is as wide as chance makes it."""
+NO_TRIALS, NO_RUNS = Others[Trials](), Others[Runs]()
 _MIN_DECISIVE = 3  # by chance all of B are bad and none of A in at most 2^-6 = 1.6 % of comparisons
 
 
@@ -51,6 +53,7 @@ def compare_runs(
     min_error: float = 0.0,
     zeros_by_chance: bool = False,
     detect: float | None = None,
+    others: Others[Trials] = NO_TRIALS,
 ) -> Comparison:
     """Compare one metric of two sides that were measured together.
 
@@ -67,6 +70,7 @@ def compare_runs(
         min_error: as in :class:`Criteria`.
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
         detect: as in :class:`Criteria`.
+        others: what the metric may share its noise with, as a ratio.
     """
     scale = scale_of(metric)
     if scale is Scale.RATIO and (
@@ -75,13 +79,18 @@ def compare_runs(
         return extreme
     effect = None
     if min(len(a), len(b)) >= MIN_TRIALS:
-        effect = contrast(a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error)
+        effect = contrast(
+            a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error,
+            other_loads=others.loads if scale is Scale.RATIO else (),
+        )  # fmt: skip
     if effect is None:
         reason, parameters = Reason.TOO_FEW_RUNS, Parameters(runs_a=len(a), runs_b=len(b), needed_runs=MIN_TRIALS)
         if only_pairs and min(len(a), len(b)) >= MIN_TRIALS:
             reason, parameters = Reason.TOO_FEW_PAIRS, Parameters(needed_pairs=MIN_PAIRS)
         centre = _centre(scale, list(a.values()), list(b.values()))
         return of_effect(metric, level, centre, Judgement.UNCLEAR, reason, parameters=parameters)
+    if scale is Scale.RATIO:
+        effect = pool_trials(effect, (a, b), others)
     criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     if metric.name == "failures":  # most are 0, so ranks tell whether more fail
         of_a, of_b = list(a.values()), list(b.values())
@@ -107,6 +116,7 @@ def compare_sessions(
     min_error: float = 0.0,
     zeros_by_chance: bool = False,
     detect: float | None = None,
+    others: Others[Runs] = NO_RUNS,
 ) -> Comparison:
     """Compare one metric of two sides that were measured at different times.
 
@@ -122,6 +132,7 @@ def compare_sessions(
         min_error: as in :class:`Criteria`.
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
         detect: as in :class:`Criteria`.
+        others: what the metric may share its noise with, as a ratio.
     """
     scale = scale_of(metric)
     of_a, of_b = ([value for values in side for value in values] for side in (a, b))
@@ -137,6 +148,8 @@ def compare_sessions(
     if effect is None:
         centre, parameters = _centre(scale, of_a, of_b), Parameters(missing_runs=MIN_RUNS - len(a))
         return of_effect(metric, level, centre, Judgement.UNCLEAR, Reason.UNKNOWN_NOISE, parameters=parameters)
+    if scale is Scale.RATIO:
+        effect = pool_runs(effect, (a, b), others)
     permutation = division_test(run_means(a, scale), run_means(b, scale))
     criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     return judged(metric, level, effect, permutation, criteria, centre=sum(of_a) / len(of_a))

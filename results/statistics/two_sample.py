@@ -9,10 +9,10 @@ Two tests, and a rule that chooses between them:
   degrees of freedom, fewer than Welch, but slow drift cancels.
 
 Pairs exist if the sides were interleaved. The paired test is chosen if the pairs share noise: the sums a_i + b_i then
-vary more than the differences b_i − a_i, and F = var(sums)/var(differences) exceeds the 98 % quantile of
-F(n − 1, n − 1). For normal noise of equal variance, sums and differences are independent, so the choice hardly affects
-the level: ``benchmarks/statistics/verdicts.py`` finds 0.5 to 1.0 % of false alarms at a level of 1 %, whatever the
-trials share.
+vary more than the differences b_i − a_i, and F = var(sums)/var(differences) exceeds the 99 % quantile of
+F(n − 1, n − 1). Where trials share nothing, it is chosen in 1 % of the comparisons, whose differences then vary little
+by chance: they are half of the false alarms of three pairs beyond the level. Other loads of the same trials
+(:func:`share_noise`) make the choice more certain. ``benchmarks/statistics/verdicts.py`` states the level.
 
 Both are for sides measured in one run. For different runs see :mod:`results.statistics.between_runs`.
 """
@@ -28,7 +28,7 @@ import numpy as np
 from results.statistics.distributions import f_tail, t_quantile, t_tails
 from results.statistics.interval import Interval
 
-_SHARED_NOISE = 0.02
+_SHARED_NOISE = 0.01
 """Significance level of the F test that chooses the paired test."""
 MIN_PAIRS = 3
 LARGEST_LOG = math.log(sys.float_info.max)
@@ -110,6 +110,7 @@ def contrast(
     only_pairs: bool = False,
     scale: Scale = Scale.RATIO,
     min_error: float = 0.0,
+    other_loads: Sequence[tuple[Mapping[int, float], Mapping[int, float]]] = (),
 ) -> Contrast | None:
     """Contrast of B against A.
 
@@ -120,6 +121,7 @@ def contrast(
         only_pairs: whether only the paired test is valid: the repeats belong to sessions that differ in noise.
         scale: how values are compared.
         min_error: lower bound of the standard error.
+        other_loads: values of both sides at other loads, whose pairs share noise if these do.
 
     Returns:
         None if the noise is unknown: a side has fewer than two trials, or too few pairs where only pairs are valid.
@@ -130,19 +132,38 @@ def contrast(
     if only_pairs and len(pairs) < MIN_PAIRS:
         return None
     chosen = None
-    if len(pairs) >= MIN_PAIRS:
+    if len(pairs) >= MIN_PAIRS and (only_pairs or share_noise([(a, b), *other_loads], scale)):
         of_a, of_b = (on_scale([side[repeat] for repeat in pairs], scale) for side in (a, b))
-        if only_pairs or _share_noise(of_a, of_b):
-            chosen = _paired(of_b - of_a)
+        chosen = _paired(of_b - of_a)
     chosen = chosen or _welch(*(on_scale(list(side.values()), scale) for side in (a, b)))
     return msgspec.structs.replace(chosen, standard_error=max(chosen.standard_error, min_error), scale=scale)
 
 
-def _share_noise(of_a: np.ndarray, of_b: np.ndarray) -> bool:
-    sums, differences = float((of_a + of_b).var(ddof=1)), float((of_b - of_a).var(ddof=1))
+def share_noise(loads: Sequence[tuple[Mapping[int, float], Mapping[int, float]]], scale: Scale) -> bool:
+    """Whether the pairs of equal repeats share more noise than chance explains.
+
+    Each load counts relative to its own noise, with its degrees of freedom; the test is then conservative.
+
+    Args:
+        loads: repeat → value of both sides, at each load.
+        scale: on which values are averaged; loads with values that have no log are ignored.
+    """
+    sums = differences = degrees = 0.0
+    for a, b in loads:
+        pairs = sorted(a.keys() & b.keys())
+        values = [[side[repeat] for repeat in pairs] for side in (a, b)]
+        if len(pairs) < MIN_PAIRS or (
+            scale is Scale.RATIO and not all(0 < x < math.inf for side in values for x in side)
+        ):
+            continue
+        of_a, of_b = (on_scale(side, scale) for side in values)
+        of_sums, of_differences = (float(x.var()) for x in (of_a + of_b, of_b - of_a))
+        if total := of_sums + of_differences:
+            sums += of_sums / total * (len(pairs) - 1)
+            differences += of_differences / total * (len(pairs) - 1)
+            degrees += len(pairs) - 1
     if differences == 0:
         return sums > 0
-    degrees = len(of_a) - 1
     return f_tail(sums / differences, degrees, degrees) < _SHARED_NOISE
 
 
