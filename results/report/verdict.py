@@ -20,7 +20,8 @@ from results.report.tallies import tally_text
 from results.run import Run
 from results.sides import side_of
 from results.statistics import COMPARE_ALPHA, Judgement
-from results.text.comparison import why_text
+from results.statistics.comparison import scale_of
+from results.text.comparison import band_text, why_text
 from results.text.format import ratio_text
 
 _STATE = {
@@ -106,7 +107,11 @@ def _sentence(compared: EngineComparison, level: Level, metric: Metric, best: st
     if ratio is None or ratio.low is None or ratio.high is None:
         return VerdictLine(f"No verdict at {level.title}: {why_text(compared, comparison)}.", decided=False)
     evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} runs a side)"
-    if ratio.low <= 1 <= ratio.high or comparison.judgement is Judgement.UNCLEAR:
+    if comparison.judgement is Judgement.SAME:
+        band = band_text(compared.config.band_of(metric), scale_of(metric))
+        sentence = f"At {level.title}, {best} and {next_best} have the same {title} within {band}: ratio {evidence}."
+        return VerdictLine(sentence, decided=False)
+    if comparison.judgement is not Judgement.BETTER:
         but = "" if ratio.low <= 1 <= ratio.high else f", but {why_text(compared, comparison)}"
         sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {evidence}{but}."
         return VerdictLine(sentence, decided=False)
