@@ -31,7 +31,7 @@ class AppendOnlyFile:
             if whole < end:
                 os.ftruncate(self._handle, whole)
         except OSError as error:
-            raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
+            raise NotWritable(f"cannot write {path}: {error.strerror}") from error
 
     def write(self, data: bytes) -> None:
         """Append all of ``data`` or nothing: a partial write to a full disk is truncated again."""
@@ -42,7 +42,7 @@ class AppendOnlyFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._handle, os.fstat(self._handle).st_size - written)
-            raise NotWritable(f"cannot write {self._path}: {error.strerror}; earlier records are safe") from error
+            raise NotWritable(f"cannot write {self._path}: {error.strerror}", "earlier records are safe") from error
 
     def flush(self) -> None:
         """Write buffered records; this base class has no buffer."""
@@ -53,7 +53,7 @@ class AppendOnlyFile:
         try:
             os.fsync(self._handle)
         except OSError as error:
-            raise NotWritable(f"cannot write {self._path}: {error.strerror}; the last records may be lost") from error
+            raise NotWritable(f"cannot write {self._path}: {error.strerror}", "the last records may be lost") from error
 
     def close(self) -> None:
         """Flush, sync and close; the file is closed even if flushing fails. Idempotent."""
@@ -63,7 +63,7 @@ class AppendOnlyFile:
             self.flush()
             os.fsync(self._handle)
         except OSError as error:
-            raise NotWritable(f"cannot write {self._path}: {error.strerror}; the last records may be lost") from error
+            raise NotWritable(f"cannot write {self._path}: {error.strerror}", "the last records may be lost") from error
         finally:
             os.close(self._handle)
             self._handle = -1

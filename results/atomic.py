@@ -27,7 +27,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
         # Not tempfile: its files are readable by their owner only, whatever the umask.
         handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise NotWritable(f"cannot write {path}: {error.strerror}; choose a folder you own with --out") from error
+        raise NotWritable(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as file:
             with contextlib.suppress(FileNotFoundError):
@@ -37,7 +37,7 @@ def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)  # noqa: PTH105  (Path.replace hides that it is the atomic rename)
     except OSError as error:
-        raise NotWritable(f"cannot write {path}: {error.strerror}; free some space or choose --out") from error
+        raise NotWritable(f"cannot write {path}: {error.strerror}") from error
     finally:
         name.unlink(missing_ok=True)
     _sync_folder(path.parent)

@@ -75,7 +75,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotWritable(
-            f"cannot create {path.parent}: {error.strerror}; set XDG_DATA_HOME to a folder you own"
+            f"cannot create {path.parent}: {error.strerror}", "set XDG_DATA_HOME to a folder you own"
         ) from error
     write_atomic(path, msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
 

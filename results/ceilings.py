@@ -65,7 +65,7 @@ def store_ceilings(root: Path, environment: Mapping[str, Any], devices: Sequence
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NotWritable(f"cannot make the folder {root}: {error.strerror}; choose another --out") from error
+        raise NotWritable(f"cannot make the folder {root}: {error.strerror}") from error
     path = root / CEILINGS_FILE
     file = _File(_VERSION, _machine(environment), list(devices))
     write_atomic(path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")

@@ -36,7 +36,15 @@ class RunUnreadable(ResultsError):
 
 
 class NotWritable(ResultsError):
-    """The results folder cannot be written."""
+    """A file or folder cannot be written. What to do depends on the command, which adds it to a message without advice.
+
+    Attributes:
+        has_advice: whether the message says what to do.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.has_advice = bool(advice)
 
 
 class NotComparable(ResultsError):

@@ -48,7 +48,7 @@ class FrameAppender(AppendOnlyFile):
         """
         frame = self._encode(record)
         if len(frame) > MAX_FRAME_BYTES:
-            raise NotWritable(f"cannot write {self._path}: a record of {_size(len(frame))}; ask for shorter answers")
+            raise NotWritable(f"cannot write {self._path}: a record of {_size(len(frame))}", "ask for shorter answers")
         self._waiting.append(len(frame).to_bytes(_LENGTH_BYTES, "big"))
         self._waiting.append(frame)
 

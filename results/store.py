@@ -426,11 +426,9 @@ def _make_folder(path: Path, *, exist_ok: bool = True) -> None:
     try:
         path.mkdir(parents=True, exist_ok=exist_ok)
     except FileExistsError as error:
-        raise NotWritable(f"cannot make the folder {path}: something is there already; choose another --out") from error
+        raise NotWritable(f"cannot make the folder {path}: something is there already") from error
     except OSError as error:
-        raise NotWritable(
-            f"cannot make the folder {path}: {error.strerror}; choose a folder you own with --out"
-        ) from error
+        raise NotWritable(f"cannot make the folder {path}: {error.strerror}") from error
 
 
 def _read(path: Path, kind: type[_Record], stored: StoredFile | None) -> _Record | None:

@@ -1,8 +1,10 @@
 """Turns expected errors into one line and an exit code; any other exception is our bug, and says so."""
 
 import errno
+import inspect
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import cyclopts
 
@@ -10,6 +12,9 @@ from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_US
 from harness.entry import unexpected
 from harness.errors import ClientFailed, expected_errors, first_leaf
 from harness.shadowing import shadowed
+
+if TYPE_CHECKING:
+    from results.errors import NotWritable
 
 _MOST_CHARS = 400
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -34,11 +39,11 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:  # noqa: BLE001  (what is not expected is reported as such)
-        return _failed(raised, mistake)
+        return _failed(raised, mistake, app, arguments)
     return result if isinstance(result, int) else EXIT_OK
 
 
-def _failed(raised: Exception, mistake: int) -> int:
+def _failed(raised: Exception, mistake: int, app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Report an error of a command; its exit code, ``mistake`` for one of the user."""
     if isinstance(raised, ImportError | AttributeError) and (complaint := shadowed()):
         _complain(complaint)
@@ -51,8 +56,19 @@ def _failed(raised: Exception, mistake: int) -> int:
         return unexpected(error)
     for line in getattr(error, "log_tail", ()):
         sys.stderr.write(_masked(f"  | {line}\n"))
+    if isinstance(error, _not_writable()):
+        _complain(str(error), None if error.has_advice else _remedy(app, arguments))
+        return EXIT_INVALID
     _complain(str(error))
-    return EXIT_INVALID if isinstance(error, _of_the_machine()) else mistake
+    return EXIT_INVALID if isinstance(error, ClientFailed) else mistake
+
+
+def _remedy(app: cyclopts.App, arguments: Sequence[str]) -> str:
+    """What to do about a file that cannot be written, in the options of the command."""
+    command = app.parse_commands(arguments)[1][-1].default_command
+    if command is not None and "out" in inspect.signature(command).parameters:
+        return "free some space, or choose a folder you own with --out"
+    return "free some space, or make its folder writable"
 
 
 def _clipped(text: str) -> str:
@@ -70,8 +86,7 @@ def _masked(text: str) -> str:
     return secrets.masked(text) if secrets else text
 
 
-def _of_the_machine() -> tuple[type[Exception], ...]:
-    """Errors that are no mistake in the command."""
+def _not_writable() -> "type[NotWritable]":
     from results.errors import NotWritable
 
-    return NotWritable, ClientFailed
+    return NotWritable

@@ -10,6 +10,7 @@ merged when they are read, by their position in the plan.
 
 import asyncio
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -42,7 +43,7 @@ from harness.client.orders import (
 )
 from harness.client.wire import WireSession, write_wire
 from harness.client.worker_host import WorkerHost
-from harness.errors import ClientFailed
+from harness.errors import BadExperiment, ClientFailed
 from harness.host.realtime import without_preempting
 from harness.host.threads import in_thread
 from results.errors import NotWritable
@@ -317,7 +318,14 @@ async def local_fleet(workers: int = 1, cores: Sequence[int] = ()) -> AsyncGener
     Args:
         workers: number of processes.
         cores: one per worker to pin it to; empty for none.
+
+    Raises:
+        BadExperiment: this process may not use one of the cores.
     """
+    usable = os.sched_getaffinity(0)
+    if unusable := [core for core in cores if core not in usable]:
+        names = ", ".join(map(str, sorted(usable)))
+        raise BadExperiment(f"client.cores names core {unusable[0]}; this process may use {names}")
     async with contextlib.AsyncExitStack() as stack:
         hosts = [
             await stack.enter_async_context(LocalWorker.started(cores[number] if cores else None))
@@ -389,7 +397,7 @@ async def _done(host: WorkerHost) -> Done:
 def _failure(host: WorkerHost, reply: Reply) -> ClientFailed | NotWritable:
     reason = reply.failure if isinstance(reply, Done) else f"unexpected reply {type(reply).__name__}"
     if isinstance(reply, Done) and reply.unwritable:
-        return NotWritable(reason)
+        return NotWritable(reason or "a worker cannot write its log")
     return ClientFailed(f"the client worker on {host.host} failed: {reason or 'it stopped without an order'}")
 
 

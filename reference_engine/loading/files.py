@@ -32,7 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; is {path.parent} a Hugging Face checkpoint directory?") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object; fetch it again")

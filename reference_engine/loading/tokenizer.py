@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -15,6 +16,7 @@ from reference_engine.loading.files import check_model_path, read_json
 from reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
 _INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread
+_CONFIG_NAME = "tokenizer_config.json"
 _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -121,9 +123,12 @@ def tokenizer_of_directory(path: Path, load_format: LoadFormatName = "auto") -> 
     """
     if load_format == "dummy" and not (path / "tokenizer.json").exists():
         return number_tokenizer(int(read_json(path / "config.json").get("vocab_size", 1)))
-    config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
+    config_file, template_file = path / _CONFIG_NAME, path / "chat_template.jinja"
     config = read_json(config_file) if config_file.exists() else {}
-    template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
+    try:
+        template = template_file.read_text(encoding="utf-8") if template_file.exists() else None
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{template_file} is not UTF-8 ({error}); fetch it again") from error
     return tokenizer_from_directory(path, config, template)
 
 
@@ -140,8 +145,8 @@ def tokenizer_from_directory(directory: Path, config: Mapping[str, Any], templat
         raise CheckpointError(f"{path} cannot be parsed ({error}); fetch it again") from error
     backend.no_padding()
     backend.no_truncation()
-    special = {role: _token_text(config[role]) for role in _SPECIAL_ROLES if config.get(role)}
-    return Tokenizer(backend, special, template_file or _default_template(config.get("chat_template")))
+    special = {role: _token_text(role, config[role], directory) for role in _SPECIAL_ROLES if config.get(role)}
+    return Tokenizer(backend, special, template_file or _default_template(config.get("chat_template"), directory))
 
 
 def number_tokenizer(vocab_size: int) -> Tokenizer:
@@ -158,13 +163,25 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     return Tokenizer(build_tokenizer(metadata, where), special_token_names(metadata), template)
 
 
-def _token_text(value: str | Mapping[str, Any]) -> str:
-    return value if isinstance(value, str) else str(value["content"])
+class _NamedTemplate(msgspec.Struct, frozen=True):
+    name: str
+    template: str
 
 
-def _default_template(value: str | Sequence[Mapping[str, str]] | None) -> str | None:
+def _token_text(role: str, value: Any, directory: Path) -> str:  # noqa: ANN401 (any JSON value)
+    text = value.get("content") if isinstance(value, Mapping) else value
+    if not isinstance(text, str):
+        raise CheckpointError(f"{directory / _CONFIG_NAME}: {role} must be text or an object with its text as content")
+    return text
+
+
+def _default_template(value: Any, directory: Path) -> str | None:  # noqa: ANN401 (any JSON value)
     """Old checkpoints list several named templates; the one for plain chat is called `default`."""
     if value is None or isinstance(value, str):
         return value
-    named = {entry["name"]: entry["template"] for entry in value}
-    return named.get("default")
+    try:
+        entries = msgspec.convert(value, list[_NamedTemplate])
+    except msgspec.ValidationError:
+        problem = "chat_template must be text or a list of named templates"
+        raise CheckpointError(f"{directory / _CONFIG_NAME}: {problem}") from None
+    return next((entry.template for entry in entries if entry.name == "default"), None)

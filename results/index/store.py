@@ -65,6 +65,7 @@ class Index:
         self.root = root
         self._lock = threading.RLock()
         self._db = _connection(root / INDEX_FILE)
+        self._inode = _inode(root / INDEX_FILE)
         self._choices: tuple[int, dict[str, list[str]]] | None = None
         self._decoder: msgspec.json.Decoder[RunFacts] = msgspec.json.Decoder(RunFacts)
 
@@ -86,9 +87,14 @@ class Index:
             self._choices = None
 
     def scan(self) -> Scan:
-        """Find new, changed and deleted runs."""
+        """Find new, changed and deleted runs.
+
+        Raises:
+            RunNotFound: the folder is no longer there.
+        """
         logs = dict(_run_logs(self.root))
         with self._lock:
+            self._open_again_if_replaced()
             rows = self._db.execute("SELECT id, stamp, folded, status FROM runs").fetchall()
         present = [(run, stamp, status) for run, stamp, _, status in rows if run in logs]
         unchanged = {run for run, stamp, status in present if self._is_unchanged(run, stamp, status, logs[run])}
@@ -104,6 +110,15 @@ class Index:
         waiting = {run: stamp for run, stamp, is_folded, _ in rows if run in unchanged and not is_folded}
         unfolded = {**waiting, **stamps}
         return Scan(len(logs), changed, {run: unfolded[run] for run in sorted(unfolded, reverse=True)})
+
+    def _open_again_if_replaced(self) -> None:
+        """Open the file anew if the folder was deleted and made again: SQLite would refuse every change."""
+        if (inode := _inode(self.root / INDEX_FILE)) == self._inode:
+            return
+        self._db.close()
+        self._db = _connection(self.root / INDEX_FILE)
+        self._inode = inode if inode is not None else _inode(self.root / INDEX_FILE)
+        self._choices = None
 
     def keep(self, facts: RunFacts, stamp: str) -> None:
         """Store folded facts, unless the run was deleted or changed since the scan.
@@ -218,7 +233,11 @@ def unreadable(run: str, error: Exception) -> RunFacts:
 
 def _run_logs(root: Path) -> Iterator[tuple[str, str]]:
     """Id and stamp of each run; the stamp is the modification time and size of its log."""
-    with os.scandir(root) as entries:
+    try:
+        found = os.scandir(root)
+    except OSError as error:
+        raise RunNotFound(f"the folder of runs {root} cannot be read: {error.strerror}") from error
+    with found as entries:
         for entry in entries:
             try:
                 status = os.stat(f"{entry.path}/{LOG_NAME}")  # noqa: PTH116  (called for 10,000 runs)
@@ -245,6 +264,13 @@ def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | in
         "\n".join(searchable).casefold(),
         msgspec.json.encode(facts),
     )
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _connection(path: Path) -> sqlite3.Connection:

@@ -72,9 +72,7 @@ def export(run: Run, tool: str, out: Path) -> list[Path]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise NotWritable(
-                f"cannot make the folder {path.parent}: {error.strerror}; choose another --out"
-            ) from error
+            raise NotWritable(f"cannot make the folder {path.parent}: {error.strerror}") from error
         write_atomic(path, data)
         paths.append(path)
     return paths

@@ -178,6 +178,7 @@ def test_unwritable_output_is_one_line_and_exit_3(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert "cannot make the folder" in printed
+    assert printed.endswith("choose a folder you own with --out\n")
 
 
 def test_an_unwritable_page_still_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -186,7 +187,10 @@ def test_an_unwritable_page_still_prints_the_table(tmp_path: Path, capsys: pytes
     assert in_process("report", str(run)) == 3
     printed = capsys.readouterr()
     assert "demo: COMPLETE" in printed.out
-    assert printed.err == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space or choose --out\n"
+    assert (
+        printed.err
+        == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space, or make its folder writable\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,12 @@ def test_an_unwritable_page_still_prints_the_table(tmp_path: Path, capsys: pytes
     [
         (OSError(errno.ENOSPC, "No space left", "/tmp/x"), 3, "cannot write /tmp/x: No space left; free some space"),
         (ExceptionGroup("", [OSError(errno.EROFS, "Read-only")]), 3, "cannot write a file: Read-only; free some space"),
-        (ExceptionGroup("", [NotWritable("cannot write y: full")]), 3, "bakeoff: cannot write y: full\n"),
+        (
+            ExceptionGroup("", [NotWritable("cannot write y: full")]),
+            3,
+            "bakeoff: cannot write y: full; free some space",
+        ),
+        (NotWritable("cannot write y: full", "buy a disk"), 3, "bakeoff: cannot write y: full; buy a disk\n"),
         (RunUnreadable("y is damaged"), 2, "bakeoff: y is damaged\n"),
     ],
 )

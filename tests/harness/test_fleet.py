@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.essence import essence
 from harness.client import Closed, Open, local_fleet
 from harness.client.fleet import Fleet, LoadOrder, divided
-from harness.errors import ClientFailed
+from harness.errors import BadExperiment, ClientFailed
 from harness.host.clock import run_virtual
 from results.errors import NotWritable
 from results.frames import FrameLog
@@ -197,3 +197,12 @@ def test_the_logs_of_the_others_are_collected_whole_if_one_worker_is_lost(tmp_pa
     with pytest.raises(ClientFailed, match="is lost"):
         run_virtual(scene())
     assert collected == [TrialFolder(tmp_path).stream_log(1).name]
+
+
+def test_a_core_that_this_machine_lacks_is_the_users_mistake() -> None:
+    async def scene() -> None:
+        async with local_fleet(1, [9999]):
+            pass
+
+    with pytest.raises(BadExperiment, match=r"^client\.cores names core 9999; this process may use \d"):
+        asyncio.run(scene())

@@ -56,6 +56,15 @@ def test_generation_config_names_more_ends_of_sequence(copy):
         (lambda d: (d / "tokenizer.json").unlink(), "only checkpoints with a fast tokenizer"),
         (lambda d: (d / "tokenizer.json").write_text("{}"), "cannot be parsed"),
         (lambda d: edit(d / "tokenizer_config.json", chat_template="{% for %}"), "not valid Jinja"),
+        (
+            lambda d: edit(d / "tokenizer_config.json", chat_template=[{"name": "default"}]),
+            "chat_template must be text",
+        ),
+        (lambda d: edit(d / "tokenizer_config.json", chat_template=7), "chat_template must be text"),
+        (lambda d: edit(d / "tokenizer_config.json", bos_token=5), "bos_token must be text"),
+        (lambda d: edit(d / "tokenizer_config.json", eos_token={"text": "x"}), "eos_token must be text"),
+        (lambda d: (d / "tokenizer_config.json").write_text("[" * 100_000), "is not valid JSON"),
+        (lambda d: (d / "chat_template.jinja").write_bytes(b"\xff"), "is not UTF-8"),
     ],
 )
 def test_each_damage_is_one_clear_line(copy, break_it, message):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -338,3 +339,15 @@ def test_cells_that_a_spreadsheet_would_run_are_defused(tmp_path: Path) -> None:
                 assert (row["engine"], row["workload"]) == (safe, safe)
                 cells = [cell for line in csv.reader(io.StringIO(body, newline="")) for cell in line]
                 assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    build_run(folder, SHEET)
+    with dashboard(folder) as served:
+        served.settle()
+        assert "demo" in page(served, "/")
+        shutil.rmtree(folder)
+        build_run(folder, replace(SHEET, texts=Texts(name="again")))
+        served.settle()
+        assert "again" in page(served, "/")
