@@ -212,7 +212,7 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
             metric, level, values_a, values_b, interleaved=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
             detect=pair.config.detect,
-            others=Others([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
+            others=Others[Trials]([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
         )  # fmt: skip
     common = _common(own)
     if len(common) >= MIN_PAIRS:
@@ -223,7 +223,7 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
         return compare_runs(
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-            detect=pair.config.detect, others=Others(of_loads, of_metrics),
+            detect=pair.config.detect, others=Others[Trials](of_loads, of_metrics),
         )  # fmt: skip
     runs_a, runs_b = _in_runs(own)
     baseline = _since_last_step(runs_a)
@@ -232,7 +232,7 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
     return compare_sessions(
         metric, level, baseline, runs_b, floor=floor,
         alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-        detect=pair.config.detect, others=Others(in_loads, in_metrics),
+        detect=pair.config.detect, others=Others[Runs](in_loads, in_metrics),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from harness.conduct.world import inside
 from harness.experiment.config import experiment_from
 from harness.virtual.runs import QUIET
 from results.cells import Trial
-from results.records import Phase, RequestRecord
+from results.records import Outcome, Phase, RequestRecord
 from tests.engines.fakes.answers import Answering, by_tokenizer
 from tests.engines.fakes.stage import running
 from tests.harness.in_process import InProcess
@@ -61,6 +61,8 @@ def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) 
 
 
 def only(run: results.Run) -> tuple[Trial, list[RequestRecord]]:
-    """The one trial of a run, and its measured requests."""
+    """The one trial of a run, and its measured requests; those of the ramp if all of them failed, which ends the load."""
     (trial,) = run.finished
-    return trial, [request for request in trial.requests if request.phase is Phase.MEASURED]
+    phases = [Phase.MEASURED, Phase.RAMP]
+    measured, ramp = ([request for request in trial.requests if request.phase is phase] for phase in phases)
+    return trial, measured or [request for request in ramp if request.outcome is not Outcome.CANCELLED]

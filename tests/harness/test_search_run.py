@@ -117,7 +117,7 @@ def test_it_warns_beforehand_and_an_unreachable_engine_is_exit_3(tmp_path: Path,
     answer = results.load(folder).search
     assert answer is not None
     (attempt,) = answer.engines[0].attempts
-    assert attempt.findings[0].code is FindingCode.FAILED_REQUESTS
+    assert attempt.findings[0].code is FindingCode.RAMP_FAILED
     assert f"truth at c=2: violated ({attempt_why(attempt)})" in err
 
 
