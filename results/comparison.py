@@ -313,7 +313,7 @@ def _met(trial: AnyTrial) -> float:
     return measured_requests(trial) * (trial.metrics["attainment"].value or 0.0)
 
 
-def _since_last_step(runs: list[list[float]]) -> list[list[float]]:
+def _since_last_step(runs: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
     """The runs after the baseline's last change point; earlier ones belong to another level."""
     means = [sum(values) / len(values) for values in runs]
     if not all(mean > 0 for mean in means):

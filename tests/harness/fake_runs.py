@@ -61,7 +61,7 @@ def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) 
 
 
 def only(run: results.Run) -> tuple[Trial, list[RequestRecord]]:
-    """The one trial of a run, and its measured requests; those of the ramp if all of them failed, which ends the load."""
+    """The one trial of a run, and its measured requests; those of the ramp if all of them failed, which ends it."""
     (trial,) = run.finished
     phases = [Phase.MEASURED, Phase.RAMP]
     measured, ramp = ([request for request in trial.requests if request.phase is phase] for phase in phases)
