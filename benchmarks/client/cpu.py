@@ -36,7 +36,7 @@ TTFT_S, ITL_S, TOKENS = 0.05, 0.02, 64
 DURATION_S = 8.0
 _TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
 _LIMIT_S = 120.0
-_BAKEOFF = "from harness.cli import main; main()"
+_BAKEOFF = "from harness.entry import main; main()"
 _FLOOR_MS = 0.1
 """Lower limit on the bare client's error in ratios: smaller errors are one or two wake-ups."""
 

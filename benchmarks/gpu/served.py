@@ -119,7 +119,7 @@ async def run(file: Path, out: Path, limit_s: float) -> bool:
     """Run or resume an experiment; returns whether it ended within the limit."""
     resume = ["--resume", "latest"] if run_exists(file.stem, out) else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from harness.cli import main; main()", "run", str(file), "--out", str(out), *resume
+        sys.executable, "-c", "from harness.entry import main; main()", "run", str(file), "--out", str(out), *resume
     )
     try:
         await asyncio.wait_for(process.wait(), limit_s)

@@ -22,7 +22,6 @@ from harness.cli import (
     starting,
     truth,
 )
-from harness.entry import main as main  # for scripts that were installed when it was here
 
 
 def make_app() -> cyclopts.App:

@@ -43,7 +43,7 @@ COMMANDS = {
     "export": ("runs/run --as csv --out tables", 0, "tables/trials.csv"),
     "floor": ("runs/run", 2, ""),
     "frontier": ("runs/run", 0, "per user"),
-    "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "peak memory at c=1"),
+    "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "TPOT p50 at c=1"),
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
     "import vllm": ("vllm.json", 0, "report: "),
     "machine": ("--seconds 0", 2, "seconds"),

@@ -16,7 +16,7 @@ from reference_engine.__main__ import build_parser
 from reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 
-class Became(Exception):
+class Became(BaseException):
     """The process was replaced."""
 
 

@@ -201,7 +201,7 @@ def test_damaged_costs_of_steps_leave_the_rest_of_the_attribution(tmp_path: Path
     attribution = results.load(run.path).attributions[0]
     assert attribution.missing is None
     assert len(attribution.steps[0].records) == 1
-    assert "step-costs.json cannot be read" in str(attribution.roofline)
+    assert "step-costs.json" in str(attribution.roofline)
 
 
 def test_plain_runs_do_not_read_ceilings(tmp_path: Path):

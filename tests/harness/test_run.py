@@ -213,7 +213,7 @@ def test_streams_of_a_crash_are_decoded_once(tmp_path: Path):
 def test_a_folder_that_cannot_be_made_fails_before_anything_starts(tmp_path: Path):
     (tmp_path / "runs").write_text("in the way", encoding="utf-8")
     experiment = make_experiment(tmp_path, "http://127.0.0.1:9")
-    with pytest.raises(NotWritable, match="choose"):
+    with pytest.raises(NotWritable, match="cannot make the folder"):
         create_run(experiment, tmp_path / "runs")
 
 

@@ -131,7 +131,7 @@ def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tm
 
     async def scene() -> None:
         async with sampler() as running:
-            with pytest.raises(NotWritable, match=r"full\.jsonl: (No space left on device|Is a directory); "):
+            with pytest.raises(NotWritable, match=r"full\.jsonl: (No space left on device|Is a directory)"):
                 async with running.into(tmp_path / "full.jsonl", None, [os.getpid()]):
                     pass
             async with running.into(tmp_path / "next.jsonl", None, [os.getpid()]):

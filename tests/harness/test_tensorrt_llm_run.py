@@ -148,7 +148,7 @@ class TestBiases:
         trial, requests = only(attached(tmp_path, fake_of(tmp_path, PACE, "break-at-end")))
         assert trial.record.verdict is Verdict.INVALID
         assert {request.outcome for request in requests} == {Outcome.STREAM_ERROR}
-        assert trial.record.findings[0].code is FindingCode.FAILED_REQUESTS
+        assert trial.record.findings[0].code is FindingCode.RAMP_FAILED
 
     def test_the_first_slow_iterations_fall_on_requests_that_never_count(self, tmp_path: Path) -> None:
         """Bias 8."""

@@ -30,7 +30,7 @@ def test_a_value_is_finite(number: float) -> None:
 
 
 def test_nobody_who_reads_it_can_change_it() -> None:
-    twice = (runs(1.0, 1.1), runs(2.0, 2.1))
+    twice = (runs(1.0, 1.1, 1.2), runs(2.0, 2.1, 2.2))
     compared = compare_runs(CATALOGUE["ttft_p50_s"], "c=1", *twice, interleaved=False)
     computed: list[Any] = [
         Value(1.0), CATALOGUE["failures"], Window(0, 1), Energy(Value(1.0), Value(1.0)), Interval(1.0, 0.5, 2.0, 3),
