@@ -18,7 +18,7 @@ import msgspec
 from harness.client.clock_offset import measured, spanning
 from harness.client.forwarder import CHUNK_BYTES
 from harness.client.machine import Machine
-from harness.client.orders import ClockTime, Order, Prepare, ReadClock, Ready, Reply
+from harness.client.orders import Alive, ClockTime, Order, Prepare, ReadClock, Ready, Reply
 from harness.client.worker_host import WorkerClock
 from harness.errors import ClientFailed
 from harness.host.environment import VERSION
@@ -101,6 +101,13 @@ class RayWorker:
 
     async def reply(self) -> Reply:
         """See :class:`~harness.client.worker_host.WorkerHost`; measures the worker's clock when it is ready."""
+        while isinstance(reply := await self._reply(), Alive):  # Ray notices a lost worker itself
+            pass
+        if self._measure_clock and isinstance(reply, Ready):
+            self.clock = await measured(self._read_clock)
+        return reply
+
+    async def _reply(self) -> Reply:
         if self._next is None:
             self._next = asyncio.ensure_future(self._call("reply"))
             self._next.add_done_callback(_mark_retrieved)
@@ -109,10 +116,7 @@ class RayWorker:
         if not line:
             message = await self._call("exit_message")
             raise ClientFailed(f"the client worker on {self.host} {message}")
-        reply = self._decode(line)
-        if self._measure_clock and isinstance(reply, Ready):
-            self.clock = await measured(self._read_clock)
-        return reply
+        return self._decode(line)
 
     async def stage(self, path: Path) -> str:
         """Copy the file to the node."""

@@ -31,6 +31,7 @@ from results.frames import FrameAppender
 from results.records import TrialRecord, Verdict
 from results.report import render_html
 from results.report.attribution import profiled_trials
+from results.run_log import TrialFinished
 from results.step_costs import StepCost, TrialCosts
 from results.step_log import RequestQueued, StepRecord
 from results.store import TrialFolder
@@ -188,6 +189,13 @@ def test_damaged_ceilings_stop_neither_a_run_nor_its_attribution(tmp_path: Path,
     run = run_in(VirtualWorld({"a": VirtualEngine(), "b": VirtualEngine()}), experiment(repeats=1), root)
     for trial in run.profiled:
         run.folder.trial(trial.record.id).write_step_costs(TrialCosts(device="cpu", steps=[[StepCost(1.0, 2.0)]]))
+    undescribed = [
+        msgspec.structs.replace(event, record=msgspec.structs.replace(event.record, files={}))
+        if isinstance(event, TrialFinished)
+        else event
+        for event in run.folder.read_log().events
+    ]
+    run.folder.write_log(undescribed)
     for attribution in results.load(run.path).attributions:
         assert attribution.missing is None
         assert isinstance(attribution.roofline, Roofline)

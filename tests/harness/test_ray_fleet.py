@@ -304,7 +304,7 @@ def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.Cap
         f"bench --engine reference --url http://127.0.0.1:9 --model m --tokenizer {checkpoint(tmp_path / 'tok')} "
         f"--workload random --concurrency 1 --workers 2 --ray 127.0.0.1:{pick_port()} --out {tmp_path / 'runs'}"
     )
-    assert guarded(make_app(), words.split()) == 2
+    assert guarded(make_app(), words.split()) == 3
     printed = capsys.readouterr()
     assert printed.err.startswith("bakeoff: no Ray cluster answers at 127.0.0.1:")
     assert printed.err.count("\n") == 1
