@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import cyclopts
 
 from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
-from harness.entry import unexpected
 from harness.errors import ClientFailed, expected_errors, first_leaf
 from harness.shadowing import shadowed
+from harness.unexpected import unexpected
 
 if TYPE_CHECKING:
     from results.errors import NotWritable
