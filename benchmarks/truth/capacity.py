@@ -22,8 +22,7 @@ import msgspec
 
 from benchmarks.bars import Bars
 from harness.conduct.policies.search_config import search_config
-from harness.virtual import Exponential, Fixed, VirtualEngine, Whole
-from harness.virtual.draws import Batched
+from harness.virtual import Batched, Exponential, Fixed, VirtualEngine, Whole
 from harness.virtual.runs import virtual_experiment, virtual_search
 
 REQUESTS = 200_000

@@ -73,8 +73,10 @@ class AnswerTimes:
         Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
         each token comes alone, but the first read of an engine that sends tokens in groups has several. These two are
         used where lengths are equal, where longer answers do not take longer, and where requests queue: waits that grow
-        would be taken for those of longer answers. Of the time that requests wait in a queue,
-        at most one answer time is included: an overload, in which it grows for ever, says nothing of the engine's pace.
+        would be taken for those of longer answers.
+
+        At most one answer time of waiting in a queue is included: an overload, in which waits grow for ever, says
+        nothing of the engine's pace.
         """
         count = self._answered
         if not count:

@@ -46,13 +46,12 @@ def unusual_silence(requests: Sequence[RequestRecord], window: Window) -> Silenc
     if not answered or window.length_s <= 0:
         return None
     chunks = np.unique(np.concatenate([np.array(request.chunk_ns, dtype=np.int64) for request in answered]))
-    chunks = chunks[(chunks >= window.start_ns)]
+    chunks = chunks[chunks >= window.start_ns]
     began = np.array([request.sent_ns for request in sent], dtype=np.int64)
     ended = np.array([request.ended_ns for request in sent], dtype=np.int64)
     order = np.argsort(ended)
-    oldest = np.minimum.accumulate(began[order][::-1])[
-        ::-1
-    ]  # first send among the requests that end at this one or later
+    # the first send among the requests that end with this one or later
+    oldest = np.minimum.accumulate(began[order][::-1])[::-1]
     before = np.concatenate([[window.start_ns], chunks[:-1]])
     starts = np.maximum(before, oldest[np.minimum(np.searchsorted(ended[order], chunks), len(sent) - 1)])
     lengths = np.minimum(chunks, window.end_ns) - starts

@@ -85,7 +85,10 @@ def test_a_detailed_file_becomes_a_valid_run(tmp_path: Path) -> None:
     assert trial.metrics["ttft_p50_s"].value == pytest.approx(0.1)
     assert trial.metrics["itl_p50_s"].value == pytest.approx(0.2)
     assert trial.requests[0].token_source is TokenSource.CHUNKS
-    assert warning(FindingCode.IMPORTED, tool="vllm bench serve") in trial.record.warnings
+    assert trial.record.warnings == [
+        warning(FindingCode.DRAIN_IN_RATES, drain_s=0.900000001, window_s=3.600000001),
+        warning(FindingCode.IMPORTED, tool="vllm bench serve"),
+    ]
     assert run.manifest.notes == [NOTE]
 
 
