@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
     with serving(Schedule(ttft_s=0.1, itl_s=0.005, slots=4)) as server:
         place = file(tmp_path, url=f"http://127.0.0.1:{server.port}", tokenizer=str(tokenizer(tmp_path)))
         argv = [
-            sys.executable, "-c", "import harness.cli; harness.cli.main()", "search", str(place),
+            sys.executable, "-c", "import harness.entry; harness.entry.main()", "search", str(place),
             "--slo", "ttft_p50<160ms", "--out", str(tmp_path / "runs"),
         ]  # fmt: skip
 

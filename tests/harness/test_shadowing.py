@@ -34,7 +34,7 @@ def test_every_command_says_so_in_one_line(tmp_path: Path):
     (tmp_path / "results" / "__init__.py").write_text("")
     paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    argv = [sys.executable, "-c", "import harness.cli; harness.cli.main()", "doctor"]
+    argv = [sys.executable, "-c", "import harness.entry; harness.entry.main()", "doctor"]
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (

@@ -15,7 +15,7 @@ from harness.cli.truth import serve_truth
 from harness.truth import Answered, Ending, Fault, Schedule
 from tests.harness.truth_client import ask, request
 
-BAKEOFF = [sys.executable, "-c", "import harness.cli; harness.cli.main()", "truth"]
+BAKEOFF = [sys.executable, "-c", "import harness.entry; harness.entry.main()", "truth"]
 
 
 def started(*arguments: object) -> tuple[subprocess.Popen[str], int]:
