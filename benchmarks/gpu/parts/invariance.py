@@ -111,11 +111,11 @@ def costs() -> Iterator[tuple[str, float, float]]:
         yield f"{requests} requests, {prompt} in, {output} out", tokens / slow, fast / slow
 
 
-def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], *, batch_invariant: bool) -> list[float]:
+def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], **settings: Any) -> list[float]:  # noqa: ANN401
     """Seconds of each cell, (requests, prompt tokens, output tokens), after a warm-up."""
     seconds: list[float] = []
-    settings = {"max_model_len": 8192, "max_num_seqs": 64, "enable_prefix_caching": False}
-    with engine(raw, batch_invariant=batch_invariant, **settings) as llm:
+    common = {"max_model_len": 8192, "max_num_seqs": 64, "enable_prefix_caching": False}
+    with engine(raw, **common, **settings) as llm:
         for number, (requests, prompt, output) in enumerate(cells):
             rng = random.Random(number)
             prompts = [[rng.randrange(1000) for _ in range(prompt)] for _ in range(requests)]
