@@ -30,7 +30,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -345,22 +345,22 @@ class RunFolder:
         return folder / f"{label}-{start}.log"
 
 
-def earlier_run(root: Path, name: str, run: str) -> RunFolder:
+def earlier_run(root: Path, name: str, run: str, notify: Callable[[str], object] = lambda _: None) -> RunFolder:
     """Run to resume.
 
     Args:
         root: folder of runs.
         name: of the experiment.
-        run: path of the run's folder, or ``latest`` for the newest run of ``name``.
+        run: path of the run's folder, or ``latest`` for the newest run of ``name`` that can be read.
+        notify: called with one line for each run that cannot be read and is left out.
 
     Raises:
         RunNotFound: there is no such run.
     """
     if run != "latest":
         return RunFolder.open(Path(run))
-    for folder in reversed(runs_below(root)):
-        started = folder.read_log().started
-        if started is not None and started.name == name:
+    for folder, log in readable_runs(reversed(runs_below(root)), notify):
+        if log.started is not None and log.started.name == name:
             return folder
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
 
@@ -369,6 +369,17 @@ def runs_below(root: Path) -> list[RunFolder]:
     """All runs in a folder, oldest first, except symbolic links."""
     folders = (path.parent for path in sorted(root.glob(f"*/{LOG_NAME}")))
     return [RunFolder.open(folder) for folder in folders if not folder.is_symlink()]
+
+
+def readable_runs(
+    folders: Iterable[RunFolder], notify: Callable[[str], object] = lambda _: None
+) -> Iterator[tuple[RunFolder, RunLog]]:
+    """Runs with their logs; ``notify`` is called with one line for each that cannot be read and is left out."""
+    for folder in folders:
+        try:
+            yield folder, folder.read_log()
+        except RunUnreadable as error:
+            notify(f"{folder.path.name} is left out: {error}")
 
 
 def new_run_id(name: str) -> str:

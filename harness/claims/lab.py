@@ -29,7 +29,7 @@ from harness.quality.evaluation import evaluate as evaluate_model
 from results.evaluation import Evaluation
 from results.records import RunStatus, Verdict
 from results.run import Run, load
-from results.store import RunFolder, runs_below
+from results.store import RunFolder, readable_runs, runs_below
 from results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
@@ -203,8 +203,8 @@ class RealLab:
         here = machine(current_world().provenance().environment), VERSION
         return [
             folder
-            for folder in runs_below(self._runs)
-            if (started := folder.read_log().started) is not None
+            for folder, log in readable_runs(runs_below(self._runs))
+            if (started := log.started) is not None
             and started.experiment == wanted
             and (machine(started.environment), started.bakeoff_version) == here
         ]
@@ -214,7 +214,11 @@ class RealLab:
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
-            named = [candidate for candidate in runs_below(self._runs) if _name(candidate) == experiment.name]
+            named = [
+                candidate
+                for candidate, log in readable_runs(runs_below(self._runs))
+                if log.started is not None and log.started.name == experiment.name
+            ]
             earlier = self._matching(entry, run) or named
             fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
@@ -293,11 +297,6 @@ def _evaluation_s(evaluated: Evaluated) -> float:
 def _weight_bytes(path: Path) -> float:
     files = path.glob("*.safetensors") if path.is_dir() else [path]
     return float(sum(file.stat().st_size for file in files))
-
-
-def _name(folder: RunFolder) -> str | None:
-    started = folder.read_log().started
-    return started.name if started else None
 
 
 def _valid_trials(folder: RunFolder) -> int:

@@ -17,6 +17,7 @@ from harness.cli.options import (
     Out,
     Ray,
     Workers,
+    print_notice,
     standard_output,
 )
 
@@ -76,7 +77,7 @@ def run(
     from results.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
-    earlier = earlier_run(out, loaded.name, resume) if resume else None
+    earlier = earlier_run(out, loaded.name, resume, print_notice) if resume else None
     folder = create_run(loaded, out, earlier)
     return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
 

@@ -30,6 +30,11 @@ EXIT_REGRESSION, EXIT_CANNOT_TELL = 1, 2
 _WIDTH = 100
 
 
+def print_notice(line: str) -> None:
+    """Print a line about something that was left out, beside the command's output."""
+    sys.stderr.write(f"bakeoff: {line}\n")
+
+
 def standard_output() -> "Console":
     """The console for tables; a pipe has no width, so it gets a fixed one."""
     from rich.console import Console

@@ -12,6 +12,7 @@ from harness.cli.options import (
     Bands,
     Json,
     Metrics,
+    print_notice,
     standard_output,
 )
 
@@ -124,7 +125,7 @@ def history(
     try:
         series = history(
             runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE, newest=newest,
-            notify=lambda line: sys.stderr.write(f"bakeoff: {line}\n"),
+            notify=print_notice,
         )  # fmt: skip
     except NoEvidence as error:
         sys.stderr.write(f"bakeoff: {error}\n")

@@ -15,6 +15,7 @@ from harness.cli.options import (
     Out,
     Ray,
     Workers,
+    print_notice,
     standard_output,
 )
 
@@ -96,7 +97,7 @@ def search(
     )  # fmt: skip
     for line in search_warnings(loaded, config):
         sys.stderr.write(f"note: {line}\n")
-    earlier = earlier_run(out, f"{loaded.name}-search", resume) if resume else None
+    earlier = earlier_run(out, f"{loaded.name}-search", resume, print_notice) if resume else None
     folder = create_run(loaded, out, earlier, search=config)
     interrupted = run_into(folder, loaded, earlier, capacity_search(config))
     run = load(folder.path)

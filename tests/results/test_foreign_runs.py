@@ -169,6 +169,15 @@ def test_a_link_in_place_of_a_run_is_refused_and_others_are_found_without_it(for
     assert earlier_run(foreign.parent, "demo", "latest").path == foreign
 
 
+def test_the_newest_run_that_can_be_read_is_resumed(foreign: Path) -> None:
+    newest = build_run(foreign.parent, replace(SHEET, run_id="newest"))
+    log = newest / "run.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"demo", b"d\xffmo"))
+    lines: list[str] = []
+    assert earlier_run(foreign.parent, "demo", "latest", lines.append).path == foreign
+    assert [line.partition(": ")[0] for line in lines] == ["newest is left out"]
+
+
 def test_the_list_of_runs_says_which_run_is_refused_and_shows_the_others(foreign: Path, private: Path) -> None:
     (foreign.parent / "linked").symlink_to(private.parents[1])
     bad = build_run(foreign.parent, replace(SHEET, run_id="bad"))
