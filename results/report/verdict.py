@@ -67,6 +67,10 @@ def verdict(run: Run) -> VerdictLine:
     best, next_best = engines[:2]
     compared = _compared(run, metric, next_best, best)
     assert compared is not None, "both have valid trials"
+    if compared.primary.judgement is Judgement.WORSE:  # pairs of trials say so, though a trial without a pair does not
+        best, next_best = next_best, best
+        compared = _compared(run, metric, next_best, best)
+        assert compared is not None, "both have valid trials"
     return _failures(compared) or _sentence(compared, level, metric, best, next_best)
 
 

@@ -33,8 +33,8 @@ class Criteria(msgspec.Struct, frozen=True):
 
     Attributes:
         alpha: false-alarm rate; the interval has confidence 1 − alpha.
-        band: half-width of the equivalence band: a fraction of A's value, or an absolute difference of shares. With 0
-            only significance counts: B is no worse unless it is significantly worse.
+        band: half-width of the equivalence band: a fraction of the smaller value, or an absolute difference of shares.
+            With 0 only significance counts: B is no worse unless it is significantly worse.
         error: the client's own error, in the metric's unit; a smaller difference of the centres does not count.
         min_error: lower bound of the standard error, on the metric's scale: counts have steps of 1/N.
         detect: change that the runs are to rule out, as a fraction of a ratio; None for the band.
@@ -245,7 +245,9 @@ def _judgement(metric: Metric, interval: Interval, effect: Contrast, evidence: E
     assert interval.low is not None
     assert interval.high is not None
     no_change = 1.0 if effect.scale is Scale.RATIO else 0.0
-    if interval.low >= no_change - evidence.band and interval.high <= no_change + evidence.band:
+    # A ratio's band is the same seen from either side: B/A = 1.03 is A/B = 1 / 1.03.
+    lowest = 1 / (1 + evidence.band) if effect.scale is Scale.RATIO else -evidence.band
+    if interval.low >= lowest and interval.high <= no_change + evidence.band:
         return Judgement.SAME
     if evidence.p_value > evidence.alpha:
         return Judgement.UNCLEAR
