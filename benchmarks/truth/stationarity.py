@@ -1,15 +1,17 @@
 """Bias of the rates of default 30 s trials against the long run of the same load, in virtual time.
 
-    python -m benchmarks.truth.stationarity [--only TEXT] [--replications 160]
+    python -m benchmarks.truth.stationarity [--only TEXT] [--replications 400]
 
 Run by ``make bench-truth``. Each world is a workload with known laws of lengths, turns and pauses, a load, and a
 server. Its long run needs no queueing theory: an open loop carries its own rate at a utilisation below 1, and on a
-server with room for all, a slot of a closed loop sends a request per mean pause and mean answer time. Each replication
-draws lengths, arrivals and pauses anew. A bar is met if the 99 % interval of the bias lies within ± 2 %; replication
-ends once the interval is half as wide.
+server with room for all, a slot of a closed loop sends a request per mean pause and mean answer time. On a server that
+batches, the steps of a closed loop without pauses always have all its slots. Each replication draws lengths, arrivals
+and pauses anew. A bar is met if the 99 % interval of the bias lies within ± 2 %; replication ends once the interval is
+half as wide.
 """
 
 import argparse
+import functools
 import math
 import random
 import statistics
@@ -22,13 +24,15 @@ from typing import Any
 import msgspec
 
 from benchmarks.bars import Bars
-from harness.virtual import Fixed, PerToken, VirtualEngine
+from harness.virtual import Batched, Fixed, PerToken, VirtualEngine
 from harness.virtual.runs import virtual_experiment, virtual_run
 from results.records import Verdict
 from results.statistics.distributions import t_quantile
 
-TTFT_S, ITL_S, PER_CHUNK = 0.1, 0.02, 8
+TTFT_S, ITL_S, PER_CHUNK, PROMPT_TOKENS = 0.1, 0.02, 8, 4
+BATCH = Batched(step_s=0.005, row_s=0.0002, prompt_token_s=0.0005)
 SESSIONS = 2000
+BIAS, HALF_WIDTH = 0.02, 0.01
 Draw = Callable[[random.Random], float]
 
 
@@ -68,6 +72,7 @@ class World(msgspec.Struct, frozen=True):
         is_closed: a closed loop of ``level`` slots; else an open loop of ``level`` requests per second.
         level: of the load.
         slots: of the server; None for one with room for all.
+        is_batching: whether steps take longer the more they compute; else every answer has its own slot.
     """
 
     lengths: str
@@ -76,57 +81,83 @@ class World(msgspec.Struct, frozen=True):
     is_closed: bool
     level: int
     slots: int | None
+    is_batching: bool = False
 
     @property
     def name(self) -> str:
         """What it is, in one line."""
         fewest, most = self.turns
         turns = "one turn" if most == 1 else f"{fewest} to {most} turns, pauses {self.pauses}"
-        server = "unlimited" if self.slots is None else f"{self.slots} slots"
+        server = "batching" if self.is_batching else "unlimited" if self.slots is None else f"{self.slots} slots"
         load = f"{self.level} slots" if self.is_closed else f"{self.level} requests/s"
         return f"{'closed' if self.is_closed else 'open'}, {load}, {self.lengths}, {turns}, server {server}"
 
 
 def worlds() -> list[World]:
-    """Utilisation of the server with 88 slots: 60 requests/s × 1.08 s / 88 = 0.74."""
+    """All worlds.
+
+    Utilisation of the server with 88 slots: 60 requests/s × 1.08 s / 88 = 0.74; of the one that batches: 60 requests/s
+    × 50 tokens × 0.2 ms = 0.6, and 0.12 for the prompts.
+    """
     one, many = ((1, 1), "none"), ((2, 12), "0.1 to 60 s")
-    return [
+    slots = [
         World(lengths, pauses, turns, is_closed, level, slots)
         for lengths in LENGTHS
         for (turns, pauses), levels in ((one, (8, 32)), (many, (200,)))
         for is_closed, level, slots in ((False, 60, None), (False, 60, 88), *((True, level, None) for level in levels))
     ]
+    batching = [
+        World(lengths, pauses, turns, is_closed, level, None, is_batching=True)
+        for lengths in LENGTHS
+        for (turns, pauses), is_closed, level in ((one, False, 60), (many, False, 60), (one, True, 32))
+    ]
+    return slots + batching
 
 
-def long_run(world: World, lengths: list[int]) -> tuple[float, float]:
-    """Requests and tokens per second of the world in the long run, by the mean of its lengths as written."""
-    tokens = statistics.fmean(lengths)
+def long_run(world: World) -> tuple[float, float]:
+    """Requests and tokens per second of the world in the long run."""
+    tokens = mean_length(world.lengths)
     if not world.is_closed:
         return world.level, world.level * tokens
+    if world.is_batching:
+        step_s = BATCH.step_s + world.level * (BATCH.row_s + PROMPT_TOKENS * BATCH.prompt_token_s / tokens)
+        return world.level / tokens / step_s, world.level / step_s
     mean_turns = sum(world.turns) / 2
     pause_s = PAUSES[world.pauses].mean * (mean_turns - 1) / mean_turns
     rate = world.level / (pause_s + TTFT_S + ITL_S * (tokens - 1))
     return rate, rate * tokens
 
 
-def written(world: World, seed: int, path: Path) -> list[int]:
-    """Write the sessions of a replication; returns the law's lengths, as whole tokens, in a large sample."""
-    rng = random.Random(f"{world.name}/{seed}")
+def length(law: str, rng: random.Random) -> int:
+    """A length of a law, in whole tokens."""
+    return max(1, min(4000, round(LENGTHS[law].draw(rng))))
 
-    def tokens() -> int:
-        return max(1, min(4000, round(LENGTHS[world.lengths].draw(rng))))
+
+@functools.cache
+def mean_length(law: str) -> float:
+    """Mean of a law's whole tokens, from a large sample."""
+    rng = random.Random(law)
+    return statistics.fmean(length(law, rng) for _ in range(400_000))
+
+
+def write(world: World, seed: int, path: Path) -> None:
+    """Write the sessions of a replication."""
+    rng = random.Random(f"{world.name}/{seed}")
 
     def turn(number: int) -> dict[str, Any]:
         think = {"think_s": PAUSES[world.pauses].draw(rng)} if number else {}
-        return {"input_tokens": 4, "output_tokens": tokens(), "prompt": "word word word word", **think}
+        return {
+            "input_tokens": PROMPT_TOKENS,
+            "output_tokens": length(world.lengths, rng),
+            "prompt": "word word word word",
+            **think,
+        }
 
     lines = [
         msgspec.json.encode({"id": f"s{number}", "turns": [turn(i) for i in range(rng.randint(*world.turns))]})
         for number in range(SESSIONS * (1 if world.turns[1] > 1 else 4))
     ]
     path.write_bytes(b"\n".join(lines) + b"\n")
-    law = random.Random(world.lengths)
-    return [max(1, min(4000, round(LENGTHS[world.lengths].draw(law)))) for _ in range(400_000)]
 
 
 def replicated(job: tuple[World, int]) -> tuple[float, float, bool, float]:
@@ -134,7 +165,8 @@ def replicated(job: tuple[World, int]) -> tuple[float, float, bool, float]:
     world, seed = job
     with tempfile.TemporaryDirectory(prefix="bakeoff-stationarity-", dir="/dev/shm") as name:
         path = Path(name) / "sessions.jsonl"
-        requests_per_s, tokens_per_s = long_run(world, written(world, seed, path))
+        write(world, seed, path)
+        requests_per_s, tokens_per_s = long_run(world)
         mean_turns = sum(world.turns) / 2
         load = (
             {"concurrency": world.level}
@@ -145,8 +177,10 @@ def replicated(job: tuple[World, int]) -> tuple[float, float, bool, float]:
             ["engine"], [load], repeats=1, seed=seed, trial={},
             workload={"name": "sessions", "options": {"path": str(path)}},
         )  # fmt: skip
-        service = PerToken(Fixed(TTFT_S), Fixed(ITL_S))
-        engine = VirtualEngine(service=service, slots=world.slots, tokens_per_chunk=PER_CHUNK)
+        service = BATCH if world.is_batching else PerToken(Fixed(TTFT_S), Fixed(ITL_S))
+        engine = VirtualEngine(
+            service=service, slots=world.slots, tokens_per_chunk=1 if world.is_batching else PER_CHUNK
+        )
         (trial,) = virtual_run(experiment, {"engine": engine}, Path(name) / "runs", seed=seed).finished
     start_ns, end_ns = trial.window.start_ns, trial.window.end_ns
     turns = [request.turn for request in trial.requests if start_ns <= request.planned_ns < end_ns]
@@ -162,7 +196,7 @@ def replicated(job: tuple[World, int]) -> tuple[float, float, bool, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="worlds whose names hold this text")
-    parser.add_argument("--replications", type=int, default=160, help="of each world, at most (default: %(default)s)")
+    parser.add_argument("--replications", type=int, default=400, help="of each world, at most (default: %(default)s)")
     options = parser.parse_args()
     bars = Bars()
     chosen = [world for world in worlds() if options.only in world.name]
@@ -170,12 +204,11 @@ def main() -> None:
     with ProcessPoolExecutor() as pool:
         for number, world in enumerate(chosen):
             rows: list[tuple[float, float, bool, float]] = []
-            while len(rows) < options.replications:
+            halves = [math.inf, math.inf]
+            while len(rows) < options.replications and max(halves) > HALF_WIDTH:
                 seeds = range(len(rows), min(options.replications, len(rows) + 40))
                 rows += pool.map(replicated, [(world, seed) for seed in seeds], chunksize=4)
                 halves = [half_width([row[column] for row in rows]) for column in (0, 1)]
-                if max(halves) < 0.01:
-                    break
             means = [statistics.fmean(row[column] for row in rows) - 1 for column in (0, 1)]
             turn, turn_half = statistics.fmean(row[3] for row in rows), half_width([row[3] for row in rows])
             valid = statistics.fmean(row[2] for row in rows)
@@ -183,7 +216,7 @@ def main() -> None:
             off = f"{turn:+.2f} ± {turn_half:.2f}"
             print(f"{texts[0]:>20} {texts[1]:>18} {valid:>6.0%} {off:>14} {len(rows):>7}  {world.name}", flush=True)
             for mean, half, rate in zip(means, halves, ("requests", "tokens"), strict=True):
-                bars.add(f"{number}_{rate}_bias_and_noise", abs(mean) + half, "<=", 0.02)
+                bars.add(f"{number}_{rate}_bias_and_noise", abs(mean) + half, "<=", BIAS)
             bars.add(f"{number}_turn_off_beyond_noise", max(0.0, abs(turn) - turn_half), "<=", 0.1)
     bars.finish()
 

@@ -8,10 +8,11 @@ requests, pooled over trials, has the right mean at any length of the window. It
 
 where p is the allowed share, θ the log of the capacity and s the slope. Requests of a trial are not independent, so the
 likelihood is a quasi-likelihood: the binomial log likelihood over the dispersion φ, Pearson's χ² per degree of freedom
-(McCullagh and Nelder, Generalized Linear Models, 1989, sections 4.5 and 9.2). The interval of θ is that of the profile
-likelihood, with Student's t for the estimated φ. The logit is straight only near the capacity, so trials further away
-than :data:`_BAND` do not count once nearer ones exist. ``benchmarks/statistics/search.py`` and
-``benchmarks/truth/search.py`` measure bias and coverage.
+(McCullagh and Nelder, Generalized Linear Models, 1989, sections 4.5 and 9.2). Queues are more dispersed the closer they
+are to the capacity, so each trial counts in φ as much as it informs about the threshold: by its binomial variance. The
+interval of θ is that of the profile likelihood, with Student's t for the estimated φ. The logit is straight only near
+the capacity, so trials further away than :data:`_BAND` do not count once nearer ones exist.
+``benchmarks/truth/capacity.py`` measures bias and coverage.
 """
 
 import math
@@ -73,34 +74,35 @@ def threshold(
     grid = np.arange(low, high + step, step)
     x = np.array([math.log(trial.level) for trial in trials])
     late, total = (np.array([getattr(trial, name) for trial in trials], dtype=np.float64) for name in ("late", "total"))
-    used = np.ones(len(x), dtype=bool)
-    while True:
+    used = np.arange(len(x))
+    while True:  # fewer trials each time
         profile, middle, freedom = _profile(x[used], late[used], total[used], allowed, grid)
-        near = _near(x, middle)
-        if (near | ~used).all():  # none is to be left out any more
+        near = _near(x[used], middle)
+        if near.all():
             break
-        used &= near
-        if used.sum() < _MIN_TRIALS:
-            used = near
+        used = used[near]
     inside = np.flatnonzero(profile >= profile.max() - _critical(freedom, alpha))
-    return Threshold(float(grid[inside[0]]), middle, float(grid[inside[-1]]), int(used.sum()))
+    return Threshold(float(grid[inside[0]]), middle, float(grid[inside[-1]]), len(used))
 
 
-def _profile(x: _Floats, late: _Floats, total: _Floats, allowed: float, grid: _Floats) -> tuple[_Floats, float, int]:
+def _profile(x: _Floats, late: _Floats, total: _Floats, allowed: float, grid: _Floats) -> tuple[_Floats, float, float]:
     """Profile of the quasi-likelihood over the grid, its maximum, and the degrees of freedom of the dispersion."""
     from scipy.special import expit, logit  # noqa: PLC0415  (scipy costs 0.2 s; --help must not pay)
 
     logits = logit(allowed) + _SLOPES[None, :, None] * (x[None, None, :] - grid[:, None, None])
     share = np.clip(expit(logits), 1e-9, 1 - 1e-9)
     likelihood = (late * np.log(share) + (total - late) * np.log1p(-share)).sum(axis=2)
-    freedom = max(1, len(x) - 2)
-    penalised = likelihood + _SLOPE_PRIOR
+    most = total * (allowed * (1 - allowed))
+    penalised, freedom = likelihood + _SLOPE_PRIOR, 1.0
     for _ in range(3):  # the dispersion at the maximum, which hardly depends on the dispersion
         at, slope = np.unravel_index(int(penalised.argmax()), penalised.shape)
         expected = total * share[at, slope]
         variance = np.maximum(expected * (1 - share[at, slope]), _MIN_VARIANCE)
-        dispersion = max(1.0, float(((late - expected) ** 2 / variance).sum()) / freedom)
-        penalised = likelihood / dispersion + _SLOPE_PRIOR
+        weight = np.minimum(variance, most)
+        count = float(weight.sum() ** 2 / (weight**2).sum())  # Kish's effective number of trials
+        freedom = max(1.0, count - 2)
+        chi_squared = count * float((weight * (late - expected) ** 2 / variance).sum() / weight.sum())
+        penalised = likelihood / max(1.0, chi_squared / freedom) + _SLOPE_PRIOR
     profile = penalised.max(axis=1)
     best = grid[profile >= profile.max() - _PLATEAU]  # between a load without late requests and one with late ones only
     return profile, float(best[0] + best[-1]) / 2, freedom
@@ -114,5 +116,5 @@ def _near(x: _Floats, middle: float) -> NDArray[np.bool_]:
     return near
 
 
-def _critical(freedom: int, alpha: float) -> float:
+def _critical(freedom: float, alpha: float) -> float:
     return 0.5 * t_quantile(1 - _WIDENED * alpha / 2, freedom) ** 2
