@@ -5,9 +5,8 @@
 An engine has a known curve of latency over load, so the highest rate that keeps the bound is known. The noise of a run
 is 2 or 5 % of its latency and, with a queue, of its capacity. Searches go from 1 to 64 requests a second with a
 resolution of 5 % and at most 20 trials. Engines start anew after four trials, and the thresholds of starts vary by 0, 2
-or 5 %. One engine is a real queue: eight servers, Poisson arrivals for 30 s drawn anew for each trial, p90 of TTFT; its
-threshold is the rate at which half of 4,000 trials keep the bound. For comparison,
-plain bisection searches the same engines: it trusts one trial per level, and halves the interval until 5 % are left.
+or 5 %. For comparison, plain bisection searches the same engines: it trusts one trial per level, and halves the
+interval until 5 % are left. Percentiles of queues are searched by pooled counts: ``benchmarks/truth/capacity.py``.
 """
 
 import argparse
@@ -20,9 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.bars import Bars
-from benchmarks.queueing import simulated_ttfts_s
 from harness.conduct.policies.capacity_search import TRIALS_PER_TURN
-from results.metrics.percentiles import percentile
 from results.statistics.bisection import Bisection, Bracket, levels_between
 
 LOW, HIGH, RESOLUTION, BUDGET = 1.0, 64.0, 0.05, 20
@@ -64,23 +61,6 @@ def disturbed(cv: float, threshold: float) -> Trial:
     return lambda rng, rate: of_latency(2.0) if rng.random() < 0.05 else plain(rng, rate)
 
 
-def queued(cv: float, threshold: float) -> Trial:
-    """Eight servers with a service time of 0.5 s, with rates scaled so that the queue's threshold is ``threshold``."""
-    return lambda rng, rate: queue_trial(rng, rate * QUEUE_THRESHOLD / threshold * math.exp(rng.normal(0, cv)))
-
-
-QUEUE_THRESHOLD = 14.45
-"""Rate at which half of the trials of :func:`queue_trial` keep the bound; :func:`queue_bar` checks it."""
-
-
-def queue_trial(rng: np.random.Generator, rate: float) -> Answer:
-    """p90 of TTFT against 0.5 s over 30 s of arrivals."""
-    arrivals = np.sort(rng.uniform(0, 30, rng.poisson(rate * 30))).tolist()
-    ttfts = simulated_ttfts_s(arrivals, cap=8, ttft_s=0.05, total_s=0.5, stall=(math.inf, math.inf))
-    value = percentile(ttfts, 0.9).value
-    return (True, None) if value is None else of_latency(value / 0.5)
-
-
 Engine = Callable[[float], Trial]
 """The trials of an engine with this threshold."""
 WORLDS: dict[str, Engine] = {
@@ -93,7 +73,6 @@ WORLDS: dict[str, Engine] = {
     "wall_2_percent": partial(wall, 0.02),
     "wall_5_percent": partial(wall, 0.05),
     "disturbed_2_percent": partial(disturbed, 0.02),
-    "real_queue_2_percent": partial(queued, 0.02),
     "gentle_starts_2_percent": partial(gentle, 0.02),
     "gentle_starts_5_percent": partial(gentle, 0.02),
     "steep_starts_5_percent": partial(steep, 0.02),
@@ -208,13 +187,6 @@ def edge_bars(bars: Bars, count: int) -> None:
         bars.add(f"said_to_lie_{name}", share(right), ">=", 0.95)
 
 
-def queue_bar(bars: Bars) -> None:
-    """Check the queue's threshold that :func:`queued` uses."""
-    rng = np.random.default_rng(80)
-    kept = share(queue_trial(rng, QUEUE_THRESHOLD)[0] for _ in range(4_000))
-    bars.add("queue_threshold_kept_off_half", abs(kept - 0.5), "<=", 0.03)
-
-
 def share(holds: Iterable[bool]) -> float:
     return statistics.fmean(map(float, holds))
 
@@ -227,7 +199,6 @@ def main() -> None:
     holds_bars(bars, count)
     warm_bars(bars, count)
     edge_bars(bars, count)
-    queue_bar(bars)
     bars.finish()
 
 
