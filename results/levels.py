@@ -16,14 +16,24 @@ class Level(msgspec.Struct, frozen=True):
     Attributes:
         workload: its name.
         load: as planned.
-        title: heading: the load, preceded by the workload if the run has several.
+        title: the load, preceded by the workload if the run has several.
         cells: one per engine, in plan order.
+        turns: mean number of requests in a session; 1 if no trial has ended.
     """
 
     workload: str
     load: Load
     title: str
     cells: list[Cell]
+    turns: float = 1.0
+
+    @property
+    def heading(self) -> str:
+        """The title; where an open loop's sessions have several turns, with the requests that it offers."""
+        rate = self.load.rate_per_s
+        if rate is None or self.turns == 1:
+            return self.title
+        return f"{self.title}: offers {rate:.3g} sessions/s, {rate * self.turns:.3g} requests/s"
 
     def pausing(self, cell: Cell) -> float | None:
         """Mean requests in flight of a cell whose sessions pause, so that they are clearly fewer than its sessions.
@@ -46,9 +56,18 @@ def levels_of(run: Run) -> list[Level]:
             load,
             f"{workload} · {label}" if many else label,
             [cell for cell in run.cells if (cell.workload, cell.load) == (workload, label)],
+            _turns(run, workload, label),
         )
         for (workload, label), load in loads.items()
     ]
+
+
+def _turns(run: Run, workload: str, label: str) -> float:
+    records = (trial.record for trial in run.finished)
+    return next(
+        (one.traffic.turns for one in records if (one.workload, one.load.label) == (workload, label) and one.traffic),
+        1.0,
+    )
 
 
 def engines_of(run: Run) -> list[str]:

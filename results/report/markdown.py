@@ -36,7 +36,7 @@ def escaped(text: str) -> str:
 
 def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
     for number, cell in enumerate(level.cells):
-        load = "" if number else escaped(level.title)
+        load = "" if number else escaped(level.heading)
         values = [_value(cell, name) for name in columns]
         yield [load, escaped(cell.engine), f"{cell.valid}/{cell.planned}", *values, _token_match(cell)]
 

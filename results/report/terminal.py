@@ -144,7 +144,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     for heading in [*headings, *(["match"] if with_answers else [])]:
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):
-        table.add_row(Text(plain(level.title), style="bold"))
+        table.add_row(Text(plain(level.heading), style="bold"))
         for cell in level.cells:
             name = Text.assemble(plain(cell.engine), (f"\n{cell.valid}/{cell.planned} valid\n", "dim"), _failures(cell))
             if (in_flight := level.pausing(cell)) is not None:

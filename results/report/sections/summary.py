@@ -79,7 +79,7 @@ def summary(run: Run) -> list[Group]:
     """Groups of the table, one per level."""
     engines = engines_of(run)
     judgements = _Judgements(run)
-    return [Group(level.title, _rows(run, level, engines, judgements)) for level in levels_of(run)]
+    return [Group(level.heading, _rows(run, level, engines, judgements)) for level in levels_of(run)]
 
 
 def _rows(run: Run, level: Level, engines: Sequence[str], judgements: "_Judgements") -> list[Row]:
