@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.experiment.config import Experiment
+from harness.traffic.expected import ExpectedLength
 from results.records import TrialRecord, Verdict
 from results.report.search_lines import attempt_text
 from results.run_log import EngineStarted, EngineStarting, Event, LevelJudged, RunLog, TrialFinished, TrialPlanned
@@ -19,8 +20,6 @@ from results.units import NS_PER_S
 
 _START_S = 6.0
 """Guessed duration of a start, until one has been measured."""
-_TAIL_SHARE = 1.3
-"""Guessed duration of window and tail together, over that of the window."""
 
 
 class Observer(Protocol):
@@ -44,7 +43,7 @@ class Estimate:
 
     def __init__(self, experiment: Experiment) -> None:
         self._left = experiment.plan()
-        self._guess_s = experiment.trial.ramp_s + experiment.trial.duration_s * _TAIL_SHARE
+        self._expected = ExpectedLength(experiment)
         self._trials_s: dict[tuple[str, str], float] = {}
         self._starts_s: dict[str, float] = {}
         self._starting_since_ns = 0
@@ -70,7 +69,9 @@ class Estimate:
         to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
         start_s = fmean(self._starts_s.values()) if self._starts_s else _START_S
         starts_s = sum(self._starts_s.get(engine, start_s) for engine, _ in to_start)
-        trials_s = sum(self._trials_s.get((plan.engine, plan.load.label), self._guess_s) for plan in self._left)
+        trials_s = sum(
+            self._trials_s.get((plan.engine, plan.load.label), self._expected.of(plan.load)) for plan in self._left
+        )
         return starts_s + trials_s
 
 

@@ -1,10 +1,12 @@
 """Estimated time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are guessed to last 15 s."""
 
+import msgspec
 import pytest
 
 from harness.conduct.progress import Estimate
-from harness.experiment.config import Experiment, experiment_from
-from results.records import TrialPlan, TrialRecord, Verdict, Window
+from harness.experiment.config import Experiment, WorkloadConfig, experiment_from
+from harness.traffic.expected import ExpectedLength
+from results.records import Load, TrialPlan, TrialRecord, Verdict, Window
 from results.run_log import EngineStarted, EngineStarting, TrialFinished
 from results.units import NS_PER_S as S
 
@@ -57,3 +59,12 @@ def test_reused_trials_need_no_start(experiment: Experiment) -> None:
     for plan in experiment.plan()[:2]:
         estimate.event(TrialFinished(record=record(plan, 15)))
     assert estimate.left_s() == pytest.approx(FIRST_GUESS_S / 2)
+
+
+def test_pauses_of_the_workload_lengthen_the_expected_trials_of_a_closed_loop(experiment: Experiment) -> None:
+    workload = WorkloadConfig(name="multi-turn")
+    slow = ExpectedLength(msgspec.structs.replace(experiment, workload=workload))
+    quick = ExpectedLength(experiment)
+    users, arrivals = Load(concurrency=8), Load(rate_per_s=1.0, arrival="poisson")
+    assert quick.of(users) == quick.of(arrivals) == slow.of(arrivals) == pytest.approx(15)
+    assert slow.of(users) > 60
