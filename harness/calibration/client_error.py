@@ -8,9 +8,7 @@ reading the request.
 
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,6 +18,7 @@ from harness.client import Closed, Fleet, LoadResult, Open, decode_stream
 from harness.client.fleet import LoadOrder
 from harness.client.wire import WireSession, wire_sessions
 from harness.errors import ClientFailed
+from harness.host.scratch import scratch_folder
 from harness.truth import Answered, Schedule, truth_process
 from results.metrics import latency
 from results.metrics.catalogue import QUANTILES
@@ -110,8 +109,8 @@ async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> Clie
     """
     shape = shape.fitted()
     share = Closed(shape.concurrency or 1, DURATION_S) if shape.rate_per_s is None else Open(DURATION_S)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
-        folder = TrialFolder(Path(scratch))
+    with scratch_folder() as scratch:
+        folder = TrialFolder(scratch)
         schedule = Schedule(shape.ttft_s, shape.gap_s, tokens_per_chunk=shape.tokens_per_chunk)
         async with truth_process(schedule) as truth:
             order = LoadOrder(truth.url, share, timeout_s=DURATION_S * 60, transport=transport)

@@ -11,7 +11,6 @@ merged when they are read, by their position in the plan.
 import asyncio
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -45,6 +44,7 @@ from harness.client.wire import WireSession, write_wire
 from harness.client.worker_host import WorkerHost
 from harness.errors import BadExperiment, ClientFailed
 from harness.host.realtime import without_preempting
+from harness.host.scratch import scratch_folder
 from harness.host.threads import in_thread
 from results.errors import NotWritable
 from results.records import ClientRecord, Pace, Phase, TelemetryRecord
@@ -217,10 +217,10 @@ class Fleet:
         """Workers with their shares; however the block ends, their logs are in ``folder`` afterwards."""
         for host in self._hosts:
             await host.renew()
-        with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+        with scratch_folder() as scratch:
             shares = divided(share, len(self._hosts))
             workers = [
-                _Worker(host, part, Path(scratch) / str(number), folder.stream_log(number))
+                _Worker(host, part, scratch / str(number), folder.stream_log(number))
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
             try:

@@ -5,10 +5,8 @@ Rounds have equal lengths and different words, so that only the engine's state d
 """
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -17,6 +15,7 @@ from harness.client import Closed, Fleet
 from harness.client.fleet import LoadOrder
 from harness.client.wire import wire_sessions
 from harness.experiment.config import TrialConfig
+from harness.host.scratch import scratch_folder
 from harness.traffic.planner import TrafficPlanner
 from results.records import Phase, StreamEnd, StreamRecord
 from results.store import TrialFolder
@@ -130,8 +129,8 @@ class WarmUp:
         order = LoadOrder(
             server.base_url, share, self._timeout_s, Phase.WARMUP, self._transport, server.access
         )  # fmt: skip
-        with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
-            folder = TrialFolder(Path(scratch))
+        with scratch_folder() as scratch:
+            folder = TrialFolder(scratch)
             wire = wire_sessions(sessions, engine.dialect, engine.model_id, tokenizer=self._planner.tokenizer)
             await self._fleet.load(order, wire, folder)
             took_s = [_took_s(stream) for stream in folder.read_streams()]

@@ -17,6 +17,7 @@ from engines import Deployment
 from engines.identification import tokenizer_folder
 from harness.errors import EvaluationFailed
 from harness.host.child import child_process, read_line, tail
+from harness.host.scratch import scratch_folder
 from harness.quality.prompt_logprobs import Prediction, PromptScorer, served_model
 from harness.quality.scorer import error_line, not_installed
 from results.evaluation import Accuracy, Evaluation, PieceSum
@@ -129,7 +130,7 @@ async def evaluate(settings: EvaluationSettings, progress: Progress) -> Evaluati
     """
     if why := not_installed():
         raise EvaluationFailed(why)
-    with tempfile.TemporaryDirectory(prefix="bakeoff-") as folder:
+    with scratch_folder() as folder:
         text = settings.text
         if text is None:
             text = Path(folder, "prose.txt")

@@ -10,13 +10,13 @@ import functools
 import hashlib
 import itertools
 import math
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import msgspec
 
 from harness.experiment.config import Experiment
+from harness.host.scratch import scratch_folder
 from harness.traffic.beginning import Beginning, Beginnings
 from harness.traffic.plan_file import PlanFile
 from harness.traffic.session_law import SessionLaw
@@ -352,8 +352,8 @@ class _Arrivals:
 @contextlib.contextmanager
 def traffic_planner(experiment: Experiment, tokenizer: Tokenizer, *, redraw: bool = False) -> Generator[TrafficPlanner]:
     """A planner whose files are deleted at the end of the block."""
-    with tempfile.TemporaryDirectory(prefix="bakeoff-traffic-") as folder:
-        yield TrafficPlanner(experiment, tokenizer, Path(folder), redraw=redraw)
+    with scratch_folder() as folder:
+        yield TrafficPlanner(experiment, tokenizer, folder, redraw=redraw)
 
 
 def _part(seed: Seed, name: str) -> Seed:
