@@ -14,6 +14,13 @@ _UNKNOWN = 1 << 20
 """First id of words outside the vocabulary."""
 
 
+class _Ids(dict[str, int]):
+    """Ids of the vocabulary's words; any other word has the id of its checksum."""
+
+    def __missing__(self, word: str) -> int:
+        return _UNKNOWN + (zlib.crc32(word.encode()) >> 1)
+
+
 class WordTokenizer(ApproximateTokenizer):
     """Splits at white space, as the virtual servers do; a chat's prompt is its contents joined.
 
@@ -25,12 +32,12 @@ class WordTokenizer(ApproximateTokenizer):
     def __init__(self) -> None:
         super().__init__()
         words = ("".join(pair) for pair in itertools.product(_SYLLABLES, _SYLLABLES))
-        self._ids = {word: number for number, word in enumerate(itertools.islice(words, _WORDS))}
+        self._ids = _Ids({word: number for number, word in enumerate(itertools.islice(words, _WORDS))})
         self._words = list(self._ids)
 
     def encode(self, text: str) -> list[int]:
         """One id per word."""
-        return [self._id(word) for word in text.split()]
+        return list(map(self._ids.__getitem__, text.split()))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The words, with ``?`` for those outside the vocabulary."""
@@ -44,10 +51,6 @@ class WordTokenizer(ApproximateTokenizer):
     def vocabulary(self) -> dict[str, int]:
         """Every word of the vocabulary with the space before it, as ``Ġ``."""
         return {f"Ġ{word}": number for word, number in self._ids.items()}
-
-    def _id(self, piece: str) -> int:
-        token_id = self._ids.get(piece)
-        return token_id if token_id is not None else _UNKNOWN + (zlib.crc32(piece.encode()) >> 1)
 
 
 @functools.cache
