@@ -45,3 +45,11 @@ def test_trials_far_from_the_threshold_do_not_count():
     far = [Counted(40.0, 70, 200), Counted(2.0, 5, 200)]
     alone, together = (threshold(some, 0.1, **RANGE) for some in (near, near + far))
     assert (together.middle, together.near) == (pytest.approx(alone.middle), 4)
+
+
+def test_trials_that_contradict_each_other_have_an_answer():
+    """Leaving out distant trials moves the threshold, and each set of near ones pointed to the other."""
+    late_at = {6.23: (118, 184), 5.77: (0, 199), 9.14: (11, 88), 3.53: (63, 300), 10.66: (26, 135), 3.59: (0, 146)}
+    counted = [Counted(level, late, total) for level, (late, total) in late_at.items()]
+    found = threshold(counted, 0.1, low=math.log(3), high=math.log(16), step=0.01)
+    assert found.low <= found.middle <= found.high
