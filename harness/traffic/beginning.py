@@ -49,14 +49,12 @@ class Beginning(msgspec.Struct, frozen=True):
         history: what the engine has seen of them: the last prompt of each, with an answer of one token.
         slots: requests that may be in flight while the history is sent.
         pace: of the engine, as assumed.
-        is_guessed: whether nothing was known of it.
     """
 
     plan: PlanFile
     history: tuple[PlannedSession, ...]
     slots: int
     pace: Pace
-    is_guessed: bool
 
 
 class Beginnings:
@@ -124,7 +122,6 @@ class Beginnings:
         seed = Seed(seed.traffic, f"{seed.words}/{restart}")
         law = self.law(window)
         assert law is not None, "a plan without sessions is refused before"
-        is_guessed = pace is None
         if pace is None:
             pace = Pace(0.0, 1.0 if load.concurrency is not None and not law.think_s else 0.0)
         count = self._count(load, law, pace)
@@ -137,7 +134,7 @@ class Beginnings:
         plan.write()
         rate_per_s = (load.rate_per_s or 0.0) * law.turns
         in_flight = load.concurrency or math.ceil(rate_per_s * law.answer_s(pace))
-        return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace, is_guessed)
+        return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace)
 
     def forget(self) -> None:
         """Delete the files of all plans."""

@@ -19,9 +19,9 @@ import numpy as np
 from results.records import Pace
 from workloads import SessionShape
 
-_MAX_GUESS_ERROR, _MAX_PACE_ERROR = 0.02, 0.06
-"""Largest difference of the mean session duration with which a load may begin, relative to it: between a guess and the
-ramp's measurement, and between two measurements, which differ by noise."""
+_MAX_ERROR, _PACE_NOISE = 0.005, 0.06
+"""Largest difference of the mean session duration with which a load may begin, relative to it, and the relative
+difference of two measurements of one pace, which is noise."""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class SessionLaw:
         """Mean seconds from the start of a session to the end of its last answer."""
         return self.turns * (self.think_s + self.answer_s(pace))
 
-    def is_off(self, assumed: Pace, measured: Pace, *, closed: bool, guessed: bool) -> bool:
+    def is_off(self, assumed: Pace, measured: Pace, *, closed: bool) -> bool:
         """Whether sessions in progress that were drawn at an assumed pace are unlike those at the measured one.
 
         Only sessions of several turns can be: others pass in one answer, so the ramp replaces them. In a closed loop
@@ -93,8 +93,8 @@ class SessionLaw:
         if self.turns <= 1 or (closed and not self.think_s):
             return False
         before_s, after_s = self.session_s(assumed), self.session_s(measured)
-        most = _MAX_GUESS_ERROR if guessed else _MAX_PACE_ERROR
-        return abs(after_s - before_s) > most * max(before_s, after_s)
+        answers_s = self.turns * max(self.answer_s(assumed), self.answer_s(measured))
+        return abs(after_s - before_s) > _MAX_ERROR * max(before_s, after_s) + _PACE_NOISE * answers_s
 
     def in_progress(self, count: int, pace: Pace, uniform: Callable[[], float]) -> list[Begun]:
         """Sessions in progress at one instant.

@@ -121,10 +121,7 @@ class SteadyTraffic:
 
     def _is_off(self, pace: Pace | None) -> bool:
         law, is_closed = self._traffic.law, self._load.concurrency is not None
-        if law is None or pace is None:
-            return False
-        began = self._beginning
-        return law.is_off(began.pace, pace, closed=is_closed, guessed=began.is_guessed)
+        return law is not None and pace is not None and law.is_off(self._beginning.pace, pace, closed=is_closed)
 
     def _pool(self, pool: Pool, *, first: int, stride: int) -> WirePool:
         return WirePool(self._encode(pool.plan, first), stride, round(pool.period_s * NS_PER_S))

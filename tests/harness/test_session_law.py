@@ -109,14 +109,14 @@ def test_engines_of_other_paces_begin_mostly_with_the_same_turns(token_s: float,
         (MIXED, True, True),
         ([shape((5, 0.0), (5, 0.0))], True, False),
         ([shape((5, 0.0), (5, 0.0))], False, True),
-        ([shape((5, 0.0), (5, 100.0))], False, False),
+        ([shape((5, 0.0), (5, 1000.0))], False, False),
     ],
     ids=["one turn", "pauses", "pauses, closed", "no pauses, closed", "no pauses", "answers are short beside pauses"],
 )
 def test_only_sessions_of_several_turns_depend_on_the_pace(shapes: list[SessionShape], closed: bool, off: bool):
     law = SessionLaw(shapes)
-    assert law.is_off(Pace(0.5, 0.1), Pace(1.0, 0.2), closed=closed, guessed=False) is off
-    assert not law.is_off(PACE, PACE, closed=closed, guessed=True)
+    assert law.is_off(Pace(0.5, 0.1), Pace(1.0, 0.2), closed=closed) is off
+    assert not law.is_off(PACE, PACE, closed=closed)
 
 
 def test_sessions_that_take_no_time_are_begun_anew():
