@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from results.benchmark_json import stored
 from results.comparability import Series, series_of
-from results.errors import NoEvidence
+from results.errors import NoEvidence, NotComparable
 from results.index import CellFacts, Index, Query, RunFacts
 from results.records import RunStatus
 from results.run import load
@@ -29,10 +29,20 @@ def baseline_of(candidate: Side, texts: str | Sequence[str], title: str | None =
 
     Raises:
         NoEvidence: the branch has no matching run.
+        NotComparable: a side is the candidate itself.
         RunNotFound, RunUnreadable, NotImportable, NotComparable: as :func:`results.sides.select`.
     """
     named = [texts] if isinstance(texts, str) else texts
-    return together([side for text in named for side in _named_sides(candidate, text, title)])
+    sides = [side for text in named for side in _named_sides(candidate, text, title)]
+    if any(_identity(side) == _identity(candidate) for side in sides):
+        raise NotComparable(
+            f"baseline and candidate are the same run of {candidate.engine}, which is never worse than itself; name two"
+        )
+    return together(sides)
+
+
+def _identity(side: Side) -> tuple[str, str]:
+    return side.run.manifest.run_id, side.engine
 
 
 def _named_sides(candidate: Side, text: str, title: str | None) -> list[Side]:

@@ -19,10 +19,11 @@ from results.errors import NoEvidence
 from results.evaluation import compare_evaluations
 from results.metrics import COMPARED
 from results.quality import QualitySummary
-from results.records import Verdict
+from results.records import RunStatus, Verdict
 from results.reliability import FailureMode
 from results.sides import Side
 from results.statistics import Comparison, Judgement
+from results.statistics.compare import MIN_TRIALS
 from results.statistics.comparison import scale_of
 from results.text.comparison import band_text, why_text
 from results.text.findings import sentence
@@ -120,7 +121,7 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
     if few and not regressions and not doubts:
         raise NoEvidence(few)
     outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
-    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b)]
+    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b), *_incomplete(a), *_incomplete(b)]
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
 
 
@@ -141,7 +142,8 @@ def _too_few(a: Side, b: Side, compared: EngineComparison) -> str | None:
     level = compared.primary.level
     for side, name in ((a, compared.a), (b, compared.b)):
         if len(side.at(level)) < MIN_RUNS:
-            return f"{name} has {len(side.at(level))} valid trials at {level}, a gate needs {MIN_RUNS}; repeat the run"
+            trials = f"{len(side.at(level))} valid trial" + "s" * (len(side.at(level)) != 1)
+            return f"{name} has {trials} at {level}, a gate needs {MIN_TRIALS}; repeat the run"
     return None
 
 
@@ -223,6 +225,11 @@ def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regressi
 def _answers_differ(a: QualitySummary | None, b: QualitySummary | None) -> bool:
     """Whether B's answers differ and A's do not; if both do, B is not the cause."""
     return b is not None and b.differs and (a is None or not a.differs)
+
+
+def _incomplete(side: Side) -> list[str]:
+    states = ((run.path, run.manifest.status) for run in side.runs)
+    return [f"{path} is {state.value}: trials are missing" for path, state in states if state is not RunStatus.COMPLETE]
 
 
 def _left_out(side: Side, name: str) -> list[str]:

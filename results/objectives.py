@@ -139,6 +139,8 @@ def _objective(text: str) -> Objective:
         raise NotComparable(f"'{form['number']}' in '{text.strip()}' is not a number; {_EXAMPLE}") from error
     if metric.unit is Unit.SHARE and bound > 1:
         raise NotComparable(f"'{text.strip()}' bounds a share by more than 1; write {metric.name}>=99%")
+    if bound < 0 or (bound == 0 and metric.unit in _PROPORTIONAL):
+        raise NotComparable(f"'{text.strip()}' can never be met or missed; bound {metric.name} by more than 0")
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
         raise NotComparable(

@@ -91,7 +91,7 @@ def gate(
         Print the verdict as JSON.
     """
     from results.comparison_config import agreed
-    from results.errors import NoEvidence
+    from results.errors import NoEvidence, NotComparable
     from results.evaluation import perplexity_config
     from results.gate import judge_evaluations
     from results.metrics.catalogue import PERPLEXITY
@@ -101,6 +101,8 @@ def gate(
             _check_perplexity(experiment, baseline, metric, primary)
             verdict = judge_evaluations(Path(baseline[0]), Path(candidate), perplexity_config(alpha, band))
         else:
+            if experiment is None and (repeats is not None or out != DEFAULT_OUT):
+                raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
             config = agreed(metric, primary, alpha, band, detect=detect)
             verdict = (
                 _stored(baseline, candidate, config)

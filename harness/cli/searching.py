@@ -22,6 +22,8 @@ from harness.cli.options import (
 if TYPE_CHECKING:
     from results import Run
 
+_NEAR_LOW = 1.5
+"""An answer below so many times the lowest level may lie below the range."""
 Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
 
 
@@ -133,6 +135,9 @@ def _exit_code(run: "Run") -> int:
     answers = zip(run.search.engines, search_lines(run.search), strict=True)
     unanswered = [(engine, line) for engine, line in answers if not engine.has_level]
     for engine, line in unanswered:
-        advice = "" if engine.level is None or not engine.judged else "; raise --trials, or lower --low"
+        advice = ""
+        if engine.level is not None and engine.judged:
+            is_at_the_end = engine.level <= _NEAR_LOW * run.search.config.low
+            advice = "; raise --trials, or lower --low" if is_at_the_end else "; raise --trials"
         sys.stderr.write(f"bakeoff: {plain(line)}{advice}\n")
     return EXIT_INVALID if unanswered else EXIT_OK

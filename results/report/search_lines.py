@@ -73,9 +73,13 @@ def _answer(over: Over, search: EngineSearch) -> str:
     if not search.judged:
         return "nothing is known"
     if search.level is None or search.high is None:
-        return "none"
+        skipped = search.skip.up_to if search.skip else None
+        return "none" if skipped is None else f"not known: levels up to {level_text(over, skipped)} were not judged"
     if search.open_above:
-        return f"at least {level_text(over, search.low)}" if search.low is not None else "nothing is known"
+        if search.low is not None:
+            return f"at least {level_text(over, search.low)}"
+        met = [attempt.level for attempt in search.judged if attempt.met]
+        return f"met at {level_text(over, max(met))}, too few trials for an interval" if met else "nothing is known"
     low = "below the range" if search.low is None else f"{search.low:g}"
     return f"{level_text(over, search.level)} [{low}, {search.high:g}]"
 

@@ -131,6 +131,13 @@ def test_mistakes_are_one_line_with_the_remedy_before_anything_is_made(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("headers", [{"x-a": "b\r\nx-injected: 1"}, {"a\nb": "c"}, {"": "c"}, {"x-a": "\u20ac"}])
+def test_what_would_be_another_header_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(BadOption, match="header") as raised:
+        engine("openai", Model("m"), {}, deployment=Deployment(url="http://127.0.0.1:9", headers=headers))
+    assert "injected" not in str(raised.value), "values are secrets"
+
+
 def test_an_address_that_is_none_is_refused_when_the_engine_is_made() -> None:
     with pytest.raises(BadOption, match="url must begin with http"):
         engine("reference", Model("m"), {}, deployment=Deployment(url="127.0.0.1:8000"))

@@ -53,6 +53,10 @@ def test_mistakes_and_unwritable_files_are_one_line_and_exit_3(tmp_path: Path, c
     assert "unknown metric 'ttft'" in capsys.readouterr().err
     assert gate(path, "--primry", "itl_p50_s") == 3
     assert "--primry" in capsys.readouterr().err
+    assert gate(path, "--repeats", "3") == 3
+    assert "leave out --repeats and --out" in capsys.readouterr().err
+    assert bakeoff("gate", "--baseline", f"{path}@main", "--candidate", f"{path}@main") == 3
+    assert "baseline and candidate are the same run of main" in capsys.readouterr().err
     assert gate(path, "--junit", str(tmp_path / "none" / "x.xml")) == 3
     assert "cannot write" in capsys.readouterr().err
 

@@ -125,8 +125,14 @@ def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path:
     verdict = gated(tmp_path / "1", invalid=(1, 2))
     (note,) = verdict.notes
     assert note.startswith("2 trials of branch are INVALID and excluded from every metric: gpu0 lowered its clocks")
-    with pytest.raises(NoEvidence, match="branch has 1 valid trials at c=8, a gate needs 2"):
+    with pytest.raises(NoEvidence, match="branch has 1 valid trial at c=8, a gate needs 3"):
         gated(tmp_path / "2", repeats=2, invalid=(1,))
+
+
+def test_a_run_that_was_interrupted_is_named(tmp_path: Path) -> None:
+    notes = gated(tmp_path, status=RunStatus.INTERRUPTED).notes
+    assert len(notes) == 2
+    assert all(note.endswith(" is interrupted: trials are missing") for note in notes)
 
 
 FAILING = invalid(
