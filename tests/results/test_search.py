@@ -59,6 +59,11 @@ FEW = "up to 64/s: 9 requests are planned, 64 are needed"
     ("changes", "text"),
     [
         (TOP, "a: at least 64/s; 1 trial"),
+        (TOP | {"low": None}, "a: met at 8/s, too few trials for an interval; 1 trial"),
+        (
+            {"low": None, "level": None, "high": None, "skip": FEW_PLANNED},
+            f"a: not known: levels up to 64/s were not judged, at 12.6/s {MISSED}; 4 trials ({FEW})",
+        ),
         ({"low": None}, f"a: 12.1/s [below the range, 12.6], at 12.6/s {MISSED}; 4 trials"),
         ({"low": None, "level": None, "high": None}, f"a: none, at 12.6/s {MISSED}; 4 trials"),
         (
