@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from engines.access import Access
-from engines.deployment import Deployment
+from engines.deployment import Deployment, header_problem
 from engines.dialects import Dialect
 from engines.errors import BadOption
 from engines.launcher import Launch, Server
@@ -255,5 +255,10 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
         key = os.environ.get(deployment.api_key_env)
         if key is None:
             raise BadOption(f"the environment variable {deployment.api_key_env} is not set; export the key in it")
+        if header_problem({key_header: key}):
+            raise BadOption(
+                f"the environment variable {deployment.api_key_env} holds a line end or another character that no key "
+                "has; export the key alone"
+            )
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
     return Access(headers, parts.query)

@@ -3,6 +3,7 @@
 import ipaddress
 import itertools
 import os
+import re
 import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,9 @@ import msgspec
 import psutil
 
 from engines.secrets import names_secret
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 class Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -122,9 +126,20 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             (self.ssh is None or _is_host(self.ssh.host), "ssh.host must name a host, and not begin with '-'"),
             (self.container is None or self.container.runtime in {"docker", "podman"},
              "container.runtime must be docker or podman"),
+            (not (header := header_problem(self.headers)), header),
             (self.ready_timeout_s is None or self.ready_timeout_s > 0, "ready_timeout_s must be above 0"),
         )  # fmt: skip
         return next((message for is_valid, message in checks if not is_valid), None)
+
+
+def header_problem(headers: Mapping[str, str]) -> str | None:
+    """Which header would be sent as another one, or as none (RFC 9110, section 5), or None; values are secrets."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            return f"headers has {name!r}, which is not the name of a header; use letters, digits and hyphens"
+        if not _HEADER_VALUE.fullmatch(value):
+            return f"header {name} has a value with a line end, a control character or a letter beyond Latin-1"
+    return None
 
 
 def _is_host(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Adapters by name: built-in ones and those of other packages."""
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard
@@ -17,7 +16,7 @@ from engines.adapters.tgi import TgiEngine
 from engines.adapters.transformers import TransformersEngine
 from engines.adapters.triton import TritonEngine
 from engines.adapters.vllm import VllmEngine
-from engines.base import Engine, Model, Setup, SupportsCheck, base_url
+from engines.base import Engine, Model, Setup, SupportsCheck
 from engines.deployment import Deployment
 from engines.dialects import Dialect
 from engines.errors import BadOption, UnknownEngine
@@ -28,8 +27,6 @@ from workloads.options import nearest, typed_options
 
 ENTRY_POINTS = "bakeoff.engines"
 """Entry-point group for adapters of other packages: classes that implement :class:`engines.base.Engine`."""
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
 _OWN: dict[str, type[ServerEngine]] = {
     kind.adapter: kind
@@ -139,21 +136,6 @@ def engine(
     return adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
 
 
-def _refuse_headers(headers: Mapping[str, str]) -> None:
-    """Refuse what would be sent as another header, or as none (RFC 9110, section 5). Values are secrets.
-
-    Raises:
-        BadOption: names the header.
-    """
-    for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise BadOption(f"headers has {name!r}, which is not the name of a header; use letters, digits and hyphens")
-        if not _HEADER_VALUE.fullmatch(value):
-            raise BadOption(
-                f"header {name} has a value with a line end, a control character or a letter beyond Latin-1"
-            )
-
-
 def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> Setup:
     conceal(*deployment.secrets())
     conceal_named({name: value for name, value in options.items() if isinstance(value, str)})
@@ -161,9 +143,6 @@ def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineS
     if misplaced:
         place = "spec" if misplaced in EngineSpec.__struct_fields__ else "the engine's own table, beside options"
         raise BadOption(f"engine '{adapter}' has no option '{misplaced}'; it belongs in {place}")
-    if deployment.url:
-        base_url(deployment.url)
-    _refuse_headers(deployment.headers)
     own = typed_options(adapter_class(adapter).Options, options, f"engine '{adapter}'", BadOption)
     return Setup(model, spec, own, deployment)
 

@@ -99,6 +99,8 @@ class ServerEngine:
         """
         if problem := setup.deployment.problem():
             raise BadOption(f"engine '{cls.adapter}': {problem}")
+        if setup.deployment.url:
+            base_url(setup.deployment.url)
         if setup.deployment.url is None:
             spelt(setup.spec, cls.spellings, cls.adapter)
 

@@ -49,7 +49,7 @@ def _named_sides(candidate: Side, text: str, title: str | None) -> list[Side]:
     if text.startswith(BRANCH):
         return _of_branch(candidate, text.removeprefix(BRANCH))
     side = select(text, candidate.engine, title)
-    is_itself = (side.run.path, side.engine) == (candidate.run.path, candidate.engine)
+    is_itself = _identity(side) == _identity(candidate)
     return [select(text, None, title) if is_itself and "@" not in text else side]
 
 

@@ -27,7 +27,7 @@ from results.statistics.compare import MIN_TRIALS
 from results.statistics.comparison import scale_of
 from results.text.comparison import band_text, why_text
 from results.text.findings import sentence
-from results.text.format import effect_text
+from results.text.format import STATE_TEXTS, effect_text
 
 MIN_RUNS = 2
 
@@ -229,7 +229,9 @@ def _answers_differ(a: QualitySummary | None, b: QualitySummary | None) -> bool:
 
 def _incomplete(side: Side) -> list[str]:
     states = ((run.path, run.manifest.status) for run in side.runs)
-    return [f"{path} is {state.value}: trials are missing" for path, state in states if state is not RunStatus.COMPLETE]
+    return [
+        f"{path} {STATE_TEXTS[state]}: trials are missing" for path, state in states if state is not RunStatus.COMPLETE
+    ]
 
 
 def _left_out(side: Side, name: str) -> list[str]:

@@ -140,7 +140,7 @@ def _objective(text: str) -> Objective:
     if metric.unit is Unit.SHARE and bound > 1:
         raise NotComparable(f"'{text.strip()}' bounds a share by more than 1; write {metric.name}>=99%")
     if bound < 0 or (bound == 0 and metric.unit in _PROPORTIONAL):
-        raise NotComparable(f"'{text.strip()}' can never be met or missed; bound {metric.name} by more than 0")
+        raise NotComparable(f"'{text.strip()}' bounds {metric.name} by {form['number']}; a bound must be above 0")
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
         raise NotComparable(

@@ -359,9 +359,9 @@ def earlier_run(root: Path, name: str, run: str, notify: Callable[[str], object]
     """
     if run != "latest":
         return RunFolder.open(Path(run))
-    for folder, log in readable_runs(reversed(runs_below(root)), notify):
-        if log.started is not None and log.started.name == name:
-            return folder
+    newest = next(runs_named(root, name, notify), None)
+    if newest is not None:
+        return newest
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
 
 
@@ -369,6 +369,13 @@ def runs_below(root: Path) -> list[RunFolder]:
     """All runs in a folder, oldest first, except symbolic links."""
     folders = (path.parent for path in sorted(root.glob(f"*/{LOG_NAME}")))
     return [RunFolder.open(folder) for folder in folders if not folder.is_symlink()]
+
+
+def runs_named(root: Path, name: str, notify: Callable[[str], object] = lambda _: None) -> Iterator[RunFolder]:
+    """Runs of an experiment that can be read, newest first; ``notify`` as for :func:`readable_runs`."""
+    for folder, log in readable_runs(reversed(runs_below(root)), notify):
+        if log.started is not None and log.started.name == name:
+            yield folder
 
 
 def readable_runs(

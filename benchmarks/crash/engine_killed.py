@@ -6,20 +6,16 @@ non-zero exit; after Ctrl-C it must be interrupted with its requests readable. N
 
 import argparse
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-import results
 from benchmarks.bars import Bars, model_argument
+from benchmarks.disturbed import DisturbedRun
 from results.findings import FindingCode
-from results.frames import FrameLog
-from results.records import RunStatus, StreamRecord, Verdict
+from results.records import RunStatus, Verdict
 
 EXPERIMENT = """
 name = "killed"
@@ -38,7 +34,6 @@ concurrency = 4
 duration_s = 60
 warm_up_s = 0
 max_requests = 400
-warmup_requests = 1
 [client]
 calibrate = false
 [quality]
@@ -46,36 +41,11 @@ samples = 0
 """
 
 
-class DisturbedRun:
-    """A run that is disturbed after its first requests."""
-
-    def __init__(self, model: str, disturb: Callable[[psutil.Process], None]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "killed.toml")
-            file.write_text(EXPERIMENT.format(model=model), encoding="utf-8")
-            argv = [Path(sys.executable).with_name("bakeoff"), "run", file, "--out", folder]
-            harness = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            _await_requests(Path(folder), 8)
-            descendants = psutil.Process(harness.pid).children(recursive=True)
-            disturb(psutil.Process(harness.pid))
-            started = time.monotonic()
-            _, self.stderr = harness.communicate(timeout=60)
-            self.seconds = time.monotonic() - started
-            self.code = harness.returncode
-            self.orphans = len(psutil.wait_procs(descendants, timeout=10)[1])
-            self.run = results.load(next(Path(folder).glob("*/run.jsonl")).parent)
-            self.finished, self.salvaged = self.run.finished, self.run.salvaged
-
-
-def _await_requests(folder: Path, count: int) -> None:
-    """Wait until the raw log holds ``count`` exchanges."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        logs = list(folder.glob("*/trials/*/streams-0.frames"))
-        if logs and len(list(FrameLog(logs[0], StreamRecord))) >= count:
-            return
-        time.sleep(0.02)
-    sys.exit("the run did not get going within 60 s")
+def disturbed(model: str, disturb: Callable[[psutil.Process], None]) -> DisturbedRun:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "killed.toml")
+        file.write_text(EXPERIMENT.format(model=model), encoding="utf-8")
+        return DisturbedRun(["run", str(file)], disturb, requests=8)
 
 
 def kill_engine(harness: psutil.Process) -> None:
@@ -87,9 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     model_argument(parser)
     options = parser.parse_args()
-    killed = DisturbedRun(options.model, kill_engine)
+    killed = disturbed(options.model, kill_engine)
     print(f"engine killed: exit {killed.code} after {killed.seconds:.1f} s\n{killed.stderr}")
-    interrupted = DisturbedRun(options.model, lambda harness: harness.send_signal(signal.SIGINT))
+    interrupted = disturbed(options.model, lambda harness: harness.send_signal(signal.SIGINT))
     print(f"Ctrl-C: exit {interrupted.code} after {interrupted.seconds:.1f} s\n{interrupted.stderr}")
     trial = killed.finished[0].record
     bars = Bars()

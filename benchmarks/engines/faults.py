@@ -62,7 +62,6 @@ concurrency = 1
 concurrency = 2
 [trial]
 duration_s = {trial_s}
-warmup_requests = 1
 warm_up_s = 0
 [client]
 calibrate = false

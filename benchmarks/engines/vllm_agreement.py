@@ -82,7 +82,7 @@ class Bench:
             "engines": [{"adapter": "vllm", "url": self.server.base_url}],
             "workload": workload,
             "loads": [{"concurrency": CONCURRENCY}],
-            "trial": {"warmup_requests": 0, "warm_up_s": 0, **limits},
+            "trial": {"warm_up_s": 0, **limits},
             "client": {"calibrate": calibrate},
         }
         experiment = experiment_from(data, "benchmark")

@@ -29,7 +29,7 @@ from harness.quality.evaluation import evaluate as evaluate_model
 from results.evaluation import Evaluation
 from results.records import RunStatus, Verdict
 from results.run import Run, load
-from results.store import RunFolder, readable_runs, runs_below
+from results.store import RunFolder, readable_runs, runs_below, runs_named
 from results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
@@ -214,12 +214,7 @@ class RealLab:
         folder = self._known(entry, run)
         if folder is None:
             experiment = self._experiment(entry, run)
-            named = [
-                candidate
-                for candidate, log in readable_runs(runs_below(self._runs))
-                if log.started is not None and log.started.name == experiment.name
-            ]
-            earlier = self._matching(entry, run) or named
+            earlier = self._matching(entry, run) or list(runs_named(self._runs, experiment.name))[::-1]
             fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
             if run_into(folder, experiment, fullest, retry_invalid=True):

@@ -21,9 +21,10 @@ from harness.cli.options import (
 
 if TYPE_CHECKING:
     from results import Run
+    from results.search import EngineSearch
 
 _NEAR_LOW = 1.5
-"""An answer below so many times the lowest level may lie below the range."""
+"""Up to this multiple of the lowest level, the answer may lie below the range."""
 Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
 
 
@@ -125,6 +126,12 @@ def _print(run: "Run", *, json: bool) -> None:
     console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _advice(engine: "EngineSearch", lowest: float) -> str:
+    if engine.level is None or not engine.judged:
+        return ""
+    return "; raise --trials, or lower --low" if engine.level <= _NEAR_LOW * lowest else "; raise --trials"
+
+
 def _exit_code(run: "Run") -> int:
     from results.report.search_lines import search_lines
     from results.text.format import plain
@@ -135,9 +142,5 @@ def _exit_code(run: "Run") -> int:
     answers = zip(run.search.engines, search_lines(run.search), strict=True)
     unanswered = [(engine, line) for engine, line in answers if not engine.has_level]
     for engine, line in unanswered:
-        advice = ""
-        if engine.level is not None and engine.judged:
-            is_at_the_end = engine.level <= _NEAR_LOW * run.search.config.low
-            advice = "; raise --trials, or lower --low" if is_at_the_end else "; raise --trials"
-        sys.stderr.write(f"bakeoff: {plain(line)}{advice}\n")
+        sys.stderr.write(f"bakeoff: {plain(line)}{_advice(engine, run.search.config.low)}\n")
     return EXIT_INVALID if unanswered else EXIT_OK

@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import functools
+import os
 import shutil
 import tempfile
 from collections.abc import Generator
@@ -18,8 +20,8 @@ def scratch_folder() -> Generator[Path]:
 
     Each folder is locked as long as its process lives; a process id would not do where containers share ``/tmp``.
     """
+    _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    _remove_abandoned(folder.parent, made_before_s=folder.stat().st_mtime - _NEW_S)
     try:
         with (folder / _LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -30,7 +32,10 @@ def scratch_folder() -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_abandoned(parent: Path, made_before_s: float) -> None:
+@functools.cache  # once a process: no load waits for it
+def _remove_abandoned(parent: Path) -> None:
+    with tempfile.TemporaryFile(dir=parent) as new:  # the time by the clock that stamps the folders
+        made_before_s = os.fstat(new.fileno()).st_mtime - _NEW_S
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # of another user, or removed meanwhile
             if folder.stat().st_mtime > made_before_s:

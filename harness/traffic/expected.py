@@ -1,13 +1,14 @@
-"""How long a trial will take, before anything of it is known but the experiment."""
+"""How long a trial is expected to take, from the experiment alone."""
 
+import functools
 import itertools
 
 from harness.experiment.config import Experiment
 from harness.traffic.session_law import SessionLaw
-from harness.traffic.steady import TURNOVERS
+from harness.traffic.steady import window_s
 from results.records import Load
 from workloads import Seed, WorkloadError, workload
-from workloads.shapes import SupportsShapes
+from workloads.shapes import SupportsChoice, SupportsShapes
 
 _SAMPLE = 256
 _TAIL_SHARE = 1.3
@@ -15,31 +16,31 @@ _TAIL_SHARE = 1.3
 
 
 class ExpectedLength:
-    """Expected length of trials, from the pauses of the workload; answers are taken to be quick beside them.
+    """Expected length of trials, from the pauses of the workload. Answers are counted as taking no time.
 
     Args:
         experiment: its workload and limits.
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self._limits = experiment.trial
-        self._pause_s = _mean_pause_s(experiment)
+        self._experiment = experiment
 
     def of(self, load: Load) -> float:
         """Seconds from the first request of a trial's load to its last."""
-        limits, turnover_s = self._limits, self._pause_s if load.concurrency is not None else 0.0
-        for_requests_s = limits.min_requests * turnover_s / (load.concurrency or 1)
-        window_s = min(limits.max_window_s, max(limits.duration_s, TURNOVERS * turnover_s, for_requests_s))
-        return max(limits.ramp_s, min(turnover_s, limits.max_window_s)) + window_s * _TAIL_SHARE
+        limits, turnover_s = self._experiment.trial, self._pause_s if load.concurrency is not None else 0.0
+        window = min(limits.max_window_s, window_s(load, limits, turnover_s))
+        return max(limits.ramp_s, min(turnover_s, limits.max_window_s)) + window * _TAIL_SHARE
 
-
-def _mean_pause_s(experiment: Experiment) -> float:
-    """Mean pause before a request; 0 if the workload does not state its sessions without writing them."""
-    try:
-        source = workload(experiment.workload.name, experiment.workload.options)
-        seed = Seed(f"{experiment.seed}", "")
-        shapes = source.shapes(seed) if isinstance(source, SupportsShapes) else None
-        law = SessionLaw.of(itertools.islice(shapes or (), _SAMPLE))
-    except WorkloadError:  # the run itself will say so
-        return 0.0
-    return law.think_s if law else 0.0
+    @functools.cached_property
+    def _pause_s(self) -> float:
+        """Mean pause before a request; 0 unless the workload draws its sessions: a trace would be read once more."""
+        config = self._experiment.workload
+        try:
+            source = workload(config.name, config.options)
+            if not isinstance(source, SupportsShapes) or not isinstance(source, SupportsChoice):
+                return 0.0
+            shapes = source.shapes(Seed.of(str(self._experiment.seed)))
+            law = SessionLaw.of(itertools.islice(shapes or (), _SAMPLE))
+        except WorkloadError:  # the run itself will say so
+            return 0.0
+        return law.think_s if law else 0.0

@@ -20,8 +20,8 @@ from results.records import Pace
 from workloads import SessionShape
 
 _MAX_ERROR, _PACE_NOISE = 0.005, 0.06
-"""Largest difference of the mean session duration with which a load may begin, relative to it, and the relative
-difference of two measurements of one pace, which is noise."""
+"""A load may begin with an assumed pace that changes the mean duration of a session by this part of the duration plus
+this part of its answer times; by the latter, two measurements of one pace differ."""
 
 
 class Begun(msgspec.Struct, frozen=True):

@@ -35,14 +35,26 @@ def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
     return Open(limits.duration_s, load.max_in_flight)
 
 
+def window_s(load: Load, limits: TrialConfig, turnover_s: float, length_s: float | None = None) -> float:
+    """Seconds that a window needs: the longest of ``duration_s``, ``min_requests`` and three turnovers.
+
+    Args:
+        load: the trial's level.
+        limits: of the trial.
+        turnover_s: of a slot; 0 in an open loop.
+        length_s: seconds of the plan, if it is fixed; else ``min_requests`` needs as many turnovers as it takes.
+    """
+    for_requests_s = length_s or limits.min_requests * turnover_s / (load.concurrency or 1)
+    return max(limits.duration_s, for_requests_s, TURNOVERS * turnover_s)
+
+
 def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped) -> RampRecord:
     """The ramp's turnover time and the window length that follows from it."""
     # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
     think_s = traffic.law.think_s if traffic.law else 0.0
     is_closed = load.concurrency is not None
     turnover_s = ramped.request_s + think_s if is_closed and ramped.request_s is not None else None
-    for_requests_s = traffic.length_s or limits.min_requests * (turnover_s or 0.0) / (load.concurrency or 1)
-    needed_s = max(limits.duration_s, for_requests_s, TURNOVERS * (turnover_s or 0.0))
+    needed_s = window_s(load, limits, turnover_s or 0.0, traffic.length_s)
     return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed)
 
 

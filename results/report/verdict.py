@@ -22,14 +22,7 @@ from results.sides import side_of
 from results.statistics import COMPARE_ALPHA, Judgement
 from results.statistics.comparison import scale_of
 from results.text.comparison import band_text, why_text
-from results.text.format import ratio_text
-
-_STATE = {
-    RunStatus.RUNNING: "is still running",
-    RunStatus.INTERRUPTED: "was interrupted",
-    RunStatus.FAILED: "failed",
-    RunStatus.INCOMPLETE: "is incomplete",
-}
+from results.text.format import STATE_TEXTS, ratio_text
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -44,7 +37,7 @@ def verdict(run: Run) -> VerdictLine:
     engines_failed = run.status is RunStatus.FAILED and bool(run.manifest.engine_failures)
     if run.status is not RunStatus.COMPLETE and not engines_failed:
         progress = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"
-        return VerdictLine(f"No verdict: the run {_STATE[run.status]}, {progress}.", decided=False)
+        return VerdictLine(f"No verdict: the run {STATE_TEXTS[run.status]}, {progress}.", decided=False)
     if run.search is not None:
         return VerdictLine(search_sentence(run.search), decided=False)
     level = primary_level(levels_of(run))

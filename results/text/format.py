@@ -13,12 +13,20 @@ from typing import Any
 import msgspec
 
 from results.metrics.catalogue import Metric, Unit
+from results.records import RunStatus
 from results.run_log import Manifest
 from results.statistics.comparison import Comparison
 from results.statistics.interval import Interval
 
 ABSENT = "–"
 WIDE_FACTOR = 10.0
+STATE_TEXTS = {
+    RunStatus.RUNNING: "is still running",
+    RunStatus.INTERRUPTED: "was interrupted",
+    RunStatus.FAILED: "failed",
+    RunStatus.INCOMPLETE: "is incomplete",
+}
+"""What is said of a run that is not complete."""
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _BYTES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
 _RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

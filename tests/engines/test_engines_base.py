@@ -76,6 +76,12 @@ class TestAccess:
         assert access_to(deployment).headers == {"authorization": f"Bearer {SENTINEL}"}
         assert access_to(deployment, "x-api-key").headers == {"x-api-key": SENTINEL}
 
+    def test_a_key_with_a_line_end_is_refused_without_showing_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("BAKEOFF_TEST_KEY", "key-sentinel\n")
+        with pytest.raises(BadOption, match="BAKEOFF_TEST_KEY holds a line end") as raised:
+            access_to(Deployment(api_key_env="BAKEOFF_TEST_KEY"))
+        assert "sentinel" not in str(raised.value)
+
     def test_a_key_that_is_not_set_is_the_users_mistake(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("BAKEOFF_TEST_KEY", raising=False)
         with pytest.raises(BadOption) as caught:

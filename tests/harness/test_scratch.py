@@ -1,5 +1,6 @@
 """Temporary folders of killed processes are removed by later ones."""
 
+import fcntl
 import os
 import tempfile
 import time
@@ -26,12 +27,14 @@ def test_a_folder_is_there_for_the_block_only(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_abandoned_folder_is_removed_and_one_in_use_is_not() -> None:
-    with scratch_folder() as in_use:
-        (abandoned := in_use.parent.with_name("bakeoff-scratch-killed")).mkdir()
-        (abandoned / "lock").touch()
-        for folder in (in_use.parent, abandoned):
-            make_old(folder)
+def test_an_abandoned_folder_is_removed_and_one_in_use_is_not(tmp_path: Path) -> None:
+    in_use, abandoned = tmp_path / "bakeoff-scratch-used", tmp_path / "bakeoff-scratch-killed"
+    for folder in (in_use, abandoned):
+        folder.mkdir()
+        (folder / "lock").touch()
+        make_old(folder)
+    with (in_use / "lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         with scratch_folder():
             assert in_use.is_dir()
             assert not abandoned.exists()

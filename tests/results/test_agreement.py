@@ -35,7 +35,7 @@ def sheet(seed: int) -> Sheet:
     repeats, loads = rng.randint(2, 6), LOADS[: rng.randint(1, 2)]
     return Sheet(
         engines={"a": speed(), "b": speed()}, loads=loads, repeats=repeats, requests=6, tokens=6, seed=seed,
-        invalid=tuple(rng.sample(range(2 * repeats * len(loads)), rng.randint(0, 2))), regret=None,
+        invalid=tuple(rng.sample(range(2 * repeats * len(loads)), rng.randint(0, min(2, repeats - 1)))), regret=None,
     )  # fmt: skip
 
 
@@ -60,8 +60,6 @@ def bold(run: Run, engine: str) -> set[tuple[str, str]]:
 def test_every_surface_gives_each_row_one_judgement(tmp_path: Path, seed: int) -> None:
     path = build_run(tmp_path, sheet(seed))
     run = load(path)
-    if not all(cell.valid for cell in run.cells):
-        return  # there is no such side
     sides = select(f"{path}@a"), select(f"{path}@b")
     compared = compare_sides(*sides, agreed(None, None, COMPARE_ALPHA, None))
     rows = judged(compared)

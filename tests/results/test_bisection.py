@@ -26,7 +26,7 @@ def test_the_interval_holds_the_threshold(engine, cv: float):
     rng = np.random.default_rng(1)
     thresholds = np.exp(rng.uniform(math.log(1.2), math.log(53), 20))
     searches = [searched(partial(engine, cv), true, rng) for true in thresholds]
-    assert sum(search.holds for search in searches) >= 17
+    assert sum(search.holds for search in searches) >= 18
     assert np.median([search.error for search in searches]) <= 0.05
     assert all(search.trials <= 20 for search in searches)
 
@@ -34,7 +34,7 @@ def test_the_interval_holds_the_threshold(engine, cv: float):
 def test_a_run_in_twenty_that_is_disturbed_does_not_mislead():
     rng = np.random.default_rng(2)
     searches = [searched(partial(disturbed, 0.02), 12.0, rng) for _ in range(16)]
-    assert sum(search.holds for search in searches) >= 13
+    assert sum(search.holds for search in searches) >= 15
 
 
 def run(search: Bisection, trial: Trial, most: int = 20) -> list[float]:

@@ -132,7 +132,7 @@ def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path:
 def test_a_run_that_was_interrupted_is_named(tmp_path: Path) -> None:
     notes = gated(tmp_path, status=RunStatus.INTERRUPTED).notes
     assert len(notes) == 2
-    assert all(note.endswith(" is interrupted: trials are missing") for note in notes)
+    assert all(note.endswith(" was interrupted: trials are missing") for note in notes)
 
 
 FAILING = invalid(
