@@ -67,7 +67,7 @@ def test_an_unknown_metric_violates_the_slo(tmp_path: Path) -> None:
 
 def test_an_equal_run_passes_and_a_slower_one_fails_with_the_gates_sentence(tmp_path: Path) -> None:
     measured, worse = run(tmp_path, run_id="a"), run(tmp_path, run_id="b", **slower(1.2))
-    measured.assert_no_regression(measured.path)
+    measured.assert_no_regression(run(tmp_path, run_id="equal").path)
     measured.assert_no_regression(worse.path)
     assert measured.outcomes["main", "c=4"] == ["no regression"] * 2
     with pytest.raises(AssertionError) as raised:
@@ -203,7 +203,7 @@ def test_secrets_stay_out_of_messages(tmp_path: Path, monkeypatch) -> None:
 def test_the_summary_has_a_line_for_each_cell(tmp_path: Path) -> None:
     measured, none = run(tmp_path, run_id="a"), run(tmp_path, run_id="b", repeats=1, invalid=(1,))
     measured.assert_slo("ttft_p50<500ms")
-    measured.assert_no_regression(measured.path)
+    measured.assert_no_regression(run(tmp_path, run_id="equal").path)
     lines = summary([measured, none])
     assert len(lines) == 1 + 2 + 2
     assert lines[0].split() == ["test", "engine", "load", "valid", "TTFT", "p50", "ITL", "p50", "output"]
