@@ -5,10 +5,10 @@ import random
 from collections.abc import Sequence
 from typing import Any, cast
 
-from engines.dialects import Dialect
-from harness.client import HttpTransport, StreamLog, decode_stream
-from harness.client.http import Connection
-from results.records import Phase, RequestRecord, StreamRecord
+from bakeoff.engines.dialects import Dialect
+from bakeoff.harness.client import HttpTransport, StreamLog, decode_stream
+from bakeoff.harness.client.http import Connection
+from bakeoff.results.records import Phase, RequestRecord, StreamRecord
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-import results
-from results.frames import FrameLog
-from results.records import StreamRecord
+from bakeoff import results
+from bakeoff.results.frames import FrameLog
+from bakeoff.results.records import StreamRecord
 
 _START_S, _END_S = 60.0, 180.0
 

@@ -10,12 +10,12 @@ the same command continues.
 import argparse
 from pathlib import Path
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.offline import LLM
-from reference_engine.tools.distillation import Distillation, distil
-from reference_engine.tools.head_training import HeadTraining, train_head
-from reference_engine.tools.pruning import Pruning, prune
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.tools.distillation import Distillation, distil
+from bakeoff.reference_engine.tools.head_training import HeadTraining, train_head
+from bakeoff.reference_engine.tools.pruning import Pruning, prune
 
 PROMPT_TOKENS = 128
 BATCH_SIZE = 256

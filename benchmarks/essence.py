@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from harness.client import LoadResult
-from results.records import StreamRecord
+from bakeoff.harness.client import LoadResult
+from bakeoff.results.records import StreamRecord
 
 
 def essence(result: LoadResult, records: Sequence[StreamRecord], *, is_open: bool) -> list[tuple[Any, ...]]:

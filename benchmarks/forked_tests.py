@@ -25,7 +25,7 @@ import hypothesis
 import msgspec
 import pytest
 
-_LOADED = ("numpy", "scipy.special", "scipy.stats", "pandas", "psutil", "engines.secrets")
+_LOADED = ("numpy", "scipy.special", "scipy.stats", "pandas", "psutil", "bakeoff.engines.secrets")
 _MAX_MEMORY_BYTES = 8 << 30
 """Address space of a fork: a mutant may make a loop allocate without end."""
 _SLOWDOWN_LIMIT, _GRACE_S = 10, 2.0

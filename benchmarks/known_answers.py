@@ -8,16 +8,26 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.harness.conduct.run import why_invalid
+from bakeoff.harness.virtual import (
+    Death,
+    Ending,
+    Exponential,
+    Fault,
+    Fixed,
+    PerToken,
+    VirtualEngine,
+    VirtualWorld,
+    Whole,
+)
+from bakeoff.harness.virtual.draws import Service
+from bakeoff.harness.virtual.runs import run_in, virtual_experiment
+from bakeoff.results.cells import Trial
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import Outcome as RequestOutcome
+from bakeoff.results.records import Slo, Verdict
+from bakeoff.results.run import Run
 from benchmarks.oracle import Truth, expected
-from harness.conduct.run import why_invalid
-from harness.virtual import Death, Ending, Exponential, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld, Whole
-from harness.virtual.draws import Service
-from harness.virtual.runs import run_in, virtual_experiment
-from results.cells import Trial
-from results.findings import FindingCode
-from results.records import Outcome as RequestOutcome
-from results.records import Slo, Verdict
-from results.run import Run
 
 SLO = {"ttft_s": 0.5, "e2e_s": 6.0}
 S = 1e9

@@ -1,4 +1,4 @@
-"""Computes every metric from the definitions and the server's record, without ``results.metrics``.
+"""Computes every metric from the definitions and the server's record, without ``bakeoff.results.metrics``.
 
 Only the client's planned times come from the raw log; token arrivals and ends of requests are the virtual server's own.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.records import Slo
+from bakeoff.results.records import Slo
 
 QUANTILES = {"p50": (0.5, 3), "p90": (0.9, 64), "p95": (0.95, 130), "p99": (0.99, 662)}
 """Each percentile: its quantile, and the number of observations that it needs."""

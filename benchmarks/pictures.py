@@ -1,9 +1,9 @@
 """Pictures of the README and of the documentation: ``python -m benchmarks.pictures``.
 
 Each picture is taken in the light and in the dark theme. The report is a published run's page; the dashboard and the
-gate show runs of simulated engines (:mod:`harness.virtual`); a workload profile needs no engine. The script also writes
-each picture's tag and caption into the pages that have its markers. It needs the environment of ``make test`` and its
-Chromium.
+gate show runs of simulated engines (:mod:`bakeoff.harness.virtual`); a workload profile needs no engine. The script
+also writes each picture's tag and caption into the pages that have its markers. It needs the environment of ``make
+test`` and its Chromium.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 from playwright.sync_api import Browser, FloatRect
 
+from bakeoff.harness.traffic.profile import write_page
+from bakeoff.harness.traffic.profile.selection import profile_selection, select
+from bakeoff.results import Run, load
+from bakeoff.results.text.format import machine_text
 from benchmarks.published import FIRST_PAGE_LOAD
 from benchmarks.simulated_nights import CANDIDATE, MAIN, simulate_gates, simulate_nights
-from harness.traffic.profile import write_page
-from harness.traffic.profile.selection import profile_selection, select
-from results import Run, load
-from results.text.format import machine_text
 from tests.results.browsing import launched, only_page
 from tests.results.dashboards import dashboard
 

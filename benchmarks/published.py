@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-import results
+from bakeoff import results
+from bakeoff.results.report import write_html
+from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.text.format import machine_text, moment_text
 from benchmarks.clone import ROOT
-from results.report import write_html
-from results.report.markdown import markdown_table
-from results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
-from reference_engine.tools.distillation import Distillation, distil
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
+from bakeoff.reference_engine.tools.distillation import Distillation, distil
 
 NOISE = 0.05
 """Standard deviation, relative to the root mean square of a row: about half of what rounding to 4 bits changes."""

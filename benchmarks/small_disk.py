@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from results.errors import RunUnreadable
-from results.store import runs_below
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.store import runs_below
 
 SIZE_BYTES = 16 << 20
 

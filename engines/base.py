@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from engines.access import Access
-from engines.deployment import Deployment, header_problem
-from engines.dialects import Dialect
-from engines.errors import BadOption
-from engines.launcher import Launch, Server
-from engines.metrics import MetricsSource
-from engines.secrets import conceal
-from engines.spec import EngineSpec
+from bakeoff.engines.access import Access
+from bakeoff.engines.deployment import Deployment, header_problem
+from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.launcher import Launch, Server
+from bakeoff.engines.metrics import MetricsSource
+from bakeoff.engines.secrets import conceal
+from bakeoff.engines.spec import EngineSpec
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Engine(Protocol):
     """One system with its options, for one model. Adapters are classes that take a :class:`Setup`.
 
     Class variables are read before an instance exists: ``adapter``, the name, and ``Options``, a struct. Most adapters
-    derive from :class:`engines.server_engine.ServerEngine`, which implements the common parts.
+    derive from :class:`bakeoff.engines.server_engine.ServerEngine`, which implements the common parts.
     """
 
     adapter: ClassVar[str]
@@ -142,7 +142,7 @@ class SupportsBuild(Protocol):
 
 @runtime_checkable
 class SupportsStepLog(Protocol):
-    """An engine that records when it computed and wrote each token; see :mod:`results.step_log`.
+    """An engine that records when it computed and wrote each token; see :mod:`bakeoff.results.step_log`.
 
     Attributes:
         recording_options: options of a launch that allow it.
@@ -169,7 +169,7 @@ class SupportsStepLog(Protocol):
 
 @runtime_checkable
 class SupportsSpans(Protocol):
-    """An engine that exports a span per request in OpenTelemetry's protocol; see :mod:`results.spans`.
+    """An engine that exports a span per request in OpenTelemetry's protocol; see :mod:`bakeoff.results.spans`.
 
     A request is exported if it carries a ``traceparent`` header whose flag ``sampled`` is set.
 

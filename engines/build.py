@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engines.environments import Environment
+from bakeoff.engines.environments import Environment
 
 _ASK_S = 30.0
 

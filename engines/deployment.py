@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import psutil
 
-from engines.secrets import names_secret
+from bakeoff.engines.secrets import names_secret
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")

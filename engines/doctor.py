@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from engines.base import Model
-from engines.environments import RECIPES, Environment, find
-from engines.environments.installation import is_current
-from engines.environments.lookup import for_this_machine
-from engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
-from engines.machine import Machine
-from engines.registry import adapter_class, engine, is_server_engine, known_adapters
-from engines.server_engine import ServerEngine
+from bakeoff.engines.base import Model
+from bakeoff.engines.environments import RECIPES, Environment, find
+from bakeoff.engines.environments.installation import is_current
+from bakeoff.engines.environments.lookup import for_this_machine
+from bakeoff.engines.errors import BadOption, EngineError, NotInstalled, UnknownEngine
+from bakeoff.engines.machine import Machine
+from bakeoff.engines.registry import adapter_class, engine, is_server_engine, known_adapters
+from bakeoff.engines.server_engine import ServerEngine
 
 
 class State(StrEnum):

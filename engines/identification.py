@@ -12,16 +12,16 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from engines.access import Access
-from engines.adapters.openai import OpenAiEngine
-from engines.base import access_to, base_url
-from engines.deployment import Deployment
-from engines.errors import NotIdentified
-from engines.identity import Identity, Pages
-from engines.models import KNOWN_MODELS, cached
-from engines.registry import adapter_class, adapter_names
-from engines.server import redirection, require_listener
-from engines.server_engine import ServerEngine
+from bakeoff.engines.access import Access
+from bakeoff.engines.adapters.openai import OpenAiEngine
+from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.deployment import Deployment
+from bakeoff.engines.errors import NotIdentified
+from bakeoff.engines.identity import Identity, Pages
+from bakeoff.engines.models import KNOWN_MODELS, cached
+from bakeoff.engines.registry import adapter_class, adapter_names
+from bakeoff.engines.server import redirection, require_listener
+from bakeoff.engines.server_engine import ServerEngine
 
 _TIMEOUT_S = 10.0
 _ANTHROPIC_VERSION = "2023-06-01"

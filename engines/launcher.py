@@ -1,9 +1,9 @@
 """Start and stop engine processes; no other module does.
 
-Guarantees: the engine runs in its own process group under :mod:`engines.guard`, so no exit of the harness (return,
-exception, Ctrl-C, ``kill -9``) leaves a process behind, nor does the death of the guard while the harness lives. Output
-goes to one log file, with the secrets given to the engine masked. The engine is ready when its readiness URL answers
-200. Every failure carries the last lines of the log.
+Guarantees: the engine runs in its own process group under :mod:`bakeoff.engines.guard`, so no exit of the harness
+(return, exception, Ctrl-C, ``kill -9``) leaves a process behind, nor does the death of the guard while the harness
+lives. Output goes to one log file, with the secrets given to the engine masked. The engine is ready when its readiness
+URL answers 200. Every failure carries the last lines of the log.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from engines import guard, memory
-from engines.access import Access
-from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
-from engines.remains import MARK, kill_remains
-from engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
-from engines.server import LOG_TAIL_LINES, Server, file_beside, redirection
-from engines.tail import status_text, tail
+from bakeoff.engines import guard, memory
+from bakeoff.engines.access import Access
+from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from bakeoff.engines.remains import MARK, kill_remains
+from bakeoff.engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
+from bakeoff.engines.server import LOG_TAIL_LINES, Server, file_beside, redirection
+from bakeoff.engines.tail import status_text, tail
 
 _POLL_S = 0.05
 _GUARD_MARGIN_S = 5.0

@@ -1,8 +1,8 @@
 """Commands to an engine that records: its steps or its kernels."""
 
-from engines.dialects import failures
-from engines.errors import StepLogMissing
-from engines.server import Server
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.errors import StepLogMissing
+from bakeoff.engines.server import Server
 
 _LIMIT_S = 120.0
 """An engine writes a trace before it answers."""

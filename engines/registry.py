@@ -5,28 +5,28 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard
 
-from engines.adapters.anthropic import AnthropicEngine
-from engines.adapters.llama_cpp import LlamaCppEngine
-from engines.adapters.llama_cpp_python import LlamaCppPythonEngine
-from engines.adapters.openai import OpenAiEngine
-from engines.adapters.reference import ReferenceEngine
-from engines.adapters.sglang import SglangEngine
-from engines.adapters.tensorrt_llm import TensorRtLlmEngine
-from engines.adapters.tgi import TgiEngine
-from engines.adapters.transformers import TransformersEngine
-from engines.adapters.triton import TritonEngine
-from engines.adapters.vllm import VllmEngine
-from engines.base import Engine, Model, Setup, SupportsCheck
-from engines.deployment import Deployment
-from engines.dialects import Dialect
-from engines.errors import BadOption, UnknownEngine
-from engines.secrets import conceal, conceal_named
-from engines.server_engine import ServerEngine
-from engines.spec import EngineSpec
-from workloads.options import nearest, typed_options
+from bakeoff.engines.adapters.anthropic import AnthropicEngine
+from bakeoff.engines.adapters.llama_cpp import LlamaCppEngine
+from bakeoff.engines.adapters.llama_cpp_python import LlamaCppPythonEngine
+from bakeoff.engines.adapters.openai import OpenAiEngine
+from bakeoff.engines.adapters.reference import ReferenceEngine
+from bakeoff.engines.adapters.sglang import SglangEngine
+from bakeoff.engines.adapters.tensorrt_llm import TensorRtLlmEngine
+from bakeoff.engines.adapters.tgi import TgiEngine
+from bakeoff.engines.adapters.transformers import TransformersEngine
+from bakeoff.engines.adapters.triton import TritonEngine
+from bakeoff.engines.adapters.vllm import VllmEngine
+from bakeoff.engines.base import Engine, Model, Setup, SupportsCheck
+from bakeoff.engines.deployment import Deployment
+from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.errors import BadOption, UnknownEngine
+from bakeoff.engines.secrets import conceal, conceal_named
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import EngineSpec
+from bakeoff.workloads.options import nearest, typed_options
 
 ENTRY_POINTS = "bakeoff.engines"
-"""Entry-point group for adapters of other packages: classes that implement :class:`engines.base.Engine`."""
+"""Entry-point group for adapters of other packages: classes that implement :class:`bakeoff.engines.base.Engine`."""
 _SHARED = (*EngineSpec.__struct_fields__, *Deployment.__struct_fields__)
 _OWN: dict[str, type[ServerEngine]] = {
     kind.adapter: kind

@@ -10,11 +10,11 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from engines import memory
-from engines.access import Access
-from engines.errors import EngineDied, NotReady, OutOfMemory
-from engines.secrets import masked
-from engines.tail import status_text, tail
+from bakeoff.engines import memory
+from bakeoff.engines.access import Access
+from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory
+from bakeoff.engines.secrets import masked
+from bakeoff.engines.tail import status_text, tail
 
 LOG_TAIL_LINES = 20
 _CAUSE_LINES = 200
@@ -25,7 +25,7 @@ _CONNECT_S = 10.0
 
 
 class Server:
-    """A running engine: started by :func:`engines.launcher.launched`, or attached to.
+    """A running engine: started by :func:`bakeoff.engines.launcher.launched`, or attached to.
 
     Attributes:
         base_url: ``http://127.0.0.1:port``, without a trailing slash.

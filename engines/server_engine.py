@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.base import NoOptions, Setup, access_to, base_url
-from engines.build import build_of, image_id
-from engines.deployment import Container, Deployment, Ssh
-from engines.dialects import Dialect
-from engines.environments import Environment, find
-from engines.errors import BadOption, ModelNotFound, NotInstalled
-from engines.identity import MODELS_PAGE, Identity, Pages, listed_models
-from engines.launcher import Launch, Server
-from engines.metrics import MetricsSource
-from engines.spec import Setting, Spellings, spelt
+from bakeoff.engines.base import NoOptions, Setup, access_to, base_url
+from bakeoff.engines.build import build_of, image_id
+from bakeoff.engines.deployment import Container, Deployment, Ssh
+from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.environments import Environment, find
+from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, listed_models
+from bakeoff.engines.launcher import Launch, Server
+from bakeoff.engines.metrics import MetricsSource
+from bakeoff.engines.spec import Setting, Spellings, spelt
 
 _INSIDE = "/bakeoff/"
 """Folder of configuration files inside a container."""
@@ -183,7 +183,7 @@ class ServerEngine:
         )
 
     def gpus(self) -> str | None:
-        """GPUs of this machine that it may use, as :meth:`engines.base.Engine.gpus` defines them."""
+        """GPUs of this machine that it may use, as :meth:`bakeoff.engines.base.Engine.gpus` defines them."""
         launched = {} if self.url else self._variables()  # a running server needs no package here
         return self.setup.deployment.gpus({**os.environ, **launched})
 

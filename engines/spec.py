@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from engines.errors import BadOption
+from bakeoff.engines.errors import BadOption
 
 
 class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -4,7 +4,7 @@ import signal
 from collections import deque
 from pathlib import Path
 
-from engines.secrets import masked
+from bakeoff.engines.secrets import masked
 
 
 def tail(path: Path, lines: int) -> list[str]:

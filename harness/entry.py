@@ -7,7 +7,7 @@ commands is part of what can fail, so they are imported inside.
 import io
 import sys
 
-from harness.unexpected import unexpected
+from bakeoff.harness.unexpected import unexpected
 
 
 def main() -> None:
@@ -16,8 +16,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks replace the streams
             stream.reconfigure(errors="backslashreplace")  # in ASCII there is no "·", which tables contain
     try:
-        from harness.cli import make_app  # noqa: PLC0415
-        from harness.cli.guarded import guarded  # noqa: PLC0415
+        from bakeoff.harness.cli import make_app  # noqa: PLC0415
+        from bakeoff.harness.cli.guarded import guarded  # noqa: PLC0415
 
         code = guarded(make_app(), sys.argv[1:])
     except Exception as error:  # noqa: BLE001

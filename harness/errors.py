@@ -71,8 +71,8 @@ def first_leaf(error: BaseException) -> BaseException:
 
 def expected_errors() -> tuple[type[Exception], ...]:
     """Roots of the four error trees. Imports the other packages only when called, that is, after a failure."""
-    from engines.errors import EngineError  # noqa: PLC0415
-    from results.errors import ResultsError  # noqa: PLC0415
-    from workloads.errors import WorkloadError  # noqa: PLC0415
+    from bakeoff.engines.errors import EngineError  # noqa: PLC0415
+    from bakeoff.results.errors import ResultsError  # noqa: PLC0415
+    from bakeoff.workloads.errors import WorkloadError  # noqa: PLC0415
 
     return (EngineError, HarnessError, ResultsError, WorkloadError)

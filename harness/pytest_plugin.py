@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from harness.testing import Bakeoff, Measured
+    from bakeoff.harness.testing import Bakeoff, Measured
 
 ENTRY_POINT = "bakeoff"
 _RUNS: "pytest.StashKey[list[Measured]]" = pytest.StashKey()
@@ -20,7 +20,7 @@ _JSON_LINE = pytest.StashKey[str]()
 
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
-    """Register once, even if loaded both by ``-p harness.pytest_plugin`` and by the entry point."""
+    """Register once, even if loaded both by ``-p bakeoff.harness.pytest_plugin`` and by the entry point."""
     if getattr(plugin, "__name__", None) == __name__:
         for other in {ENTRY_POINT, __name__} - {manager.get_name(plugin)}:
             manager.set_blocked(other)
@@ -51,11 +51,7 @@ def bakeoff(request: pytest.FixtureRequest) -> "Bakeoff":
     config = request.config
     if hasattr(config, "workerinput"):
         pytest.fail("other pytest workers would disturb the measurement; run this test with -n 0", pytrace=False)
-    from harness.shadowing import shadowed  # noqa: PLC0415
-
-    if complaint := shadowed():
-        pytest.fail(f"bakeoff: {complaint}", pytrace=False)
-    from harness.testing import Bakeoff  # noqa: PLC0415
+    from bakeoff.harness.testing import Bakeoff  # noqa: PLC0415
 
     node = request.node
     return Bakeoff(
@@ -73,9 +69,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     file, runs = session.config.getoption("bakeoff_json"), session.config.stash[_RUNS]
     if file is None or not runs:
         return
-    from results.atomic import write_atomic  # noqa: PLC0415
-    from results.benchmark_json import benchmark_json  # noqa: PLC0415
-    from results.errors import ResultsError  # noqa: PLC0415
+    from bakeoff.results.atomic import write_atomic  # noqa: PLC0415
+    from bakeoff.results.benchmark_json import benchmark_json  # noqa: PLC0415
+    from bakeoff.results.errors import ResultsError  # noqa: PLC0415
 
     try:
         write_atomic(Path(file), benchmark_json({run.title: run.results for run in runs}))
@@ -93,7 +89,7 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
         if config.getoption("bakeoff_json") is not None:
             terminalreporter.write_line(f"bakeoff measured nothing: {config.getoption('bakeoff_json')} was not written")
         return
-    from harness.testing import summary  # noqa: PLC0415
+    from bakeoff.harness.testing import summary  # noqa: PLC0415
 
     terminalreporter.section("bakeoff")
     for line in (*summary(runs), *(f"bakeoff report {run.path}" for run in runs), config.stash.get(_JSON_LINE, "")):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from harness.client.token_counts import apportion
-from harness.experiment.config import TrialConfig
-from harness.host.environment import VERSION
-from harness.verdict.judge import Evidence, judge
-from results.findings import FindingCode, warning
-from results.records import (
+from bakeoff.harness.client.token_counts import apportion
+from bakeoff.harness.experiment.config import TrialConfig
+from bakeoff.harness.host.environment import VERSION
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.records import (
     SCHEMA_VERSION,
     EngineDescription,
     RequestRecord,
@@ -23,9 +23,9 @@ from results.records import (
     Window,
     WindowKind,
 )
-from results.run_log import RunEnded, RunStarted, TrialFinished
-from results.store import RunFolder, TrialFolder, new_run_id
-from results.views.import_vllm import VllmResult, read_vllm, requests_of
+from bakeoff.results.run_log import RunEnded, RunStarted, TrialFinished
+from bakeoff.results.store import RunFolder, TrialFolder, new_run_id
+from bakeoff.results.views.import_vllm import VllmResult, read_vllm, requests_of
 
 WORKLOAD = "imported"
 TOOL = "vllm bench serve"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 TRACEBACK_VARIABLE = "BAKEOFF_TRACEBACK"
 """Environment variable: 1 prints the traceback of an unexpected error."""
-_EXIT_UNEXPECTED = 3  # as for a run that is no evidence; harness.cli.options may not be importable here
+_EXIT_UNEXPECTED = 3  # as for a run that is no evidence; bakeoff.harness.cli.options may not be importable here
 _MOST_CHARS = 500
 
 
@@ -24,6 +24,6 @@ def unexpected(error: BaseException) -> int:
         place = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
         what = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_CHARS]
         text = f"bakeoff: unexpected error{place}: {what}; please report it with the output of {TRACEBACK_VARIABLE}=1\n"
-    secrets = sys.modules.get("engines.secrets")  # until it has been imported, no secret is known
+    secrets = sys.modules.get("bakeoff.engines.secrets")  # until it has been imported, no secret is known
     sys.stderr.write(secrets.masked(text) if secrets else text)
     return _EXIT_UNEXPECTED

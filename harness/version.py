@@ -9,7 +9,7 @@ _NAME = "bakeoff"
 
 def version() -> str:
     """The version in this checkout's ``pyproject.toml``, which may not be the installed one; else the installed one."""
-    pyproject = Path(__file__).parents[1] / "pyproject.toml"
+    pyproject = Path(__file__).resolve().parents[1] / "pyproject.toml"
     if pyproject.is_file():
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == _NAME:

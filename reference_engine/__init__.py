@@ -1,1 +1,1 @@
-"""A small paged, continuously batching LLM engine with an OpenAI-compatible server: `python -m reference_engine`."""
+"""A paged, continuously batching LLM engine and OpenAI-compatible server: `python -m bakeoff.reference_engine`."""

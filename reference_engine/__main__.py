@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.memory import share_one_arena
-from reference_engine.engine.request import Watermark
-from reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
-from reference_engine.quantization.names import GgufName, RoundingName, WrittenName
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.memory import share_one_arena
+from bakeoff.reference_engine.engine.request import Watermark
+from bakeoff.reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
+from bakeoff.reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -29,7 +29,7 @@ _EVALUATE_FLAGS = ("model", "dtype", "device", "threads", "kv_cache_dtype")
 
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser; the options of `serve` are the fields of EngineConfig."""
-    parser = argparse.ArgumentParser(prog="python -m reference_engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bakeoff.reference_engine", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="OpenAI-compatible HTTP server for one model")
     for field in dataclasses.fields(EngineConfig):
@@ -198,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: dict[str, object]) -> None:
-    from reference_engine.loading.files import check_model_path  # noqa: PLC0415 (not needed for --help)
-    from reference_engine.serving.server import serve  # noqa: PLC0415
-    from reference_engine.serving.service import Service  # noqa: PLC0415
+    from bakeoff.reference_engine.loading.files import check_model_path  # noqa: PLC0415 (not needed for --help)
+    from bakeoff.reference_engine.serving.server import serve  # noqa: PLC0415
+    from bakeoff.reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
     config = EngineConfig(**options)  # type: ignore[arg-type]
@@ -218,15 +218,15 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _convert(options: dict[str, object]) -> None:
-    from reference_engine.tools.convert import convert_gguf  # noqa: PLC0415 (imports torch)
-    from reference_engine.tools.gguf_copy import copy_gguf  # noqa: PLC0415
+    from bakeoff.reference_engine.tools.convert import convert_gguf  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.gguf_copy import copy_gguf  # noqa: PLC0415
 
     write = copy_gguf if Path(str(options["target"])).suffix == ".gguf" else convert_gguf
     write(**options, progress=_say)  # type: ignore[arg-type]
 
 
 def _score(options: dict[str, object]) -> None:
-    from reference_engine.tools.evaluator import score_lines  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.evaluator import score_lines  # noqa: PLC0415 (imports torch)
 
     for line in score_lines(sys.stdin.buffer, **options):  # type: ignore[arg-type]
         sys.stdout.buffer.write(line)
@@ -234,7 +234,7 @@ def _score(options: dict[str, object]) -> None:
 
 
 def _perplexity(options: dict[str, object]) -> None:
-    from reference_engine.tools.evaluator import measure_file  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.evaluator import measure_file  # noqa: PLC0415 (imports torch)
 
     text, step_tokens = Path(str(options.pop("text"))), int(str(options.pop("step_tokens")))
     # A single sequence, without a server: settings for serving are chosen so that they contradict nothing.
@@ -244,7 +244,7 @@ def _perplexity(options: dict[str, object]) -> None:
 
 
 def _watermark(options: dict[str, object]) -> None:
-    from reference_engine.tools.watermark import detect_in_file  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.watermark import detect_in_file  # noqa: PLC0415 (imports torch)
 
     model, text = Path(str(options.pop("model"))), options.pop("text")
     watermark = Watermark(**options)  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ def _watermark(options: dict[str, object]) -> None:
 def _evaluate(options: dict[str, object]) -> None:
     import msgspec  # noqa: PLC0415
 
-    from reference_engine.tools.model_evaluation import EvaluationConfig, evaluate  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.model_evaluation import EvaluationConfig, evaluate  # noqa: PLC0415 (imports torch)
 
     settings = {name: options.pop(name) for name in _EVALUATE_FLAGS}
     model = EngineConfig(**settings, max_num_seqs=1, enable_prefix_caching=False)  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def _evaluate(options: dict[str, object]) -> None:
 
 
 def _prune(options: dict[str, object]) -> None:
-    from reference_engine.tools.pruning import Pruning, prune  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.pruning import Pruning, prune  # noqa: PLC0415 (imports torch)
 
     source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
     pruning = Pruning(**options)  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ def _prune(options: dict[str, object]) -> None:
 
 
 def _distil(options: dict[str, object]) -> None:
-    from reference_engine.tools.distillation import Distillation, distil  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.distillation import Distillation, distil  # noqa: PLC0415 (imports torch)
 
     names = ("teacher", "student", "target", "text", "device")
     teacher, student, target, text, device = (options.pop(name) for name in names)
@@ -282,13 +282,13 @@ def _distil(options: dict[str, object]) -> None:
 
 
 def _trim(options: dict[str, object]) -> None:
-    from reference_engine.tools.vocabulary_trimming import trim  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.vocabulary_trimming import trim  # noqa: PLC0415 (imports torch)
 
     trim(**options, say=_say)  # type: ignore[arg-type]
 
 
 def _eagle(options: dict[str, object]) -> None:
-    from reference_engine.tools.head_training import HeadTraining, train_head  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.head_training import HeadTraining, train_head  # noqa: PLC0415 (imports torch)
 
     model, target, text, device = (options.pop(name) for name in ("model", "target", "text", "device"))
     training = HeadTraining(**options)  # type: ignore[arg-type]
@@ -296,13 +296,13 @@ def _eagle(options: dict[str, object]) -> None:
 
 
 def _quantize(options: dict[str, object]) -> None:
-    from reference_engine.tools.quantisation_methods import Quantising  # noqa: PLC0415 (imports torch)
-    from reference_engine.tools.quantising import quantise  # noqa: PLC0415
+    from bakeoff.reference_engine.tools.quantisation_methods import Quantising  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.quantising import quantise  # noqa: PLC0415
 
     source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
     if options["method"] in get_args(GgufName):
-        from reference_engine.tools.gguf_export import write_gguf  # noqa: PLC0415
-        from reference_engine.tools.unfinished import flag  # noqa: PLC0415
+        from bakeoff.reference_engine.tools.gguf_export import write_gguf  # noqa: PLC0415
+        from bakeoff.reference_engine.tools.unfinished import flag  # noqa: PLC0415
 
         method = options.pop("method")
         for name in ("group_size", "act_order", "asymmetric", "smoothing", "budget_mb"):

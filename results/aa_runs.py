@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from results.comparability import Series, difference, series_of
-from results.errors import NoEvidence, NotComparable
-from results.floor import FloorCell, apart, floor_cell
-from results.metrics import CATALOGUE
-from results.records import Verdict
-from results.sides import Side, compared_value
+from bakeoff.results.comparability import Series, difference, series_of
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.floor import FloorCell, apart, floor_cell
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import Verdict
+from bakeoff.results.sides import Side, compared_value
 
 
 def floors_of(sides: Sequence[Side]) -> list[FloorCell]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from results.errors import NotWritable
+from bakeoff.results.errors import NotWritable
 
 
 class AppendOnlyFile:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from results.errors import NotWritable
+from bakeoff.results.errors import NotWritable
 
 
 def write_atomic(path: Path, data: bytes | Iterable[bytes]) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from results.benchmark_json import stored
-from results.comparability import Series, series_of
-from results.errors import NoEvidence, NotComparable
-from results.index import CellFacts, Index, Query, RunFacts
-from results.records import RunStatus
-from results.run import load
-from results.sides import Side, root_of, select, side_of, together
+from bakeoff.results.benchmark_json import stored
+from bakeoff.results.comparability import Series, series_of
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.index import CellFacts, Index, Query, RunFacts
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run import load
+from bakeoff.results.sides import Side, root_of, select, side_of, together
 
 BRANCH = "branch:"
 """Prefix of a baseline that names a branch."""
@@ -24,13 +24,14 @@ def baseline_of(candidate: Side, texts: str | Sequence[str], title: str | None =
 
     Args:
         candidate: its engine is the default engine of the baseline; the baseline is never the candidate itself.
-        texts: ``branch:NAME``, or what :func:`results.sides.select` reads; several form one baseline of several runs.
+        texts: ``branch:NAME``, or what :func:`bakeoff.results.sides.select` reads; several form one baseline of several
+            runs.
         title: title of the run, for a file that holds several.
 
     Raises:
         NoEvidence: the branch has no matching run.
         NotComparable: a side is the candidate itself.
-        RunNotFound, RunUnreadable, NotImportable, NotComparable: as :func:`results.sides.select`.
+        RunNotFound, RunUnreadable, NotImportable, NotComparable: as :func:`bakeoff.results.sides.select`.
     """
     named = [texts] if isinstance(texts, str) else texts
     sides = [side for text in named for side in _named_sides(candidate, text, title)]

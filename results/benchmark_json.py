@@ -18,16 +18,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from results.cells import Cell, Trial
-from results.errors import UNDECODABLE, NotExportable, NotImportable
-from results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
-from results.metrics.catalogue import DEFINITIONS
-from results.metrics.throughput import planned_inside
-from results.quality import QualityRecord
-from results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
-from results.run import Run, by_repeat
-from results.run_log import Manifest
-from results.work import Work
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.errors import UNDECODABLE, NotExportable, NotImportable
+from bakeoff.results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
+from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.quality import QualityRecord
+from bakeoff.results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
+from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.run_log import Manifest
+from bakeoff.results.work import Work
 
 FORMAT = "5.3.1"
 """Version of pytest-benchmark whose format is written."""
@@ -185,7 +185,7 @@ def stored(title: str, run: Run, file: str = "") -> StoredRun:
 
 
 def _compared_requests(trial: Trial) -> list[RequestRecord]:
-    """What comparisons need of a trial's requests (:mod:`results.common_part`)."""
+    """What comparisons need of a trial's requests (:mod:`bakeoff.results.common_part`)."""
     load = under_load(trial.requests)
     inside = planned_inside(load, trial.window)
     indices = {index for request in inside for index in (request.index, request.index - min(1, request.turn))}

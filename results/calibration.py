@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from results.atomic import write_atomic
-from results.errors import UNDECODABLE, NotCalibrated, NotWritable, RunUnreadable
-from results.records import ClientError, schema_problem
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.errors import UNDECODABLE, NotCalibrated, NotWritable, RunUnreadable
+from bakeoff.results.records import ClientError, schema_problem
 
 SATURATED_BELOW = 0.98
 """Below this fraction of the requested chunks per second, the client or its mock server was saturated."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from results.atomic import write_atomic
-from results.errors import UNDECODABLE, NotWritable, RunUnreadable
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.errors import UNDECODABLE, NotWritable, RunUnreadable
 
 CEILINGS_FILE = "ceilings.json"
 READ, COPY = "read", "copy"

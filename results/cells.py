@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from results import client_error
-from results.metrics import CATALOGUE, Value, under_load
-from results.metrics.catalogue import QUANTILES
-from results.metrics.relaxation import MIN_STATES, needed_window_s, relaxation_of
-from results.metrics.throughput import planned_inside
-from results.metrics.trial import observations_by_request
-from results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
-from results.records import (
+from bakeoff.results import client_error
+from bakeoff.results.metrics import CATALOGUE, Value, under_load
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.relaxation import MIN_STATES, needed_window_s, relaxation_of
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.trial import observations_by_request
+from bakeoff.results.quality import QualityRecord, QualitySummary, pooled, why_unchecked
+from bakeoff.results.records import (
     ClientError,
     Outcome,
     RequestRecord,
@@ -23,10 +23,10 @@ from results.records import (
     Verdict,
     Window,
 )
-from results.server_view import ServerCell, server_cell
-from results.statistics.interval import Interval, interval_of
-from results.statistics.queue_intervals import queue_interval
-from results.work import Work
+from bakeoff.results.server_view import ServerCell, server_cell
+from bakeoff.results.statistics.interval import Interval, interval_of
+from bakeoff.results.statistics.queue_intervals import queue_interval
+from bakeoff.results.work import Work
 
 _WITH_WAIT = ("ttft", "ttft_from_send", "e2e", "normalized_latency")
 """Latencies that contain the wait in an engine's queue."""
@@ -41,7 +41,7 @@ class Trial(msgspec.Struct, frozen=True):
         telemetry: samples.
         metrics: one value per metric of the catalogue, over the window.
         load_metrics: request metrics over the whole load, ramp and tail included.
-        server: server-side metrics, one value per name of :data:`results.server_view.SEEN`.
+        server: server-side metrics, one value per name of :data:`bakeoff.results.server_view.SEEN`.
         quality: comparison of answers with a reference's; None without one.
         work: work of its measured requests.
     """

@@ -6,13 +6,13 @@ The harness measures it against a mock server with known timing (``bakeoff calib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from results.metrics.catalogue import QUANTILES
-from results.metrics.values import Value
-from results.records import ClientError, TrialRecord
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.values import Value
+from bakeoff.results.records import ClientError, TrialRecord
 
 
 class Measured(Protocol):
-    """A trial with its metrics, such as :class:`results.cells.Trial`."""
+    """A trial with its metrics, such as :class:`bakeoff.results.cells.Trial`."""
 
     @property
     def record(self) -> TrialRecord:

@@ -5,7 +5,7 @@ repeat is compared over the requests that both measured. All values of a compari
 
 - latencies, attainment and failures are those of the common requests;
 - the rates of a closed loop are what the common requests make over the time that they took
-  (:mod:`results.metrics.closed_loop`), and energies per token and request follow them;
+  (:mod:`bakeoff.results.metrics.closed_loop`), and energies per token and request follow them;
 - rates of an open loop, which its arrivals set, and the metrics of gaps between tokens and of memory are those of the
   whole window.
 """
@@ -13,15 +13,15 @@ repeat is compared over the requests that both measured. All values of a compari
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from results.benchmark_json import StoredTrial
-from results.metrics import Value, under_load
-from results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from results.metrics.throughput import planned_inside
-from results.metrics.trial import request_metrics
-from results.records import Outcome, Phase, RequestRecord, Slo
-from results.sides import AnyTrial
-from results.units import NS_PER_S
-from results.work import work_of
+from bakeoff.results.benchmark_json import StoredTrial
+from bakeoff.results.metrics import Value, under_load
+from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.trial import request_metrics
+from bakeoff.results.records import Outcome, Phase, RequestRecord, Slo
+from bakeoff.results.sides import AnyTrial
+from bakeoff.results.units import NS_PER_S
+from bakeoff.results.work import work_of
 
 Sessions = Mapping[str, Sequence[AnyTrial]]
 """Session → trials of one side at one load."""

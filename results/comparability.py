@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from results.metrics.catalogue import DEFINITIONS
-from results.records import TrialRecord
-from results.run_log import Manifest
+from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.records import TrialRecord
+from bakeoff.results.run_log import Manifest
 
 _GIB = 1024**3
 _GPU = ("name", "memory_bytes", "driver")

@@ -1,36 +1,36 @@
 """Compare two engines, after checking that conditions were equal and that both did the same work.
 
-Metrics are compared over the requests that both sides served (:mod:`results.common_part`).
+Metrics are compared over the requests that both sides served (:mod:`bakeoff.results.common_part`).
 
 One metric at one load is primary, fixed before any data is seen. Others are guardrails, whose judgements are corrected
 for multiplicity; the rest are judged by themselves and decide no gate. How the sides were measured decides which noise
 applies. Trials of one run were interleaved and are compared as such. If a run reused trials of an earlier one, only
 repeats with both trials in one session are paired. Sides of different runs carry the noise between runs
-(:mod:`results.statistics.between_runs`).
+(:mod:`bakeoff.results.statistics.between_runs`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from results.client_error import largest_error_s
-from results.common_part import CommonTrial, over_common_part
-from results.comparability import difference, series_of
-from results.comparison_config import ComparisonConfig
-from results.errors import NotComparable
-from results.metrics import CATALOGUE, Metric
-from results.primary import primary_load, primary_metric
-from results.quality import QualitySummary, pooled
-from results.records import Load
-from results.reliability import Tally, tallies
-from results.sides import AnyTrial, Side, compared_value, labels, measured_requests
-from results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
-from results.statistics.between_runs import MIN_RUNS, NoiseFloor
-from results.statistics.change_points import change_points
-from results.statistics.comparison import Parameters, Reason, of_effect
-from results.statistics.pooling import Others, Runs, Trials
-from results.statistics.two_sample import MIN_PAIRS
-from results.work import WorkComparison, compare_work, per_token
+from bakeoff.results.client_error import largest_error_s
+from bakeoff.results.common_part import CommonTrial, over_common_part
+from bakeoff.results.comparability import difference, series_of
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.primary import primary_load, primary_metric
+from bakeoff.results.quality import QualitySummary, pooled
+from bakeoff.results.records import Load
+from bakeoff.results.reliability import Tally, tallies
+from bakeoff.results.sides import AnyTrial, Side, compared_value, labels, measured_requests
+from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
+from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
+from bakeoff.results.statistics.change_points import change_points
+from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect
+from bakeoff.results.statistics.pooling import Others, Runs, Trials
+from bakeoff.results.statistics.two_sample import MIN_PAIRS
+from bakeoff.results.work import WorkComparison, compare_work, per_token
 
 _COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
 """Metrics that count requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan,

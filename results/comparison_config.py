@@ -10,12 +10,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
-from results.errors import NotComparable
-from results.metrics import CATALOGUE, COMPARED, Metric, Unit, headline
-from results.objectives import metric_named
-from results.records import Load
-from results.statistics.comparison import ALPHA, BAND, default_band, scale_of
-from results.statistics.two_sample import Scale
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, COMPARED, Metric, Unit, headline
+from bakeoff.results.objectives import metric_named
+from bakeoff.results.records import Load
+from bakeoff.results.statistics.comparison import ALPHA, BAND, default_band, scale_of
+from bakeoff.results.statistics.two_sample import Scale
 
 WORK = "work"
 """Name of the band within which the work of both sides must agree."""
@@ -35,7 +35,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
 
     Attributes:
         metrics: names in the catalogue; None for the default, see :meth:`names_at`.
-        primary: name of the primary metric; None for the rule of :mod:`results.primary`.
+        primary: name of the primary metric; None for the rule of :mod:`bakeoff.results.primary`.
         alpha: false-alarm rate of the primary metric, and of all guardrails together.
         band: half-width of the equivalence band of ratios, as a fraction.
         bands: half-width by metric, for metrics with their own band: a fraction of a ratio, or of requests.
@@ -105,7 +105,7 @@ def agreed(
 
     Args:
         metrics: names; None or empty for the default.
-        primary: name of the primary metric; None for the rule of :mod:`results.primary`.
+        primary: name of the primary metric; None for the rule of :mod:`bakeoff.results.primary`.
         alpha: significance level.
         band: a fraction, or bands as text; None for the defaults.
         known: metrics that can have a band.

@@ -7,8 +7,8 @@ outside the range of a clock, numbers that are not finite.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from results.records import RequestRecord, TelemetryRecord
-from results.units import NS_PER_S
+from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.units import NS_PER_S
 
 _MAX_NS = 1 << 62
 """146 years."""

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from results.comparison import EngineComparison
-from results.comparison_config import ComparisonConfig, agreed
-from results.errors import UNDECODABLE, NoEvidence, NotComparable, NotImportable
-from results.metrics.catalogue import PERPLEXITY
-from results.statistics.comparison import Criteria, judged
-from results.statistics.interval import Interval, ratio_error
-from results.statistics.permutation import sign_test
-from results.statistics.two_sample import Contrast, Method
+from bakeoff.results.comparison import EngineComparison
+from bakeoff.results.comparison_config import ComparisonConfig, agreed
+from bakeoff.results.errors import UNDECODABLE, NoEvidence, NotComparable, NotImportable
+from bakeoff.results.metrics.catalogue import PERPLEXITY
+from bakeoff.results.statistics.comparison import Criteria, judged
+from bakeoff.results.statistics.interval import Interval, ratio_error
+from bakeoff.results.statistics.permutation import sign_test
+from bakeoff.results.statistics.two_sample import Contrast, Method
 
 PERPLEXITY_BAND = 0.01
 """Default equivalence band. Weights in 8 bits usually cost less, weights in 4 bits more."""
@@ -115,8 +115,8 @@ def read_evaluation(file: Path) -> Evaluation:
 def perplexity_config(alpha: float, band: float | str | Iterable[str] | None) -> ComparisonConfig:
     """Configuration of a comparison of evaluations.
 
-    Arguments and errors are those of :func:`~results.comparison_config.agreed`. Only ``perplexity`` can have a band of
-    its own.
+    Arguments and errors are those of :func:`~bakeoff.results.comparison_config.agreed`. Only ``perplexity`` can have a
+    band of its own.
     """
     return agreed(None, None, alpha, band, known={PERPLEXITY.name: PERPLEXITY}, default_band=PERPLEXITY_BAND)
 
@@ -125,7 +125,7 @@ def compare_evaluations(a: Path, b: Path, config: ComparisonConfig) -> EngineCom
     """Compare the perplexities of two evaluations, piece by piece.
 
     The effect is the ratio of the perplexities. Its standard error is that of a ratio estimate
-    (:func:`~results.statistics.interval.ratio_error`) of the difference in nats per token.
+    (:func:`~bakeoff.results.statistics.interval.ratio_error`) of the difference in nats per token.
 
     Args:
         a: file of the baseline.

@@ -1,6 +1,6 @@
 """Findings about a trial: typed codes with parameters, stored with the run.
 
-Code decides on :class:`FindingCode`; only :mod:`results.text.findings` words them.
+Code decides on :class:`FindingCode`; only :mod:`bakeoff.results.text.findings` words them.
 """
 
 from collections.abc import Iterable

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from results.atomic import write_atomic
-from results.comparability import Series
-from results.errors import UNDECODABLE, NoEvidence, RunUnreadable
-from results.metrics import CATALOGUE
-from results.statistics.between_runs import MIN_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
-from results.statistics.comparison import scale_of
-from results.statistics.two_sample import Scale
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.comparability import Series
+from bakeoff.results.errors import UNDECODABLE, NoEvidence, RunUnreadable
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.statistics.between_runs import MIN_FLOOR_RUNS, NoiseFloor, run_means, upper_bound
+from bakeoff.results.statistics.comparison import scale_of
+from bakeoff.results.statistics.two_sample import Scale
 
 FLOOR_FILE = "noise-floor.json"
 _APART_S = 3600.0

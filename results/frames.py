@@ -1,10 +1,10 @@
 """Append-only log of binary records that survives ``kill -9``.
 
 A frame is a four-byte big-endian length followed by that many bytes of msgpack; JSON would escape every quote in the
-engine's own JSON, at 27 times the CPU. As in :mod:`results.jsonl`, a crash can leave only the last frame incomplete:
-the reader skips it and reports its size. A length beyond the end of the file is damage, though, if a whole record or
-more follows it. Frames longer than :data:`MAX_FRAME_BYTES` are neither written nor read, so that a foreign log cannot
-make its reader allocate 4 GiB.
+engine's own JSON, at 27 times the CPU. As in :mod:`bakeoff.results.jsonl`, a crash can leave only the last frame
+incomplete: the reader skips it and reports its size. A length beyond the end of the file is damage, though, if a whole
+record or more follows it. Frames longer than :data:`MAX_FRAME_BYTES` are neither written nor read, so that a foreign
+log cannot make its reader allocate 4 GiB.
 """
 
 import os
@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from results.append_only import AppendOnlyFile
-from results.errors import UNDECODABLE, NotWritable, RunUnreadable
-from results.integrity import RESTORE, verify
-from results.records import StoredFile
+from bakeoff.results.append_only import AppendOnlyFile
+from bakeoff.results.errors import UNDECODABLE, NotWritable, RunUnreadable
+from bakeoff.results.integrity import RESTORE, verify
+from bakeoff.results.records import StoredFile
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.cells import Cell
-from results.records import Startup
-from results.run import Run
-from results.statistics.interval import Interval, reciprocal
+from bakeoff.results.cells import Cell
+from bakeoff.results.records import Startup
+from bakeoff.results.run import Run
+from bakeoff.results.statistics.interval import Interval, reciprocal
 
 _GPU_IN_USE_BYTES = 1 << 30
 """A GPU belongs to the engine if its memory in use grew by more than this during the engine's start."""

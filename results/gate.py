@@ -1,11 +1,11 @@
 """The gate: whether a change may be merged, as one of three outcomes with a reason.
 
 Trials come first: an engine that died, failed requests or fell behind where the baseline did not
-(:mod:`results.reliability`), or that did different work (:mod:`results.work`), is worse whatever its times. Then the
-primary metric decides: it is a regression if the interval excludes 1 in the bad direction, and no regression if the
-interval shows that B is worse by less than the change to detect. Anything between is undecided, since the noise is too
-high for that change, and reported as such. A guardrail that
-is worse (Holm) and answers that differ from the reference fail the gate too.
+(:mod:`bakeoff.results.reliability`), or that did different work (:mod:`bakeoff.results.work`), is worse whatever its
+times. Then the primary metric decides: it is a regression if the interval excludes 1 in the bad direction, and no
+regression if the interval shows that B is worse by less than the change to detect. Anything between is undecided, since
+the noise is too high for that change, and reported as such. A guardrail that is worse (Holm) and answers that differ
+from the reference fail the gate too.
 """
 
 from enum import StrEnum
@@ -13,21 +13,21 @@ from pathlib import Path
 
 import msgspec
 
-from results.comparison import EngineComparison, compare_sides
-from results.comparison_config import ComparisonConfig
-from results.errors import NoEvidence
-from results.evaluation import compare_evaluations
-from results.metrics import COMPARED
-from results.quality import QualitySummary
-from results.records import RunStatus, Verdict
-from results.reliability import FailureMode
-from results.sides import Side
-from results.statistics import Comparison, Judgement
-from results.statistics.compare import MIN_TRIALS
-from results.statistics.comparison import scale_of
-from results.text.comparison import band_text, why_text
-from results.text.findings import sentence
-from results.text.format import STATE_TEXTS, effect_text
+from bakeoff.results.comparison import EngineComparison, compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NoEvidence
+from bakeoff.results.evaluation import compare_evaluations
+from bakeoff.results.metrics import COMPARED
+from bakeoff.results.quality import QualitySummary
+from bakeoff.results.records import RunStatus, Verdict
+from bakeoff.results.reliability import FailureMode
+from bakeoff.results.sides import Side
+from bakeoff.results.statistics import Comparison, Judgement
+from bakeoff.results.statistics.compare import MIN_TRIALS
+from bakeoff.results.statistics.comparison import scale_of
+from bakeoff.results.text.comparison import band_text, why_text
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.format import STATE_TEXTS, effect_text
 
 MIN_RUNS = 2
 
@@ -108,7 +108,7 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
 
     Raises:
         NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
-        NotComparable: as for :func:`~results.comparison.compare_sides`.
+        NotComparable: as for :func:`~bakeoff.results.comparison.compare_sides`.
     """
     compared = compare_sides(a, b, config)
     regressions = [
@@ -131,7 +131,7 @@ def judge_evaluations(a: Path, b: Path, config: ComparisonConfig) -> GateVerdict
     Args:
         a: file of the baseline's evaluation.
         b: file of the candidate's.
-        config: from :func:`~results.evaluation.perplexity_config`.
+        config: from :func:`~bakeoff.results.evaluation.perplexity_config`.
     """
     compared = compare_evaluations(a, b, config)
     outcome, sentence = _outcome(compared, None, has_regressions=False, has_doubts=False)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from results.errors import NoEvidence, NotComparable, RunNotFound
-from results.index import CellFacts, Index, Query, RunFacts
-from results.metrics import CATALOGUE, HEADLINE
-from results.records import RunStatus
-from results.series import Change, Doubt, Drift, Point, Series, age, is_worse
-from results.statistics.change_points import ChangePoint, Course, Stretch, course
-from results.statistics.segments import MIN_POINTS
+from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
+from bakeoff.results.index import CellFacts, Index, Query, RunFacts
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.records import RunStatus
+from bakeoff.results.series import Change, Doubt, Drift, Point, Series, age, is_worse
+from bakeoff.results.statistics.change_points import ChangePoint, Course, Stretch, course
+from bakeoff.results.statistics.segments import MIN_POINTS
 
 _ALPHA = 0.01
 """Probability that chance alone flags the newest run as an outlier, over all series together (Bonferroni)."""

@@ -7,8 +7,8 @@ without a word, so the record of a trial has the size and the hash of each of it
 import hashlib
 from pathlib import Path
 
-from results.errors import RunUnreadable
-from results.records import StoredFile
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import StoredFile
 
 RESTORE = "restore the file from a copy"
 """What to do about a damaged file that nothing can make again."""

@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from results.append_only import AppendOnlyFile
-from results.errors import UNDECODABLE, RunUnreadable
-from results.integrity import RESTORE, read_stored
-from results.records import StoredFile
+from bakeoff.results.append_only import AppendOnlyFile
+from bakeoff.results.errors import UNDECODABLE, RunUnreadable
+from bakeoff.results.integrity import RESTORE, read_stored
+from bakeoff.results.records import StoredFile
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16

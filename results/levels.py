@@ -2,9 +2,9 @@
 
 import msgspec
 
-from results.cells import Cell
-from results.records import Load
-from results.run import Run
+from bakeoff.results.cells import Cell
+from bakeoff.results.records import Load
+from bakeoff.results.run import Run
 
 _BUSY_SHARE = 0.9
 """Share of a closed loop's sessions that have a request in flight; a moment between two requests is no pause."""

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
-from results.errors import NotComparable
-from results.metrics import CATALOGUE, Better, Metric, Unit, Value
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, Better, Metric, Unit, Value
 
 
 class Relation(StrEnum):

@@ -6,7 +6,7 @@ rate, the median TTFT at the last level.
 
 from collections.abc import Iterable
 
-from results.records import Load
+from bakeoff.results.records import Load
 
 
 def primary_load(loads: Iterable[Load]) -> Load | None:

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from results.errors import RunUnreadable
+from bakeoff.results.errors import RunUnreadable
 
 
 def published_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

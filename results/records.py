@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from results.findings import Finding, Severity
-from results.units import NS_PER_S
+from bakeoff.results.findings import Finding, Severity
+from bakeoff.results.units import NS_PER_S
 
 SCHEMA_VERSION = 3
 

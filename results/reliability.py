@@ -3,7 +3,8 @@
 INVALID trials have no figures to compare, yet a regression large enough to invalidate trials must not pass more easily
 than a small one. So they are counted, per load level and kind of failure, among all trials that ended. B is worse if
 
-- :func:`~results.statistics.counts.boschloo`'s test of trials says so, corrected over all kinds and loads (Holm), or
+- :func:`~bakeoff.results.statistics.counts.boschloo`'s test of trials says so, corrected over all kinds and loads
+(Holm), or
 - B never started, or failed most requests in all of its trials of a load, at least two, or was saturated in all, at
   least three; and A never failed: so few trials are too few for the test. A share of failed requests near the
   experiment's limit may exceed it by chance; or
@@ -18,12 +19,12 @@ from enum import StrEnum
 
 import msgspec
 
-from results.findings import Cause, FindingCode
-from results.records import TrialRecord, Verdict
-from results.run_log import EngineFailure
-from results.statistics.comparison import Judgement
-from results.statistics.counts import Count, boschloo, trials_needed
-from results.statistics.multiplicity import holm
+from bakeoff.results.findings import Cause, FindingCode
+from bakeoff.results.records import TrialRecord, Verdict
+from bakeoff.results.run_log import EngineFailure
+from bakeoff.results.statistics.comparison import Judgement
+from bakeoff.results.statistics.counts import Count, boschloo, trials_needed
+from bakeoff.results.statistics.multiplicity import holm
 
 _MOST = 0.5
 """Share of failed requests that no engine has by chance, whatever limit the experiment sets."""

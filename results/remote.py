@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import platformdirs
 
-from results.atomic import write_atomic
-from results.errors import NotReachable, NotWritable, RunNotFound
-from results.store import LOG_NAME
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.errors import NotReachable, NotWritable, RunNotFound
+from bakeoff.results.store import LOG_NAME
 
 _FETCHED_FILE = ".fetched.json"
 _BLOCK = 1 << 20

@@ -1,4 +1,4 @@
-"""Public analysis API: ``results.load(path)`` gives a run as pandas frames.
+"""Public analysis API: ``bakeoff.results.load(path)`` gives a run as pandas frames.
 
 >>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
@@ -10,29 +10,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from results import client_error
-from results.attribution import Attribution, attribution_of
-from results.ceilings import Ceilings, stored_ceilings
-from results.cells import Cell, Trial, cell_of, key_of
-from results.errors import RunUnreadable
-from results.findings import FindingCode
-from results.integrity import RESTORE
-from results.metrics import headline, latency, trial_metrics, under_load, whole_load_metrics
-from results.metrics.throughput import planned_inside
-from results.records import (
+from bakeoff.results import client_error
+from bakeoff.results.attribution import Attribution, attribution_of
+from bakeoff.results.ceilings import Ceilings, stored_ceilings
+from bakeoff.results.cells import Cell, Trial, cell_of, key_of
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.integrity import RESTORE
+from bakeoff.results.metrics import headline, latency, trial_metrics, under_load, whole_load_metrics
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.records import (
     RequestRecord,
     RunStatus,
     TrialPlan,
     TrialRecord,
     Verdict,
 )
-from results.remote import fetched, is_remote
-from results.run_log import Manifest, RunLog
-from results.search import SearchRecord
-from results.search_fold import search_record
-from results.server_view import server_view
-from results.store import RunFolder
-from results.work import work_of
+from bakeoff.results.remote import fetched, is_remote
+from bakeoff.results.run_log import Manifest, RunLog
+from bakeoff.results.search import SearchRecord
+from bakeoff.results.search_fold import search_record
+from bakeoff.results.server_view import server_view
+from bakeoff.results.store import RunFolder
+from bakeoff.results.work import work_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from results.ceilings import Ceilings
-from results.chain import Chain
-from results.errors import UNDECODABLE, RunUnreadable
-from results.jsonl import Appender, read_log
-from results.records import RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
-from results.search import Attempt, SearchConfig
+from bakeoff.results.ceilings import Ceilings
+from bakeoff.results.chain import Chain
+from bakeoff.results.errors import UNDECODABLE, RunUnreadable
+from bakeoff.results.jsonl import Appender, read_log
+from bakeoff.results.records import RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
+from bakeoff.results.search import Attempt, SearchConfig
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):

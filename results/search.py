@@ -4,11 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
-from results.findings import Finding
-from results.metrics import Absence
-from results.objectives import Objective, Violation, objectives
-from results.records import Load
-from results.statistics.bisection import levels_between
+from bakeoff.results.findings import Finding
+from bakeoff.results.metrics import Absence
+from bakeoff.results.objectives import Objective, Violation, objectives
+from bakeoff.results.records import Load
+from bakeoff.results.statistics.bisection import levels_between
 
 
 class Over(StrEnum):

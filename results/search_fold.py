@@ -1,22 +1,22 @@
 """State of a capacity search, folded from the run's log: the same log gives the same answers and the same next level.
 
 A level is judged by one trial at a time. Percentiles and attainment are shares of requests: once some level has met the
-objectives and some has not, the counts of all trials are pooled (:mod:`results.statistics.exceedance`), which estimates
-the load at which the long run just meets them. For other objectives, and until then,
-:mod:`results.statistics.bisection` keeps a posterior over all trials.
-Levels that cannot be judged are skipped: those with too few requests, and those above the logarithmic middle between
-the highest level that met the objectives and one at which two trials in a row were no evidence.
+objectives and some has not, the counts of all trials are pooled (:mod:`bakeoff.results.statistics.exceedance`), which
+estimates the load at which the long run just meets them. For other objectives, and until then,
+:mod:`bakeoff.results.statistics.bisection` keeps a posterior over all trials. Levels that cannot be judged are skipped:
+those with too few requests, and those above the logarithmic middle between the highest level that met the objectives
+and one at which two trials in a row were no evidence.
 """
 
 import math
 
 import msgspec
 
-from results.run_log import Event, LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
-from results.search import Attempt, Ended, EngineSearch, SearchConfig, SearchRecord, Skip
-from results.statistics.bisection import Bisection
-from results.statistics.exceedance import Counted, Threshold, threshold
-from results.units import NS_PER_S
+from bakeoff.results.run_log import Event, LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
+from bakeoff.results.search import Attempt, Ended, EngineSearch, SearchConfig, SearchRecord, Skip
+from bakeoff.results.statistics.bisection import Bisection
+from bakeoff.results.statistics.exceedance import Counted, Threshold, threshold
+from bakeoff.results.units import NS_PER_S
 
 _SKIP_AFTER, _END_AFTER = 2, 6
 """Trials in a row without evidence after which the search continues below them, and after which it ends."""

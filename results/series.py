@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics import CATALOGUE, Better
-from results.statistics.change_points import ChangePoint, Course, Stretch
+from bakeoff.results.metrics import CATALOGUE, Better
+from bakeoff.results.statistics.change_points import ChangePoint, Course, Stretch
 
 
 class Outcome(StrEnum):

@@ -1,7 +1,7 @@
 """A side of a comparison: one engine's trials from one or several runs.
 
-A run is read from its folder or from a file of :mod:`results.benchmark_json`, with the same verdict. Trials measured in
-one run form a session; reused trials belong to the session of the run that measured them.
+A run is read from its folder or from a file of :mod:`bakeoff.results.benchmark_json`, with the same verdict. Trials
+measured in one run form a session; reused trials belong to the session of the run that measured them.
 """
 
 import math
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from results.benchmark_json import StoredRun, StoredTrial, stored_run
-from results.cells import Trial
-from results.errors import NoEvidence, NotComparable
-from results.floor import FloorCell, stored_floors
-from results.metrics import Absence
-from results.records import Load, TrialRecord, Verdict
-from results.reliability import failure_mode_of
-from results.run import Run, load
-from results.run_log import EngineFailure
-from results.text.findings import sentence
+from bakeoff.results.benchmark_json import StoredRun, StoredTrial, stored_run
+from bakeoff.results.cells import Trial
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.floor import FloorCell, stored_floors
+from bakeoff.results.metrics import Absence
+from bakeoff.results.records import Load, TrialRecord, Verdict
+from bakeoff.results.reliability import failure_mode_of
+from bakeoff.results.run import Run, load
+from bakeoff.results.run_log import EngineFailure
+from bakeoff.results.text.findings import sentence
 
 AnyTrial = Trial | StoredTrial
 AnyRun = Run | StoredRun
@@ -94,7 +94,8 @@ def _is_valid_at(trial: AnyTrial, level: str) -> bool:
 def select(text: str, engine: str | None = None, title: str | None = None) -> Side:
     """Read the side named by ``RUN`` or ``RUN@ENGINE``.
 
-    ``RUN`` is a folder, a file of :mod:`results.benchmark_json`, or ``FILE/RUN_ID`` if the file holds several runs.
+    ``RUN`` is a folder, a file of :mod:`bakeoff.results.benchmark_json`, or ``FILE/RUN_ID`` if the file holds several
+    runs.
 
     Args:
         text: ``RUN`` or ``RUN@ENGINE``.
@@ -102,8 +103,8 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
         title: title of the run, for a file that holds several.
 
     Raises:
-        RunNotFound, RunUnreadable: as for :func:`results.load`.
-        NotImportable: as for :func:`~results.benchmark_json.stored_run`.
+        RunNotFound, RunUnreadable: as for :func:`bakeoff.results.load`.
+        NotImportable: as for :func:`~bakeoff.results.benchmark_json.stored_run`.
         NotComparable: no engine follows the @; or as for :func:`only_side` and :func:`side_of`.
         NoEvidence: as for these.
     """

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from results.errors import RunUnreadable
-from results.units import NS_PER_S
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.units import NS_PER_S
 
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span

@@ -1,14 +1,14 @@
 """Bytes and operations of the steps of a profiled trial, counted from the model's shapes when the trial ended.
 
-They follow from the step log and the engine's description; :mod:`harness.planning.step_costs` counts them, because this
-package knows no model.
+They follow from the step log and the engine's description; :mod:`bakeoff.harness.planning.step_costs` counts them,
+because this package knows no model.
 """
 
 from typing import NamedTuple
 
 import msgspec
 
-from results.records import SCHEMA_VERSION
+from bakeoff.results.records import SCHEMA_VERSION
 
 
 class StepCost(NamedTuple):

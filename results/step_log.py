@@ -1,6 +1,6 @@
 """The step log of an engine: what became of each request, and when (docs/profile.md).
 
-One file for each process of the engine that records: frames of msgpack as in :mod:`results.frames`. Times are
+One file for each process of the engine that records: frames of msgpack as in :mod:`bakeoff.results.frames`. Times are
 nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share, the measuring client included.
 """
 

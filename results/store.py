@@ -11,13 +11,14 @@
             requests.jsonl       the streams decoded                       (derived, atomic)
             quality.json         its answers compared with a reference's   (derived, atomic)
             steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
-            front-end-0.frames   its HTTP process (:mod:`results.step_log`), or
-            spans.frames         the spans that it exported (:mod:`results.spans`)
+            front-end-0.frames   its HTTP process (:mod:`bakeoff.results.step_log`), or
+            spans.frames         the spans that it exported (:mod:`bakeoff.results.spans`)
             step-costs.json      bytes and operations of these steps         (derived, atomic)
 
-A trial is finished when the run's log has its :class:`~results.run_log.TrialFinished`, which describes its files (see
-:mod:`results.integrity`); a run is complete when its log says so. After any crash, records appended before it remain
-readable (see :mod:`results.jsonl` and :mod:`results.frames`). Runs of another schema are refused.
+A trial is finished when the run's log has its :class:`~bakeoff.results.run_log.TrialFinished`, which describes its
+files (see :mod:`bakeoff.results.integrity`); a run is complete when its log says so. After any crash, records appended
+before it remain readable (see :mod:`bakeoff.results.jsonl` and :mod:`bakeoff.results.frames`). Runs of another schema
+are refused.
 
 Runs from other machines are untrusted, so no path may leave the run's folder: trial ids are plain names, and a run or
 trial that is or contains a symbolic link is refused before anything in it is read.
@@ -38,18 +39,18 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from results.atomic import write_atomic
-from results.consistency import requests_problem, telemetry_problem
-from results.errors import UNDECODABLE, NotWritable, RunNotFound, RunUnreadable
-from results.frames import FrameLog, count_frames
-from results.integrity import RESTORE, read_stored, stored_file, verify
-from results.jsonl import Log, read_log, read_whole
-from results.quality import QualityRecord
-from results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
-from results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
-from results.spans import SpanFrame
-from results.step_costs import TrialCosts
-from results.step_log import EngineEvent, HttpRecord
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.consistency import requests_problem, telemetry_problem
+from bakeoff.results.errors import UNDECODABLE, NotWritable, RunNotFound, RunUnreadable
+from bakeoff.results.frames import FrameLog, count_frames
+from bakeoff.results.integrity import RESTORE, read_stored, stored_file, verify
+from bakeoff.results.jsonl import Log, read_log, read_whole
+from bakeoff.results.quality import QualityRecord
+from bakeoff.results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
+from bakeoff.results.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
+from bakeoff.results.spans import SpanFrame
+from bakeoff.results.step_costs import TrialCosts
+from bakeoff.results.step_log import EngineEvent, HttpRecord
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -232,7 +233,7 @@ class RunFolder:
 
         Args:
             root: parent folder.
-            events: the first is :class:`~results.run_log.RunStarted`, whose run id names the folder.
+            events: the first is :class:`~bakeoff.results.run_log.RunStarted`, whose run id names the folder.
 
         Raises:
             NotWritable: the folder cannot be created, or exists already.
@@ -265,7 +266,7 @@ class RunFolder:
         return cls(path)
 
     def write_log(self, events: Sequence[Event]) -> None:
-        """Replace the log. To append to a running run, use :class:`~results.run_log.RunLogWriter`."""
+        """Replace the log. To append to a running run, use :class:`~bakeoff.results.run_log.RunLogWriter`."""
         write_atomic(self.log_path, encoded(events))
 
     def read_log(self) -> RunLog:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from results.errors import NotExportable
-from results.run import Run
+from bakeoff.results.errors import NotExportable
+from bakeoff.results.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Table(StrEnum):
-    """Tables of a run, which :class:`~results.run.Run` has as data frames."""
+    """Tables of a run, which :class:`~bakeoff.results.run.Run` has as data frames."""
 
     SUMMARY = "summary"
     TRIALS = "trials"

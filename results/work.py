@@ -6,8 +6,8 @@ p90), why answers ended, and how many requests were answered. Each is one number
 be 90 to 110 % of its reference.
 
 The faster side of a closed loop gets further in the plan, so the work is that of the requests that both served
-(:mod:`results.common_part`). Where these are unknown, the mix of the requests may differ: no difference in work, but
-request times cannot be compared then either.
+(:mod:`bakeoff.results.common_part`). Where these are unknown, the mix of the requests may differ: no difference in
+work, but request times cannot be compared then either.
 """
 
 import math
@@ -18,10 +18,10 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from results.records import Outcome, RequestRecord
-from results.statistics.comparison import Judgement
-from results.statistics.distributions import t_quantile
-from results.statistics.two_sample import Scale, contrast
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.statistics.comparison import Judgement
+from bakeoff.results.statistics.distributions import t_quantile
+from bakeoff.results.statistics.two_sample import Scale, contrast
 
 _QUANTILES = (0.1, 0.5, 0.9)
 _FINISHES = {

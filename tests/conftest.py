@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from engines import secrets
+from bakeoff.engines import secrets
 
 _MEMORY = Path("/dev/shm")
 _MEMORY_NEEDED_BYTES = 8 << 30

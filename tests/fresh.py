@@ -22,19 +22,20 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import NoReturn
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("engines", "harness", "reference_engine", "results", "workloads")
+SOURCE = Path(__file__).parents[1] / "src"
+PACKAGES = tuple(f"bakeoff.{name}" for name in ("engines", "harness", "reference_engine", "results", "workloads"))
 
 
 def modules(package: str) -> list[str]:
     """Names of a package's modules by its files, without programs, which run when they are imported."""
-    files = sorted(file for file in (ROOT / package).rglob("*.py") if file.stem != "__main__")
-    return [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
+    folder = SOURCE.joinpath(*package.split("."))
+    files = sorted(file for file in folder.rglob("*.py") if file.stem != "__main__")
+    return [".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for file in files]
 
 
 @functools.cache
 def is_ours(name: str | None) -> bool:
-    return (name or "").partition(".")[0] in PACKAGES
+    return (name or "").partition(".")[0] == "bakeoff"
 
 
 def warm_up(packages: Iterable[str]) -> None:
@@ -83,7 +84,7 @@ def run_command(words: list[str], output: int) -> NoReturn:
     sys.argv = ["bakeoff", *words]
     status = 1
     try:
-        from harness.entry import main as bakeoff  # noqa: PLC0415  (this import is part of the command)
+        from bakeoff.harness.entry import main as bakeoff  # noqa: PLC0415  (this import is part of the command)
 
         bakeoff()
     except SystemExit as ended:
@@ -113,7 +114,7 @@ class OurFinder(MetaPathFinder):
     @staticmethod
     @functools.cache
     def _place(name: str) -> tuple[SourceFileLoader, list[str] | None] | None:
-        place = ROOT.joinpath(*name.split("."))
+        place = SOURCE.joinpath(*name.split("."))
         package, file = place / "__init__.py", place.with_suffix(".py")
         if package.is_file():
             return SourceFileLoader(name, str(package)), [str(place)]
@@ -142,10 +143,9 @@ def main(job: str) -> None:
     compile_once()
     if job == "imports":
         sys.meta_path.insert(0, OurFinder())
-        for package in PACKAGES:
-            import_alone(package)
+        import_alone("bakeoff")
     else:
-        warm_up(package for package in PACKAGES if package != "reference_engine")
+        warm_up(package for package in PACKAGES if package != "bakeoff.reference_engine")
         print(json.dumps([output_of(words) for words in json.load(sys.stdin)]))
 
 

@@ -2,10 +2,10 @@
 
 import functools
 
-import harness.conduct.trial
-from harness.verdict.judge import Evidence, judge
-from results.findings import Finding, FindingCode, Severity
-from results.records import Verdict
+import bakeoff.harness.conduct.trial
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.records import Verdict
 
 OF_THE_LOAD = {FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD, FindingCode.CLIENT_STALLED}
 
@@ -18,8 +18,8 @@ def judge_without_load(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
 
 
 def ignore_load() -> None:
-    """Replace the judge of trials; ``harness.verdict.judge.judge`` stays, for the tests of the rules themselves."""
-    harness.conduct.trial.judge = judge_without_load
+    """Replace the judge of trials; ``bakeoff.harness.verdict.judge.judge`` stays, for tests of the rules themselves."""
+    bakeoff.harness.conduct.trial.judge = judge_without_load
 
 
 def pytest_configure() -> None:

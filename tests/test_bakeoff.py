@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import bakeoff
-from harness.conduct.world import inside
-from harness.virtual import VirtualEngine, VirtualWorld
-from results.gate import Outcome
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
+from bakeoff.results.gate import Outcome
 
 EXPERIMENT: dict[str, Any] = {
     "name": "t",

@@ -12,11 +12,10 @@ import msgspec
 import pandas as pd
 import pytest
 
-from benchmarks.published import first_page_table
-from engines import EngineSpec, Speculation, adapter_names
-from engines.deployment import Container, Ssh
-from harness.cli import make_app
-from harness.experiment.config import (
+from bakeoff.engines import EngineSpec, Speculation, adapter_names
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.experiment.config import (
     ClientConfig,
     EngineConfig,
     Experiment,
@@ -25,11 +24,12 @@ from harness.experiment.config import (
     TrialConfig,
     WorkloadConfig,
 )
-from results.metrics import CATALOGUE
-from results.records import Cache, Load, Slo
-from results.statistics.interval import log_t_interval
-from results.text.format import interval_text
-from workloads import ARRIVALS, workload_names
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import Cache, Load, Slo
+from bakeoff.results.statistics.interval import log_t_interval
+from bakeoff.results.text.format import interval_text
+from bakeoff.workloads import ARRIVALS, workload_names
+from benchmarks.published import first_page_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

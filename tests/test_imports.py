@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+SOURCE = Path(__file__).parents[1] / "src"
 
 
 def import_graph(package: str) -> dict[str, set[str]]:
     """Modules of a package, and which of them each imports."""
     modules: dict[str, Path] = {}
-    for path in (ROOT / package).rglob("*.py"):
-        parts = path.relative_to(ROOT).with_suffix("").parts
+    for path in SOURCE.joinpath(*package.split(".")).rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():
@@ -62,7 +62,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 @pytest.mark.parametrize("package", ["harness", "engines", "workloads", "reference_engine", "results"])
 def test_no_modules_import_each_other(package: str):
-    assert circles(import_graph(package)) == []
+    assert circles(import_graph(f"bakeoff.{package}")) == []
 
 
 def test_a_circle_is_found():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from workloads.tokenizer import Tokenizer
+from bakeoff.workloads.tokenizer import Tokenizer
 
 APPROXIMATE = "approximate"
 """Value for the tokenizer's folder in an experiment file."""

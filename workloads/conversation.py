@@ -1,18 +1,18 @@
 """Growing prompts with an exact number of tokens.
 
 A prompt is planned as the sum of its passages and the template's tokens, then counted once as a whole
-(:mod:`workloads.prompts`), and corrected at the end of its last message if the sum was wrong.
+(:mod:`bakeoff.workloads.prompts`), and corrected at the end of its last message if the sum was wrong.
 """
 
 import functools
 from collections.abc import Sequence
 from typing import Literal
 
-from workloads.prompts import prompt_reader
-from workloads.rng import Rng
-from workloads.text import MIN_PASSAGE_TOKENS, Style, writer
-from workloads.tokenizer import Tokenizer
-from workloads.types import Message, Turn
+from bakeoff.workloads.prompts import prompt_reader
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.text import MIN_PASSAGE_TOKENS, Style, writer
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Message, Turn
 
 Api = Literal["chat", "completions"]
 _MAX_CORRECTIONS = 4
@@ -67,7 +67,7 @@ class Conversation:
                 question, and the request its true length.
             output_tokens: requested length of the answer.
             rng: for the question's words.
-            mark: of the question's passage, see :meth:`~workloads.text.writer.Writer.passage`.
+            mark: of the question's passage, see :meth:`~bakeoff.workloads.text.writer.Writer.passage`.
             before: passages before the question.
             style: of the question.
             think_s: pause before the request, in seconds.

@@ -10,12 +10,12 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from workloads.errors import NoTokenizer
-from workloads.prefixes import BLOCK_TOKENS, block_hashes
-from workloads.prompts import PromptReader, prompt_reader
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
-from workloads.types import Turn, Workload
+from bakeoff.workloads.errors import NoTokenizer
+from bakeoff.workloads.prefixes import BLOCK_TOKENS, block_hashes
+from bakeoff.workloads.prompts import PromptReader, prompt_reader
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Turn, Workload
 
 Segment = tuple[str, int]
 """Name and number of tokens; equal names stand for equal text."""
@@ -66,7 +66,7 @@ class SupportsWords(Protocol):
 def segment_blocks(segments: Iterable[Segment], block_tokens: int) -> Iterator[bytes]:
     """Hashes of a prompt's full blocks, each over everything up to the block's end.
 
-    The counterpart of :func:`~workloads.prefixes.block_hashes` for segments.
+    The counterpart of :func:`~bakeoff.workloads.prefixes.block_hashes` for segments.
     """
     running = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     filled = 0

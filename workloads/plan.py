@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.arrivals import Arrival
-from workloads.errors import BadOption
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
-from workloads.types import Session, Workload
+from bakeoff.workloads.arrivals import Arrival
+from bakeoff.workloads.errors import BadOption
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Session, Workload
 
 
 class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from workloads.dispersion import FEWEST_WINDOWS, WINDOWS_S, ArrivalCounts, ArrivalStatistics
-from workloads.errors import WorkloadError
-from workloads.histogram import Histogram, integer_histogram, seconds_histogram
-from workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
-from workloads.prefixes import LruCache
-from workloads.presets.preset import Anchor
-from workloads.presets.traffic import PresetTraffic
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
-from workloads.types import SupportsFigures, SupportsStarts, Workload
+from bakeoff.workloads.dispersion import FEWEST_WINDOWS, WINDOWS_S, ArrivalCounts, ArrivalStatistics
+from bakeoff.workloads.errors import WorkloadError
+from bakeoff.workloads.histogram import Histogram, integer_histogram, seconds_histogram
+from bakeoff.workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
+from bakeoff.workloads.prefixes import LruCache
+from bakeoff.workloads.presets.preset import Anchor
+from bakeoff.workloads.presets.traffic import PresetTraffic
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import SupportsFigures, SupportsStarts, Workload
 
 SESSIONS, ARRIVALS = 2000, 200_000
 """Default number of sessions and of session starts in a sample."""
@@ -129,7 +129,7 @@ def profile_workload(
     Args:
         name: name of the profile.
         workload: prompts are written only if it cannot outline them; starts beyond ``sessions`` are drawn only if it
-            can draw them alone (:class:`~workloads.types.SupportsStarts`).
+            can draw them alone (:class:`~bakeoff.workloads.types.SupportsStarts`).
         seed: of the sample.
         tokenizer: required if prompts must be written.
         sessions: number of sessions to draw.

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from workloads.tokenizer import Tokenizer
-from workloads.types import Turn
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Turn
 
 
 class _Boundary(NamedTuple):

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from workloads.prompts import prompt_reader
-from workloads.rng import Rng, Seed
-from workloads.shapes import SessionShape
-from workloads.text import first_mark, writer
-from workloads.tokenizer import Tokenizer
-from workloads.types import Session, Turn
+from bakeoff.workloads.prompts import prompt_reader
+from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.shapes import SessionShape
+from bakeoff.workloads.text import first_mark, writer
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Session, Turn
 
 
 class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (write(number, *lengths) for number, lengths in enumerate(self._lengths(seed)))
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~workloads.shapes.SupportsChoice`."""
+        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         write = _writing(tokenizer, seed)
         for number, lengths in enumerate(itertools.islice(self._lengths(seed), max(turns, default=-1) + 1)):
             if number in turns:

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from workloads.conversation import Api
-from workloads.errors import BadOption, UnknownWorkload
-from workloads.options import nearest, typed_options
-from workloads.presets import Preset, PresetTraffic, built_in, preset_names
-from workloads.presets.preset import read_preset
-from workloads.random import Random
-from workloads.sample import Sessions
-from workloads.traces.replay import Replay
-from workloads.types import Workload
+from bakeoff.workloads.conversation import Api
+from bakeoff.workloads.errors import BadOption, UnknownWorkload
+from bakeoff.workloads.options import nearest, typed_options
+from bakeoff.workloads.presets import Preset, PresetTraffic, built_in, preset_names
+from bakeoff.workloads.presets.preset import read_preset
+from bakeoff.workloads.random import Random
+from bakeoff.workloads.sample import Sessions
+from bakeoff.workloads.traces.replay import Replay
+from bakeoff.workloads.types import Workload
 
 ENTRY_POINTS = "bakeoff.workloads"
 """Entry-point group for workloads of other packages: structs whose fields are the options."""

@@ -1,6 +1,6 @@
 """Recorded sessions as JSON lines: ``bakeoff workloads sample`` writes them, the workload ``sessions`` sends them.
 
-Each line is a :class:`~workloads.types.Session`.
+Each line is a :class:`~bakeoff.workloads.types.Session`.
 """
 
 import itertools
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from workloads.errors import BadTrace, WorkloadError
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
-from workloads.traces.reading import lines, opened
-from workloads.types import Session, Workload
+from bakeoff.workloads.errors import BadTrace, WorkloadError
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.traces.reading import lines, opened
+from bakeoff.workloads.types import Session, Workload
 
 _GZIP_WBITS = 31
 """zlib's code for a gzip container. Its header has neither time nor file name, so equal samples give equal bytes."""

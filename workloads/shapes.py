@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
-from workloads.types import Session, Workload
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Session, Workload
 
 
 class TimedTurn(Protocol):
@@ -62,7 +62,7 @@ class SupportsChoice(Protocol):
         """Yield the sessions with these numbers, counted from 0, in the order of their numbers.
 
         Args:
-            tokenizer: as for :meth:`~workloads.types.Workload.sessions`.
+            tokenizer: as for :meth:`~bakeoff.workloads.types.Workload.sessions`.
             seed: likewise.
             turns: session number → number of its first turns to write.
         """

@@ -10,7 +10,7 @@ import tokenizers
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from workloads.errors import NoTokenizer
+from bakeoff.workloads.errors import NoTokenizer
 
 
 class Tokenizer:

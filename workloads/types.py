@@ -5,8 +5,8 @@ from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.tokenizer import Tokenizer
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.tokenizer import Tokenizer
 
 
 class Message(msgspec.Struct, frozen=True):

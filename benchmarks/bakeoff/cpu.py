@@ -8,7 +8,7 @@ the table of the repository's README.
 import argparse
 from pathlib import Path
 
-import results
+from bakeoff import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
 from benchmarks.published import into_readme, publish

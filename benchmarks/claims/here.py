@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import bakeoff
+from bakeoff.harness.claims.catalogue import load_catalogue
+from bakeoff.harness.claims.records import read_records
 from benchmarks.bars import Bars
-from harness.claims.catalogue import load_catalogue
-from harness.claims.records import read_records
 
 _FIRST_MIN = 1.0
 _GOAL_MIN = 60.0

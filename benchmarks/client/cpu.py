@@ -21,14 +21,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import results
+from bakeoff import results
+from bakeoff.harness.cli.options import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.truth import Answered, Ending, Schedule, truth_process
+from bakeoff.harness.truth.record import gaps_s, ttft_s
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.watch import Footprint, Watch
-from harness.cli.options import EXIT_INVALID, EXIT_OK
-from harness.truth import Answered, Ending, Schedule, truth_process
-from harness.truth.record import gaps_s, ttft_s
-from results.metrics import latency
-from results.records import Outcome
 
 LEVELS = (64, 256, 512)
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -36,7 +36,7 @@ TTFT_S, ITL_S, TOKENS = 0.05, 0.02, 64
 DURATION_S = 8.0
 _TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
 _LIMIT_S = 120.0
-_BAKEOFF = "from harness.entry import main; main()"
+_BAKEOFF = "from bakeoff.harness.entry import main; main()"
 _FLOOR_MS = 0.1
 """Lower limit on the bare client's error in ratios: smaller errors are one or two wake-ups."""
 

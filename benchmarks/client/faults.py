@@ -10,16 +10,16 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.engines import pick_port
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Closed, decode_stream, local_fleet
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.truth import Fault, Schedule, truth_process
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlannedSession, Session, Turn
 from benchmarks.bars import Bars
-from engines import pick_port
-from engines.dialects import ReferenceDialect
-from harness.client import Closed, decode_stream, local_fleet
-from harness.client.fleet import LoadOrder
-from harness.client.wire import wire_sessions
-from harness.truth import Fault, Schedule, truth_process
-from results.records import Outcome, RequestRecord
-from results.store import TrialFolder
-from workloads import PlannedSession, Session, Turn
 
 TIMEOUT_S, STREAMS, REQUESTS = 1.0, 16, 64
 PLAIN = Schedule(ttft_s=0.01, itl_s=0.005)

@@ -21,16 +21,16 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-import results
+from bakeoff import results
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.telemetry.cpu import read_process
+from bakeoff.harness.truth import Schedule, Truth, truth_process
+from bakeoff.harness.verdict.machine_state import machine_findings
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.run_log import EngineStarted, RunLog, TrialFinished
 from benchmarks.bars import Bars, model_argument
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, run_experiment
-from harness.experiment.config import Experiment, experiment_from
-from harness.telemetry.cpu import read_process
-from harness.truth import Schedule, Truth, truth_process
-from harness.verdict.machine_state import machine_findings
-from results.findings import FindingCode
-from results.run_log import EngineStarted, RunLog, TrialFinished
 
 REPEATS = 8
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

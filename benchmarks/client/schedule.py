@@ -13,21 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
+from bakeoff.engines import pick_port
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Open, decode_stream, local_fleet
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Load, RequestRecord, Window
+from bakeoff.results.store import TrialFolder
+from bakeoff.results.text.findings import sentences
+from bakeoff.workloads import PlannedSession, Poisson, Session, Turn
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
-from engines import pick_port
-from engines.dialects import ReferenceDialect
-from harness.client import Open, decode_stream, local_fleet
-from harness.client.fleet import LoadOrder
-from harness.client.wire import WireSession, wire_sessions
-from harness.truth import Schedule, truth_process
-from harness.verdict.judge import Evidence, judge
-from results.findings import FindingCode
-from results.metrics import latency
-from results.records import Load, RequestRecord, Window
-from results.store import TrialFolder
-from results.text.findings import sentences
-from workloads import PlannedSession, Poisson, Session, Turn
 
 RATES = {50: 40.0, 200: 20.0, 1000: 10.0}
 """Requests per second, and duration in seconds."""

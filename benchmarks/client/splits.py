@@ -9,10 +9,10 @@ import argparse
 import random
 from pathlib import Path
 
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.results.records import Outcome
 from benchmarks.bars import Bars
 from benchmarks.cutting import HEAD, chunked, decoded, random_cuts, received
-from engines.dialects import ReferenceDialect
-from results.records import Outcome
 
 RECORDINGS = Path(__file__).parents[2] / "tests" / "harness" / "recordings"
 

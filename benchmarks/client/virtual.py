@@ -16,18 +16,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Driver, Issue, decode_stream
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.orders import Pool
+from bakeoff.harness.client.wire import read_wire, wire_sessions, write_wire
+from bakeoff.harness.client.worker import peak_rss_bytes
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.records import Outcome
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlanHash, PlannedSession, Poisson, Seed, Session, Turn, plan_open
 from benchmarks.bars import Bars
-from engines.dialects import ReferenceDialect
-from harness.client import Driver, Issue, decode_stream
-from harness.client.fake import ScriptedTransport
-from harness.client.orders import Pool
-from harness.client.wire import read_wire, wire_sessions, write_wire
-from harness.client.worker import peak_rss_bytes
-from harness.host.clock import LoopClock, run_virtual
-from results.frames import FrameAppender
-from results.records import Outcome
-from results.store import TrialFolder
-from workloads import PlanHash, PlannedSession, Poisson, Seed, Session, Turn, plan_open
 
 DURATION_S, REQUESTS, ROUNDS = 600.0, 100_000, 3
 TOKEN = b'data: {"choices":[{"index":0,"text":" a","token_ids":[7]}]}\n\n'
@@ -42,7 +42,7 @@ class Constant:
     """Sessions of one turn and one length, so that the benchmark measures the run and not text generation."""
 
     def sessions(self, tokenizer: object, seed: Seed) -> Iterator[Session]:
-        """See :class:`workloads.Workload`."""
+        """See :class:`bakeoff.workloads.Workload`."""
         del tokenizer, seed
         return (Session(f"s{i}", (Turn(64, 4, prompt=f"{i} {'word ' * 64}"),)) for i in itertools.count())
 

@@ -19,20 +19,20 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, local_fleet
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.local_worker import LocalWorker
+from bakeoff.harness.client.orders import Order, Prepare
+from bakeoff.harness.client.ray_fleet import ray_fleet
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.results.records import StreamEnd, StreamRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlannedSession, Poisson, Session, Turn
 from benchmarks.bars import Bars
 from benchmarks.essence import essence
 from benchmarks.ray_nodes import ray_nodes
-from engines.dialects import ReferenceDialect
-from harness.client import Closed, Fleet, LoadResult, Open, local_fleet
-from harness.client.fleet import LoadOrder
-from harness.client.local_worker import LocalWorker
-from harness.client.orders import Order, Prepare
-from harness.client.ray_fleet import ray_fleet
-from harness.client.wire import WireSession, wire_sessions
-from harness.truth import Schedule, truth_process
-from results.records import StreamEnd, StreamRecord
-from results.store import TrialFolder
-from workloads import PlannedSession, Poisson, Session, Turn
 
 STREAMS, TOKENS, DURATION_S, ROUNDS = 64, 512, 3.0, 3
 """Streams are per worker."""
@@ -48,7 +48,7 @@ class WorkerWithServer(LocalWorker):
     url = ""
 
     async def send(self, order: Order) -> None:
-        """See :class:`~harness.client.worker_host.WorkerHost`."""
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`."""
         await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
 
 

@@ -11,13 +11,13 @@ import signal
 
 import psutil
 
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.results.records import Verdict
 from benchmarks.bars import Bars
 from benchmarks.disturbed import DisturbedRun
-from harness.truth import Schedule, truth_process
-from results.records import Verdict
 
 MAX_EXCESS_S = 15.0
-CHILDREN = {"worker": "harness.client", "sampler": "harness.telemetry"}
+CHILDREN = {"worker": "bakeoff.harness.client", "sampler": "bakeoff.harness.telemetry"}
 
 
 def bench(url: str) -> list[str]:

@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from bakeoff.harness.cli.reading import read
+from bakeoff.harness.virtual import VirtualWorld, run_in
+from bakeoff.results import Run, load
+from bakeoff.results.errors import ResultsError
+from bakeoff.results.quality import QualityRecord, QualitySample, pooled
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import FileAdded, RunEnded
+from bakeoff.results.store import LOG_NAME
 from benchmarks.bars import Bars
 from benchmarks.crash.log_cut import ENGINES, EXPERIMENT
-from harness.cli.reading import read
-from harness.virtual import VirtualWorld, run_in
-from results import Run, load
-from results.errors import ResultsError
-from results.quality import QualityRecord, QualitySample, pooled
-from results.records import RunStatus
-from results.run_log import FileAdded, RunEnded
-from results.store import LOG_NAME
 
 Change = Callable[[bytes, random.Random], bytes]
 

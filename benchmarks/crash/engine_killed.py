@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import RunStatus, Verdict
 from benchmarks.bars import Bars, model_argument
 from benchmarks.disturbed import DisturbedRun
-from results.findings import FindingCode
-from results.records import RunStatus, Verdict
 
 EXPERIMENT = """
 name = "killed"

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import psutil
 
-import results
+from bakeoff import results
+from bakeoff.engines import pick_port
+from bakeoff.harness.conduct.run import recover
+from bakeoff.results.records import RunStatus
+from bakeoff.results.store import RunFolder
 from benchmarks.bars import Bars, model_argument
-from engines import pick_port
-from harness.conduct.run import recover
-from results.records import RunStatus
-from results.store import RunFolder
 
 CONCURRENCY, TOKENS, DURATION_S = 8, 20, 2.0
 WHOLE_RUN_S, WHOLE_RUN_ANSWERS = 6.0, 200
@@ -38,7 +38,7 @@ class Truth:
         schedule = {"ttft_s": 0.02, "itl_s": 0.002, "tokens_per_chunk": 1}
         order = json.dumps({"schedule": schedule, "port": self.port, "core": None})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "bakeoff.harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.process.stdout is not None
         self.process.stdout.readline()

@@ -11,13 +11,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import results
+from bakeoff import results
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results import Run
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import RunStatus
+from bakeoff.results.store import LOG_NAME, RunFolder
 from benchmarks.bars import Bars
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from results import Run
-from results.errors import RunUnreadable
-from results.records import RunStatus
-from results.store import LOG_NAME, RunFolder
 
 EXPERIMENT = virtual_experiment(
     ["a", "b"],

@@ -17,14 +17,14 @@ import threading
 import time
 from pathlib import Path
 
-import results
+from bakeoff import results
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import RunStatus
+from bakeoff.results.store import RunFolder, runs_below
 from benchmarks import saving
 from benchmarks.bars import Bars, model_argument
 from benchmarks.crash.harness_killed import Truth, bench
 from benchmarks.small_disk import Disk, run_on_disk
-from results.errors import RunUnreadable
-from results.records import RunStatus
-from results.store import RunFolder, runs_below
 
 KILLS_PER_RUN = 10
 LONGEST_S = 0.06

@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from bakeoff.results.index import INDEX_FILE, Index
+from bakeoff.results.run_log import Source
+from bakeoff.results.store import RunFolder
 from benchmarks.bars import Bars
-from results.index import INDEX_FILE, Index
-from results.run_log import Source
-from results.store import RunFolder
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 REQUESTS, GOAL_S = 200, 0.2

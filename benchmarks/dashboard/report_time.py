@@ -4,9 +4,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import results
+from bakeoff import results
+from bakeoff.results.report import render_html
 from benchmarks.bars import Bars
-from results.report import render_html
 from tests.results.builders import Sheet, build_run
 
 

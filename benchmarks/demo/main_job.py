@@ -5,13 +5,13 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-import results
+from bakeoff import results
+from bakeoff.results.cells import Cell
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.statistics import compare_runs
 from benchmarks.bars import Bars
 from benchmarks.clone import fresh_clone, timed_make
-from results.cells import Cell
-from results.metrics import CATALOGUE, HEADLINE
-from results.run import Run, by_repeat
-from results.statistics import compare_runs
 
 
 def open_page(page_path: Path) -> tuple[list[str], list[str], str]:

@@ -12,18 +12,18 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.runner import Collected
+from bakeoff.reference_engine.engine.step import Engine
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
+from bakeoff.reference_engine.scheduling.rules import PreemptionName, Rules
+from bakeoff.reference_engine.scheduling.scheduler import Scheduler
+from bakeoff.reference_engine.scheduling.step import Step
 from benchmarks.bars import Bars
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.runner import Collected
-from reference_engine.engine.step import Engine
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.scheduling.rules import PreemptionName, Rules
-from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.scheduling.step import Step
 
 REQUESTS, SEATS, STEP_TOKENS, LONGEST, BLOCK = 300, 64, 512, 2048, 16
 STEP_MS, TOKEN_MS, COPY_MS = 4.0, 0.02, 0.08

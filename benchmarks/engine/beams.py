@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from bakeoff.reference_engine.engine.request import BeamParams, Request, SamplingParams
+from bakeoff.reference_engine.offline import LLM
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.parity import read_prompts
-from reference_engine.engine.request import BeamParams, Request, SamplingParams
-from reference_engine.offline import LLM
 from tests.reference_engine.beam_truth import ScoredHypothesis, agreement, searched, transformers_beams
 
 STOP_TEXTS = (".", "\n")  # the last token of each is a stop token

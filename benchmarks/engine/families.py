@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
+from bakeoff.reference_engine.loading.safetensors import read_config
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars
 from benchmarks.engine.parity import Tally, Truth, compare, transformers_greedy
-from reference_engine.loading.safetensors import read_config
-from reference_engine.offline import load_engine
 from tests.reference_engine.conftest import write_checkpoint
 from tests.reference_engine.models.tiny_families import (
     FAMILIES,

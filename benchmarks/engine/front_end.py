@@ -27,10 +27,10 @@ import urllib.request
 from collections.abc import Generator
 from typing import NamedTuple
 
+from bakeoff.engines import pick_port
+from bakeoff.harness.host.environment import cpu_model
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.sides.front_end_plan import SILENCE_S, WARM_UP_STEPS, Plan
-from engines import pick_port
-from harness.host.environment import cpu_model
 
 BATCHES, ROUNDS, GOAL_US = (1, 8, 64, 256), 5, 15.0
 FIRST_BYTE_S = 20.0

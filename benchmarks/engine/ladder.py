@@ -18,14 +18,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-import results
+from bakeoff import results
+from bakeoff.results.cells import Cell
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.statistics import Interval, compare_runs
+from bakeoff.results.text.format import interval_text, ratio_text
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
-from results.cells import Cell
-from results.metrics import CATALOGUE
-from results.run import Run, by_repeat
-from results.statistics import Interval, compare_runs
-from results.text.format import interval_text, ratio_text
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 RATE, SHOWN = "output_tokens_per_s", ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s", "itl_p99_s")

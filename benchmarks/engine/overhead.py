@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.engine import runner
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.serving.core.channel import Channel
 from benchmarks.bars import Bars, model_argument
-from reference_engine.engine import runner
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import load_engine
-from reference_engine.serving.core.channel import Channel
 
 READER = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(1 << 16): pass"
 BATCH, CONTEXT, ROUNDS, STEPS, GOAL_MS = 32, 256, 5, 200, 0.5

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.kv_memory import text
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import DeviceName, EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.offline import load_engine
 
 BLOCK_SIZES = (1, 7, 32, 128)
 CASES = ("alone", "mixed", "preempted", "swapped", "cached", *(f"blocks of {size}" for size in BLOCK_SIZES))

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import aiohttp
 
+from bakeoff.engines import EngineSpec, Server
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.kv_memory import text
 from benchmarks.serving import reference_server
-from engines import EngineSpec, Server
-from reference_engine.loading.checkpoint import open_checkpoint
 
 GOAL, LEAST_REQUESTS, BLOCK = 0.80, 20, 16
 

@@ -16,9 +16,9 @@ import torch
 from scipy.stats import chisquare
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.sampling import Sampler
 from benchmarks.bars import Bars
-from reference_engine.engine.request import Request, SamplingParams, Watermark
-from reference_engine.sampling import Sampler
 
 DRAWS, SIZE = 50_000, 512
 PROMPT, OUTPUT = list(range(0, 60, 2)), [1, 1, 4, 6, 6, 6, 100, 101, 101]

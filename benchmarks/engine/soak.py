@@ -19,14 +19,14 @@ from pathlib import Path
 
 import aiohttp
 
+from bakeoff.engines import EngineSpec, Server
+from bakeoff.engines.adapters.reference import ReferenceOptions
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.soaking.client import Client
 from benchmarks.engine.soaking.crowd import BROKEN, STUCK, WRONG, Tally, user
 from benchmarks.engine.soaking.fuzz import fuzz
 from benchmarks.engine.soaking.watch import drift, left_over, memory_bytes
 from benchmarks.serving import reference_server
-from engines import EngineSpec, Server
-from engines.adapters.reference import ReferenceOptions
 
 MINUTES, CLIENTS, DRIFT = 30.0, 64, 0.03
 SPEC = EngineSpec(max_model_len=512, max_num_seqs=32, max_num_batched_tokens=256)

@@ -14,11 +14,11 @@ import time
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars, model_argument
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import load_engine
 
 REPEATS = 3
 CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS = 200, 64, 512

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bakeoff.engines import Deployment, Model, engine, launched, pick_port
+from bakeoff.engines.errors import NotInstalled
 from benchmarks.bars import Bars, model_argument
-from engines import Deployment, Model, engine, launched, pick_port
-from engines.errors import NotInstalled
 from tests.engines.fakes.stage import Fake, Script, running
 from tests.engines.test_engines_identification import FAKES
 
@@ -64,7 +64,7 @@ async def judge_real(bars: Bars, adapter: str, options: argparse.Namespace) -> N
 async def judge(bars: Bars, name: str, adapter: str, url: str, duration_s: float) -> str:
     """Bench one server; returns the line that names its adapter, model and tokenizer."""
     with tempfile.TemporaryDirectory() as out:
-        argv = [sys.executable, "-c", "from harness.entry import main; main()", "bench", "--url", url, "--json"]
+        argv = [sys.executable, "-c", "from bakeoff.harness.entry import main; main()", "bench", "--url", url, "--json"]
         argv += ["--out", out, "--duration", str(duration_s), "--ramp", "1", "--scale", SCALE]
         process = await asyncio.create_subprocess_exec(
             *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

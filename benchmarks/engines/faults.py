@@ -21,13 +21,13 @@ from typing import IO, Any
 import msgspec
 import psutil
 
-import results
+from bakeoff import results
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.frames import FrameLog
+from bakeoff.results.records import Phase, StreamRecord, Verdict
+from bakeoff.results.text.findings import sentence
 from benchmarks.bars import Bars
 from benchmarks.engines.life_cycle import MARK, marked_processes
-from results.findings import FindingCode
-from results.frames import FrameLog
-from results.records import Phase, StreamRecord, Verdict
-from results.text.findings import sentence
 from tests.engines.quill import ROOT, install, model
 
 SLACK_S = 2.0

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from bakeoff.engines import EngineError, EngineSpec, Launch, Model, engine, launched, pick_port
 from benchmarks.bars import Bars, model_argument
-from engines import EngineError, EngineSpec, Launch, Model, engine, launched, pick_port
 from tests.engines.processes import fake_engine
 
 MARK = "BAKEOFF_LIFE_CYCLE"

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from bakeoff.results.records import TrialRecord
+from bakeoff.results.store import RunFolder
 from benchmarks.bars import Bars, model_argument
-from results.records import TrialRecord
-from results.store import RunFolder
 
 KILL_AFTER, TRIALS, OF_ONE_ENGINE = 3, 8, 4
 EXPERIMENT = """

@@ -16,11 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.bars import Bars, model_argument
-from benchmarks.engines.sdk import dialect_reader, sdk_reader
-from benchmarks.engines.sdk.answers import THOUGHTS, scripted
-from benchmarks.engines.sdk.reading import Reading, differences
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     AnthropicDialect,
     Dialect,
     OpenAiServiceDialect,
@@ -29,13 +25,17 @@ from engines.dialects import (
     TgiDialect,
     TgiNativeDialect,
 )
+from bakeoff.workloads import Message, Turn
+from benchmarks.bars import Bars, model_argument
+from benchmarks.engines.sdk import dialect_reader, sdk_reader
+from benchmarks.engines.sdk.answers import THOUGHTS, scripted
+from benchmarks.engines.sdk.reading import Reading, differences
 from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.tgi import FakeTgi
 from tests.harness.tiny_model import tiny_engine, tiny_model
-from workloads import Message, Turn
 
 LEAST_ANSWERS = 20
 BOUND_TOKENS = 1000

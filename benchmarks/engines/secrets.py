@@ -22,8 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bakeoff.engines import pick_port
 from benchmarks.bars import Bars, model_argument
-from engines import pick_port
 
 MARK = "plain-mark-that-is-no-secret"
 SERVER = r'''
@@ -69,7 +69,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 '''
 CRASH = r'''
 """Loaded into the harness by PYTHONPATH: a bug whose message holds headers and query."""
-import engines.server_engine as seam
+import bakeoff.engines.server_engine as seam
 
 async def describe(self, server):
     raise RuntimeError(f"our bug, with {server.access.headers} and {server.access.query} in it")

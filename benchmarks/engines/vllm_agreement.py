@@ -23,23 +23,23 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-import results
+from bakeoff import results
+from bakeoff.engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
+from bakeoff.engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
+from bakeoff.engines.metrics.readers import EngineValues, reader_of
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.results.cells import Trial
+from bakeoff.results.client_error import widest_s
+from bakeoff.results.metrics import latency, under_load
+from bakeoff.results.records import Outcome
+from bakeoff.results.text.findings import sentences
+from bakeoff.results.views import VIEWS, Log
+from bakeoff.workloads import Random, Seed, Tokenizer
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.protocol import Load
 from benchmarks.peers.vllm_bench import VllmBench
-from engines import Deployment, EngineSpec, Model, Server, Setup, launched, pick_port
-from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
-from engines.metrics.readers import EngineValues, reader_of
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, run_experiment
-from harness.experiment.config import experiment_from
-from results.cells import Trial
-from results.client_error import widest_s
-from results.metrics import latency, under_load
-from results.records import Outcome
-from results.text.findings import sentences
-from results.views import VIEWS, Log
-from workloads import Random, Seed, Tokenizer
 
 CONCURRENCY, MAX_APART_PCT = 4, 3.0
 CHAT = {"name": "chat", "options": {"scale": 0.125}}

@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import results
+from bakeoff import results
+from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.results.ceilings import CEILINGS_FILE
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.served import run, write_model
 from benchmarks.published import publish
-from harness.experiment.config import load_experiment
-from results.ceilings import CEILINGS_FILE
 
 REPORT_S = 60.0
 """Part of a call's budget, for the report of an interrupted run and for the published page."""

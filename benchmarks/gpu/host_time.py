@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import load_engine
 
 GOALS_MS = {1: 0.15, 64: 0.3, 256: 0.8}
 MIXED = ((8, 64), (8, 512), (64, 64), (64, 512), (64, 2048))  # decodes, tokens of the prompt that joins every step

@@ -76,9 +76,9 @@ def quantization_options(engine: str, quantization: str | None) -> dict[str, Any
         return {"quantization": quantization} if quantization else {}
     if engine != "vllm" or not quantization:
         return {}
-    from reference_engine.quantization.formats.base import IntegerScheme  # noqa: PLC0415  (imports torch)
-    from reference_engine.quantization.formats.registry import format_for, integer_format  # noqa: PLC0415
-    from reference_engine.quantization.formats.schemes import Fp8Scheme  # noqa: PLC0415
+    from bakeoff.reference_engine.quantization.formats.base import IntegerScheme  # noqa: PLC0415  (imports torch)
+    from bakeoff.reference_engine.quantization.formats.registry import format_for, integer_format  # noqa: PLC0415
+    from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme  # noqa: PLC0415
 
     is_int4 = quantization == "int4"
     layout = integer_format("pack-quantized", IntegerScheme(4, 128)) if is_int4 else format_for(Fp8Scheme())
@@ -196,8 +196,8 @@ def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace)
     """Fewest seconds in which this machine can compute each cell; empty before the machine is measured."""
     if not results.of("machine"):
         return {}
-    from reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
-    from reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)
+    from bakeoff.reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
+    from bakeoff.reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)
 
     machine = results.of("machine")[0]
     value_bytes = 4 if options.dtype == "float32" else 2

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.models.decoder import Decoder
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, Cell
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import LocalExecutor
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.models.decoder import Decoder
-from reference_engine.offline import load_engine
 
 BATCHES = (1, 8, 64)
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 16

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 import bakeoff
+from bakeoff.harness.planning.calibration import Fitter, calibrate
+from bakeoff.harness.planning.gpus import gpu_table
+from bakeoff.harness.planning.measured import measured_engines
+from bakeoff.harness.planning.model import load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
 from benchmarks.bars import Bars
 from benchmarks.plan.cpu import CAPACITY_GOAL, GOALS, capacity_error, largest_errors, print_predictions
-from harness.planning.calibration import Fitter, calibrate
-from harness.planning.gpus import gpu_table
-from harness.planning.measured import measured_engines
-from harness.planning.model import load_model
-from harness.planning.precision import CACHES, PRECISIONS
 
 EXPERIMENT = Path(__file__).with_name("profile.toml")
 TRIALS = 6

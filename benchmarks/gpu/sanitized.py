@@ -9,10 +9,10 @@ import itertools
 
 import torch
 
+from bakeoff.reference_engine.kernels import invariant_products, row_codes, small_products
+from bakeoff.reference_engine.kernels.cuda import CudaKernels
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts import coded, correctness
-from reference_engine.kernels import invariant_products, row_codes, small_products
-from reference_engine.kernels.cuda import CudaKernels
 
 CODED = ("int4", "int4-zp", "int8", "fp8", "nf4", "Q4_K", "Q6_K")
 """One layout of each kind that the kernels distinguish."""

@@ -19,11 +19,11 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import results
+from bakeoff import results
+from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.serving import VLLM_ENVIRONMENT
-from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 
 RANDOM, CHAT = "h200-served-random", "h200-served-chat"
 EXPERIMENT = """
@@ -119,7 +119,14 @@ async def run(file: Path, out: Path, limit_s: float) -> bool:
     """Run or resume an experiment; returns whether it ended within the limit."""
     resume = ["--resume", "latest"] if run_exists(file.stem, out) else []
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from harness.entry import main; main()", "run", str(file), "--out", str(out), *resume
+        sys.executable,
+        "-c",
+        "from bakeoff.harness.entry import main; main()",
+        "run",
+        str(file),
+        "--out",
+        str(out),
+        *resume,
     )
     try:
         await asyncio.wait_for(process.wait(), limit_s)

@@ -18,16 +18,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bakeoff.reference_engine.engine import runner
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.sides.side import Side
-from reference_engine.engine import runner
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import DeviceName, EngineConfig
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.request import SamplingParams
-from reference_engine.offline import generate, load_engine
-from reference_engine.speculation.step_costs import measure_step_costs
 
 DRAFT_135M: dict[str, Any] = LLAMA_8B | {
     "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,

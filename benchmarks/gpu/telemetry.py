@@ -27,15 +27,15 @@ import numpy as np
 import pynvml
 import torch
 
+from bakeoff.harness.telemetry import sampler
+from bakeoff.harness.telemetry.gpu import Gpu, open_gpus
+from bakeoff.harness.telemetry.gpu_probe import GpuProbe
+from bakeoff.results.metrics.energy import energy
+from bakeoff.results.metrics.machine import held_back
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.store import TrialFolder
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts import sampler_cost
-from harness.telemetry import sampler
-from harness.telemetry.gpu import Gpu, open_gpus
-from harness.telemetry.gpu_probe import GpuProbe
-from results.metrics.energy import energy
-from results.metrics.machine import held_back
-from results.records import TelemetryRecord, Window
-from results.store import TrialFolder
 
 IDLE_S, BUSY_S, NS = 6.0, 35.0, 1_000_000_000
 OPTIONAL = (

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
+from bakeoff.reference_engine.engine.request import SamplingParams
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.invariance import LAYERS, MODELS, SMALL, engine, seconds_of
-from reference_engine.engine.request import SamplingParams
 
 PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 200, 48
 CLOSE = 0.1

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 
-from harness.host.realtime import short_slices
+from bakeoff.harness.host.realtime import short_slices
 
 _NICE, _PRIORITY = -15, 5
 

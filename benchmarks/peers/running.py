@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.harness.truth import Schedule, truth_process
 from benchmarks.peers.protocol import Client, Figures, Load
 from benchmarks.peers.truths import Truth, truth_of
 from benchmarks.peers.watch import Footprint, Watch, process_tree
-from harness.truth import Schedule, truth_process
 
 SERVER_CORE, CLIENT_CORE = 0, 1
 _ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.harness.truth import Fault, Schedule
 from benchmarks.peers.protocol import Client, Load
-from harness.truth import Fault, Schedule
 
 LEVELS = (8, 64, 256, 512)
 """Streams of the paced loads."""

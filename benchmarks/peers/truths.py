@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from harness.truth import Answered
-from harness.truth.record import gaps_s, in_flight, ttft_s
+from bakeoff.harness.truth import Answered
+from bakeoff.harness.truth.record import gaps_s, in_flight, ttft_s
 
 
 class Latencies(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,20 +16,20 @@ from statistics import median
 import msgspec
 
 import bakeoff
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.ceilings import measure_machine
+from bakeoff.harness.planning.calibration import Fitter, Prediction, predict
+from bakeoff.harness.planning.gpus import Gpu, gpu_table
+from bakeoff.harness.planning.measured import MeasuredEngine, measured_engines
+from bakeoff.harness.planning.model import load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.planning.sizing import Server, capacity_per_s
+from bakeoff.harness.planning.step_times import Efficiency, StepTimes
+from bakeoff.results.ceilings import Ceilings
+from bakeoff.results.objectives import objectives
+from bakeoff.results.records import Load
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
-from harness.experiment.config import Experiment
-from harness.host.ceilings import measure_machine
-from harness.planning.calibration import Fitter, Prediction, predict
-from harness.planning.gpus import Gpu, gpu_table
-from harness.planning.measured import MeasuredEngine, measured_engines
-from harness.planning.model import load_model
-from harness.planning.precision import CACHES, PRECISIONS
-from harness.planning.sizing import Server, capacity_per_s
-from harness.planning.step_times import Efficiency, StepTimes
-from results.ceilings import Ceilings
-from results.objectives import objectives
-from results.records import Load
 
 EXPERIMENT = Path(__file__).with_name("cpu.toml")
 GOALS = {"memory": 3.0, "itl_p50_s": 10.0, "ttft_p50_s": 15.0}

@@ -26,17 +26,17 @@ from typing import Any
 
 import torch
 
-import results
+from bakeoff import results
+from bakeoff.engines import Deployment, EngineSpec, Model, Setup, launched, pick_port
+from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from bakeoff.harness.host.ceilings import measure
+from bakeoff.harness.host.environment import environment
+from bakeoff.results.attribution import Attribution, Latency, Part
+from bakeoff.results.attribution.bottleneck import bottleneck, phase_limit, what_if
+from bakeoff.results.attribution.roofline import Bound
+from bakeoff.results.ceilings import Ceilings, store_ceilings
+from bakeoff.results.text.attribution import bottleneck_sentence, overhead_line
 from benchmarks.bars import Bars, model_argument
-from engines import Deployment, EngineSpec, Model, Setup, launched, pick_port
-from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from harness.host.ceilings import measure
-from harness.host.environment import environment
-from results.attribution import Attribution, Latency, Part
-from results.attribution.bottleneck import bottleneck, phase_limit, what_if
-from results.attribution.roofline import Bound
-from results.ceilings import Ceilings, store_ceilings
-from results.text.attribution import bottleneck_sentence, overhead_line
 
 NETWORK_S, DETOKENISE_S, GAP_S = 0.4, 0.04, 0.06
 THREADS = 1  # two would wait for a busy core
@@ -45,7 +45,7 @@ NAMED, ERROR, ATTRIBUTED, RESIDUAL_US = 0.95, 0.1, 0.99, 50
 SLOW = {
     "detokenise": f"""
 import time
-from reference_engine.engine import text_writer
+from bakeoff.reference_engine.engine import text_writer
 push = text_writer.TextWriter.push
 def slow(self, token_id, finish_reason):
     time.sleep({DETOKENISE_S})
@@ -54,7 +54,7 @@ text_writer.TextWriter.push = slow
 """,
     "step loop": f"""
 import time
-from reference_engine.serving.core import channel
+from bakeoff.reference_engine.serving.core import channel
 receive = channel.Channel.receive
 def slow(self, *, wait):
     if not wait:
@@ -224,7 +224,7 @@ async def profiled(case: Case, options: argparse.Namespace, scratch: Path) -> re
     async with launched(launch, scratch / "engine.log") as server, delayed(server.base_url, case.network_s) as url:
         file = scratch / "experiment.toml"
         file.write_text(experiment(case, url, options), encoding="utf-8")
-        code = "from harness.entry import main; main()"
+        code = "from bakeoff.harness.entry import main; main()"
         argv = [sys.executable, "-c", code, "profile", str(file), "--json", "--out", str(scratch / "runs")]
         process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
         printed, _ = await process.communicate()

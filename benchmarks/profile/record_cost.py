@@ -8,11 +8,11 @@ import tempfile
 import time
 from types import SimpleNamespace
 
+from bakeoff.reference_engine.engine.outputs import StepTimes
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.serving.core.step_log import StepLog
 from benchmarks.bars import Bars
-from reference_engine.engine.outputs import StepTimes
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.serving.core.step_log import StepLog
 
 STEPS, ROUNDS = 400, 9
 

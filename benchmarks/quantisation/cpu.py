@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
+from bakeoff.reference_engine.engine.config import DtypeName, EngineConfig, QuantizationName
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.quantization.names import MethodName
+from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.gguf import packaged_file
 from benchmarks.engine.kv_memory import text
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, time_engine
-from reference_engine.engine.config import DtypeName, EngineConfig, QuantizationName
-from reference_engine.offline import load_engine
-from reference_engine.quantization.names import MethodName
-from reference_engine.tools.evaluator import PerplexityMeter
 
 METHOD_NAMES: tuple[MethodName, ...] = ("int8", "int8-zp", "int4", "int4-zp")
 GOALS = {"int8": 1.3, "int4": 1.6}

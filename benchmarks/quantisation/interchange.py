@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 from benchmarks.bars import Bars, model_argument
 from benchmarks.quantisation.quality import bakeoff_models, kept_folder
 from benchmarks.serving import VLLM_ENVIRONMENT
-from engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 
 PLAIN = "plain"
 METHODS = ("gptq", "awq", "w8a8", "fp8")

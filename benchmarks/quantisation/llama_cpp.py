@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import results
+from bakeoff import results
+from bakeoff.reference_engine.quantization.names import GgufName
+from bakeoff.reference_engine.tools.gguf_export import write_gguf
 from benchmarks.bars import Bars, model_argument
 from benchmarks.experiments import measured
-from reference_engine.quantization.names import GgufName
-from reference_engine.tools.gguf_export import write_gguf
 
 TYPES: tuple[GgufName, ...] = ("gguf-q4_0", "gguf-q4_1", "gguf-q8_0")
 GOALS = {1: 1.0, 8: 1.5}

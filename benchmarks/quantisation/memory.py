@@ -21,19 +21,19 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
+from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.engine.executors import attention_of, max_rows_of, run_largest, storage_of
+from bakeoff.reference_engine.engine.gpu_memory import largest_batch
+from bakeoff.reference_engine.engine.memory_estimate import MemoryEstimate, estimate_memory
+from bakeoff.reference_engine.engine.resolution import DTYPES, demand_of, resolve_config
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.models.decoder import Model
+from bakeoff.reference_engine.models.offload import tensors_of
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.quantization.methods import METHODS
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
-from reference_engine.engine.config import DeviceName, EngineConfig
-from reference_engine.engine.execution import LocalExecutor
-from reference_engine.engine.executors import attention_of, max_rows_of, run_largest, storage_of
-from reference_engine.engine.gpu_memory import largest_batch
-from reference_engine.engine.memory_estimate import MemoryEstimate, estimate_memory
-from reference_engine.engine.resolution import DTYPES, demand_of, resolve_config
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.models.decoder import Model
-from reference_engine.models.offload import tensors_of
-from reference_engine.models.registry import build_model
-from reference_engine.quantization.methods import METHODS
 
 MAX_ERROR = 0.03
 _MIB = 1 << 20

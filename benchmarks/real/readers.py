@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bakeoff.harness.run_import import import_vllm
+from bakeoff.results import load
+from bakeoff.results.views.exports import export
 from benchmarks.peers.install import executable
-from harness.run_import import import_vllm
-from results import load
-from results.views.exports import export
 
 _GUIDELLM = """
 import asyncio, sys

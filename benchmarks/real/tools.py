@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.harness.client.token_counts import apportion
+from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd
+from bakeoff.results.views.import_vllm import read_vllm, requests_of
 from benchmarks.peers.aiperf import AiPerf
 from benchmarks.peers.guidellm import GuideLlm
 from benchmarks.peers.protocol import Client, Load
 from benchmarks.peers.vllm_bench import VllmBench
-from harness.client.token_counts import apportion
-from results.records import Outcome, Phase, RequestRecord, StreamEnd
-from results.views.import_vllm import read_vllm, requests_of
 
 _RESULT, _SUMMARY, _RECORDS = "result.json", "profile_export_aiperf.json", "profile_export.jsonl"
 _INTERNAL_KEYS = {"config", "input_config", "run_info", "scheduler_state"}

@@ -11,14 +11,14 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 
+from bakeoff.reference_engine.engine.outputs import StepReport
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import LLM, generate
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths
+from bakeoff.reference_engine.speculation.ngram import NgramDrafter
+from bakeoff.reference_engine.speculation.speculator import Speculator
 from benchmarks.bars import Bars, model_argument
 from benchmarks.speculation.prompts import COPYING, FAMILIES, prompts_of
-from reference_engine.engine.outputs import StepReport
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import LLM, generate
-from reference_engine.speculation.draft_lengths import DraftLengths
-from reference_engine.speculation.ngram import NgramDrafter
-from reference_engine.speculation.speculator import Speculator
 
 NUM_TOKENS, MAX_ROWS = 8, 64
 PLAIN, NGRAM, ORACLE, DRAFT, HEAD = "no drafts", "ngram", "oracle", "draft", "eagle"

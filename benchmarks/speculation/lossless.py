@@ -24,12 +24,12 @@ from unittest import mock
 import numpy as np
 import torch
 
+from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.sampling import device_sampler, sampler
+from bakeoff.reference_engine.sampling.uniform import uniforms
 from benchmarks.bars import Bars, model_argument
 from benchmarks.speculation.prompts import FAMILIES, prompts_of
-from reference_engine.engine.request import Request, SamplingParams, Watermark
-from reference_engine.offline import LLM
-from reference_engine.sampling import device_sampler, sampler
-from reference_engine.sampling.uniform import uniforms
 
 EXCUSED_MARGIN = 1e-4  # natural-log units
 SHIFTS = (0.0, *(sign * 1e-4 / 2**halvings for halvings in range(8) for sign in (1, -1)))

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 FAMILIES = ("chat", "code-editing", "maths", "rag", "summarise")
 COPYING = ("code-editing", "rag")

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
+from bakeoff.harness.cli.shrinking import built_in_prompts
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.offline import LLM, generate
+from bakeoff.reference_engine.speculation.draft_vocabulary import FILE
+from bakeoff.reference_engine.tools.pruning import Pruning, prune
+from bakeoff.reference_engine.tools.vocabulary_trimming import trim
 from benchmarks.bars import Bars, model_argument
 from benchmarks.speculation.prompts import prompts_of
-from harness.cli.shrinking import built_in_prompts
-from reference_engine.engine.request import SamplingParams
-from reference_engine.offline import LLM, generate
-from reference_engine.speculation.draft_vocabulary import FILE
-from reference_engine.tools.pruning import Pruning, prune
-from reference_engine.tools.vocabulary_trimming import trim
 
 WHOLE, TRIMMED = "whole", "trimmed"
 DRAFT_LAYERS = 4

@@ -20,12 +20,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from bakeoff.harness.virtual import Batched, Lognormal, PerToken, VirtualEngine, virtual_experiment, virtual_run
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.sides import side_of
+from bakeoff.results.statistics import Judgement
 from benchmarks.bars import Bars
-from harness.virtual import Batched, Lognormal, PerToken, VirtualEngine, virtual_experiment, virtual_run
-from results.comparison import compare_sides
-from results.comparison_config import ComparisonConfig
-from results.sides import side_of
-from results.statistics import Judgement
 
 ALPHA, CV, FACTOR = 0.05, 1.2, 1.3
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "tpot_p50_s")

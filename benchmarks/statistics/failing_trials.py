@@ -14,13 +14,13 @@ import math
 
 import numpy as np
 
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.records import Load, TrialRecord, Verdict, Window
+from bakeoff.results.reliability import tallies
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
 from benchmarks.bars import Bars
 from benchmarks.statistics.gate import ALPHA, PLANS
-from results.findings import FindingCode, invalid
-from results.records import Load, TrialRecord, Verdict, Window
-from results.reliability import tallies
-from results.statistics import Judgement
-from results.statistics.sequential import analysis_schedule, nominal_levels
 
 LOADS = [Load(concurrency=2**power) for power in range(3)]
 RATES = (0.02, 0.05, 0.10, 0.20, 0.30, 0.40)

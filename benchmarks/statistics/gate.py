@@ -2,11 +2,11 @@
 
     python -m benchmarks.statistics.gate [--gates 2000]
 
-Whole gates run through :func:`results.gate.judge`, the layer below the command line, on runs in memory with 8 trials of
-1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine. Metrics
-vary independently, which is the worst case for false alarms. The baseline "now" is one run with interleaved trials; a
-number is that many stored runs against one run of the candidate; "floor" is one stored run with a noise floor from six
-A/A runs. An alarm is exit code 1.
+Whole gates run through :func:`bakeoff.results.gate.judge`, the layer below the command line, on runs in memory with 8
+trials of 1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine.
+Metrics vary independently, which is the worst case for false alarms. The baseline "now" is one run with interleaved
+trials; a number is that many stored runs against one run of the candidate; "floor" is one stored run with a noise floor
+from six A/A runs. An alarm is exit code 1.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 import numpy as np
 
+from bakeoff.results.aa_runs import floors_of
+from bakeoff.results.benchmark_json import StoredRun, StoredTrial
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.floor import FloorCell
+from bakeoff.results.gate import Outcome, judge
+from bakeoff.results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
+from bakeoff.results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
+from bakeoff.results.run_log import Manifest
+from bakeoff.results.sides import Side, side_of, together
+from bakeoff.results.work import Work
 from benchmarks.bars import Bars
-from results.aa_runs import floors_of
-from results.benchmark_json import StoredRun, StoredTrial
-from results.findings import FindingCode, invalid
-from results.floor import FloorCell
-from results.gate import Outcome, judge
-from results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
-from results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
-from results.run_log import Manifest
-from results.sides import Side, side_of, together
-from results.work import Work
 
 ALPHA, TRIALS, REQUESTS = 0.01, 8, 1_000
 LOAD = Load(concurrency=8)

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bakeoff.results.statistics.change_points import change_points, course
 from benchmarks.bars import Bars
-from results.statistics.change_points import change_points, course
 
 NOISE, BEFORE, WITHIN, NEAR = 0.01, 100, 10, 3
 LENGTHS = (40, 100, 400)

@@ -22,17 +22,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bakeoff.harness.virtual import Exponential, Fixed, VirtualEngine, Whole
+from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import under_load
+from bakeoff.results.metrics.relaxation import relaxation_of
+from bakeoff.results.metrics.trial import observations_by_request
+from bakeoff.results.run import Run
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.within import own_interval
 from benchmarks.bars import Bars
 from benchmarks.truth.saturation import BATCH, BATCH_SLOTS, BATCH_TOKENS, PROMPT_TOKENS, batch_capacity
-from harness.virtual import Exponential, Fixed, VirtualEngine, Whole
-from harness.virtual.runs import virtual_experiment, virtual_run
-from results.findings import FindingCode
-from results.metrics import under_load
-from results.metrics.relaxation import relaxation_of
-from results.metrics.trial import observations_by_request
-from results.run import Run
-from results.statistics.interval import Interval
-from results.statistics.within import own_interval
 
 SLOTS, SLOT_TOKENS, NOISE = 4, 5, 0.01
 HOLDS, SHOWN, COVERS = 0.85, 0.95, (0.90, 0.98)

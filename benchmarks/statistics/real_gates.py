@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bakeoff.harness.cli.options import EXIT_INVALID
+from bakeoff.harness.telemetry.gpu import open_gpus, visible_to
 from benchmarks.bars import Bars, model_argument
-from harness.cli.options import EXIT_INVALID
-from harness.telemetry.gpu import open_gpus, visible_to
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")
 PRIMARY = "itl_p50_s"  # a slower step raises it; in short trials the output rate changes in steps
@@ -35,7 +35,7 @@ def gate(experiment: Path, candidate: str, cores: Sequence[int], gpu: str) -> tu
     """The exit code of one gate on these cores and this GPU, and a line about it."""
     argv = [
         "taskset", "--cpu-list", ",".join(map(str, cores)),
-        sys.executable, "-c", "from harness.entry import main; main()", "gate", experiment,
+        sys.executable, "-c", "from bakeoff.harness.entry import main; main()", "gate", experiment,
         "--baseline", "main", "--candidate", candidate, "--primary", PRIMARY, "--out", experiment.parent, "--json",
     ]  # fmt: skip
     started_s = time.monotonic()

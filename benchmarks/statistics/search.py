@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bakeoff.harness.conduct.policies.capacity_search import TRIALS_PER_TURN
+from bakeoff.results.statistics.bisection import Bisection, Bracket, levels_between
 from benchmarks.bars import Bars
-from harness.conduct.policies.capacity_search import TRIALS_PER_TURN
-from results.statistics.bisection import Bisection, Bracket, levels_between
 
 LOW, HIGH, RESOLUTION, BUDGET = 1.0, 64.0, 0.05, 20
 LEVELS = levels_between(LOW, HIGH, RESOLUTION)

@@ -13,10 +13,10 @@ import math
 
 import numpy as np
 
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.statistics import ALPHA, BAND, Comparison, Judgement, compare_runs, guardrails, log_t_interval
+from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
 from benchmarks.bars import Bars
-from results.metrics import CATALOGUE
-from results.statistics import ALPHA, BAND, Comparison, Judgement, compare_runs, guardrails, log_t_interval
-from results.statistics.sequential import analysis_schedule, nominal_levels
 
 METRIC = CATALOGUE["itl_p50_s"]
 NARROW = 0.001

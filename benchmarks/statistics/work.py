@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
+from bakeoff.results.comparison_config import WORK_BAND
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.work import Work, compare_work
 from benchmarks.bars import Bars
 from benchmarks.statistics.gate import ALPHA
-from results.comparison_config import WORK_BAND
-from results.statistics import Judgement
-from results.work import Work, compare_work
 
 MAX_TOKENS = 512
 CUTS = ((0.0, 0.0), (0.2, 0.1), (0.2, 0.3), (0.5, 0.1), (0.2, 1.0), (0.5, 1.0))

@@ -24,10 +24,10 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.virtual import Batched, Exponential, Fixed, VirtualEngine, Whole
+from bakeoff.harness.virtual.runs import virtual_experiment, virtual_search
 from benchmarks.bars import Bars
-from harness.conduct.policies.search_config import search_config
-from harness.virtual import Batched, Exponential, Fixed, VirtualEngine, Whole
-from harness.virtual.runs import virtual_experiment, virtual_search
 
 REQUESTS = 200_000
 TOKENS, PROMPT_TOKENS = 5, 8

@@ -11,10 +11,10 @@ import socket
 import statistics
 import time
 
+from bakeoff.harness.host.realtime import claim_core, raise_priority
+from bakeoff.harness.truth import Answered, Schedule, truth_process
+from bakeoff.harness.truth.record import lateness_s
 from benchmarks.bars import Bars
-from harness.host.realtime import claim_core, raise_priority
-from harness.truth import Answered, Schedule, truth_process
-from harness.truth.record import lateness_s
 
 ROUNDS = 5
 FAST_STREAMS, FAST_TOKENS = 64, 4000

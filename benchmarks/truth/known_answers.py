@@ -15,11 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from bakeoff.harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.statistics.distributions import t_quantile
 from benchmarks.bars import Bars
 from benchmarks.known_answers import Outcome, Scenario, run_and_check, run_scenario, scenarios
-from harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
-from results.findings import FindingCode
-from results.statistics.distributions import t_quantile
 
 SATURATED = {200: 0.7, 400: 0.95, 1000: 0.99}
 """Fraction of overloaded trials that must be reported as saturated, by number of arrivals. At 120 % load the backlog of

@@ -22,11 +22,11 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.harness.virtual import Batched, Exponential, Fixed, Lognormal, VirtualEngine, Whole
+from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import Verdict
 from benchmarks.bars import Bars
-from harness.virtual import Batched, Exponential, Fixed, Lognormal, VirtualEngine, Whole
-from harness.virtual.runs import virtual_experiment, virtual_run
-from results.findings import FindingCode
-from results.records import Verdict
 
 ON_CAPACITY = {FindingCode.SATURATED, FindingCode.CAPACITY_UNCLEAR, FindingCode.BACKLOG_GREW}
 

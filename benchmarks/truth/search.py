@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from bakeoff.engines import pick_port
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.conduct.progress import SearchObserver
+from bakeoff.harness.conduct.run import capacity_search, create_run, run_experiment
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.results import load
+from bakeoff.results.report.search_lines import search_lines
+from bakeoff.results.search import EngineSearch
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
-from engines import pick_port
-from harness.conduct.policies.search_config import search_config
-from harness.conduct.progress import SearchObserver
-from harness.conduct.run import capacity_search, create_run, run_experiment
-from harness.experiment.config import experiment_from
-from harness.truth import Schedule, truth_process
-from results import load
-from results.report.search_lines import search_lines
-from results.search import EngineSearch
 from tests.workloads.small_tokenizers import checkpoint
 
 SLOTS, TTFT_S, ITL_S, TOKENS, BOUND_S = 8, 0.1, 0.025, 5, 0.25

@@ -23,11 +23,11 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.harness.virtual import Batched, Fixed, PerToken, VirtualEngine
+from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
+from bakeoff.results.records import Verdict
+from bakeoff.results.statistics.distributions import t_quantile
 from benchmarks.bars import Bars
-from harness.virtual import Batched, Fixed, PerToken, VirtualEngine
-from harness.virtual.runs import virtual_experiment, virtual_run
-from results.records import Verdict
-from results.statistics.distributions import t_quantile
 
 TTFT_S, ITL_S, PER_CHUNK, PROMPT_TOKENS = 0.1, 0.02, 8, 4
 BATCH = Batched(step_s=0.005, row_s=0.0002, prompt_token_s=0.0005)

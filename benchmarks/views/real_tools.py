@@ -14,18 +14,18 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.harness.client import decode_stream
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.harness.truth.record import stream_records
+from bakeoff.results.records import Load as Level
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.views import VIEWS, Figure, Log, MetricFamily
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.install import install, is_installed
 from benchmarks.peers.protocol import Endpoint, Load
 from benchmarks.real.readers import read_back
 from benchmarks.real.tools import TOOLS, key_paths
-from engines.dialects import OpenAiDialect
-from harness.client import decode_stream
-from harness.truth import Schedule, truth_process
-from harness.truth.record import stream_records
-from results.records import Load as Level
-from results.records import RequestRecord
-from results.views import VIEWS, Figure, Log, MetricFamily
 
 CONCURRENCY, REQUESTS, TOKENS = 4, 24, 32
 MAX_APART_PCT = 1.0

@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 import tokenizers
 
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.workloads import EndlessCache, PlannedSession, Replay, Seed, Tokenizer, arrival, workload
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.presets import preset_names
+from bakeoff.workloads.profile import profile_workload
 from benchmarks.bars import Bars, model_argument
-from engines.dialects import ReferenceDialect
-from harness.client.wire import wire_sessions
-from workloads import EndlessCache, PlannedSession, Replay, Seed, Tokenizer, arrival, workload
-from workloads.dispersion import ArrivalStatistics
-from workloads.presets import preset_names
-from workloads.profile import profile_workload
 
 SEEDS = ("1", "2", "3")
 ARRIVALS, SESSIONS, AGENTIC_SESSIONS = 1_000_000, 10_000, 700

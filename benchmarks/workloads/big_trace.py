@@ -1,9 +1,9 @@
 """A trace of ten million rows is read as a stream. Run by ``make bench-workloads``.
 
 The rows have the format of the Azure trace of 2024, at its 28 requests per second. Each pass is a new process, which
-reads them through :func:`workloads.traces.formats.trace_format` and adds up their tokens. Another new process makes the
-first request, with a prompt of exact length for the model; its time includes the start of that process. The same file
-in gzip is measured too, without a bar.
+reads them through :func:`bakeoff.workloads.traces.formats.trace_format` and adds up their tokens. Another new process
+makes the first request, with a prompt of exact length for the model; its time includes the start of that process. The
+same file in gzip is measured too, without a bar.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from benchmarks.bars import Bars, model_argument
 ROWS, RATE_PER_S, CHUNK = 10_000_000, 28.0, 1_000_000
 READ = """
 import json, sys, time
-from workloads.rng import Seed
-from workloads.traces.formats import trace_format
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.formats import trace_format
 
 rows = trace_format("azure", {"path": sys.argv[1]}).rows(Seed.of("1"))
 first = next(rows)
@@ -40,8 +40,8 @@ print(json.dumps({"first_s": first_s, "rows": count, "tokens": tokens, "peak_mb"
 FIRST_REQUEST = """
 import sys, time
 from pathlib import Path
-from engines.dialects import ReferenceDialect
-from workloads import Seed, Tokenizer, workload
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.workloads import Seed, Tokenizer, workload
 
 replay = workload("trace", {"path": sys.argv[1], "format": "azure"})
 session = next(iter(replay.sessions(Tokenizer(Path(sys.argv[2])), Seed.of("1"))))

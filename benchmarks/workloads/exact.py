@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import tokenizers
 
+from bakeoff.workloads import Seed, Session, Tokenizer, Turn, workload
+from bakeoff.workloads.presets import PresetTraffic, preset_names
 from benchmarks.bars import Bars
 from benchmarks.real_tokenizers import real_tokenizers
-from workloads import Seed, Session, Tokenizer, Turn, workload
-from workloads.presets import PresetTraffic, preset_names
 
 REQUESTS, SEED = 1000, Seed("exact", "exact")
 SCALES = {"agentic-tools": 0.1, "long-context-chat": 0.25}

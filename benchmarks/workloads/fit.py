@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from bakeoff.workloads import Replay, Seed
+from bakeoff.workloads.fitting import Fit, fit, preset_toml
+from bakeoff.workloads.presets.preset import preset_from
 from benchmarks.bars import Bars
-from workloads import Replay, Seed
-from workloads.fitting import Fit, fit, preset_toml
-from workloads.presets.preset import preset_from
 
 CONVERSATION = "azure-llm-2023/AzureLLMInferenceTrace_conv.*csv*"
 OTHERS = {

@@ -1,8 +1,8 @@
 """Common base of the adapters of running servers, which Bakeoff never launches."""
 
-from engines.base import Setup
-from engines.errors import BadOption
-from engines.server_engine import ServerEngine
+from bakeoff.engines.base import Setup
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.server_engine import ServerEngine
 
 
 class AddressEngine(ServerEngine):
@@ -10,7 +10,7 @@ class AddressEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`; also requires an address."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; also requires an address."""
         if setup.deployment.url is None:
             raise BadOption(f"engine '{cls.adapter}' needs the url of a server that runs already")
         super().check(setup)

@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
-from engines.adapters.address import AddressEngine
-from engines.base import Setup
-from engines.dialects import AnthropicDialect, Dialect
-from engines.identity import Identity, Pages, listed_models
+from bakeoff.engines.adapters.address import AddressEngine
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import AnthropicDialect, Dialect
+from bakeoff.engines.identity import Identity, Pages, listed_models
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class AnthropicEngine(AddressEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; its model list has another shape than OpenAI's."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; its model list has another shape than OpenAI's."""
         names = tuple(model.id for model in listed_models(pages) if model.type == "model")
         return Identity(cls.adapter, names) if names else None
 

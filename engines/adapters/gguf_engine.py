@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from engines.errors import ModelNotFound
-from engines.models.gguf import gguf_file
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Spellings, one_of, switch
+from bakeoff.engines.errors import ModelNotFound
+from bakeoff.engines.models.gguf import gguf_file
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Spellings, one_of, switch
 
 
 class GgufEngine(ServerEngine):
@@ -18,7 +18,7 @@ class GgufEngine(ServerEngine):
     """Spellings of settings that the file determines; subclasses include them in ``spellings``."""
 
     def model_file(self) -> str:
-        """Path of the GGUF file; see :func:`~engines.models.gguf.gguf_file`."""
+        """Path of the GGUF file; see :func:`~bakeoff.engines.models.gguf.gguf_file`."""
         remote, path = self.setup.deployment.ssh, self.setup.model.path
         if remote and remote.model_path:
             return remote.model_path

@@ -16,16 +16,16 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from engines.adapters import xllamacpp_server
-from engines.adapters.gguf_engine import GgufEngine
-from engines.base import Setup
-from engines.dialects import Dialect, LlamaCppDialect, LlamaCppNativeDialect
-from engines.errors import BadOption, NotInstalled
-from engines.identity import MODELS_PAGE, Identity, Pages, field_of
-from engines.launcher import Launch, Server
-from engines.metrics import MetricsSource, Positions, Prometheus, Series
-from engines.models.gguf import gguf_file, weights_dtype
-from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
+from bakeoff.engines.adapters import xllamacpp_server
+from bakeoff.engines.adapters.gguf_engine import GgufEngine
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, LlamaCppDialect, LlamaCppNativeDialect
+from bakeoff.engines.errors import BadOption, NotInstalled
+from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, field_of
+from bakeoff.engines.launcher import Launch, Server
+from bakeoff.engines.metrics import MetricsSource, Positions, Prometheus, Series
+from bakeoff.engines.models.gguf import gguf_file, weights_dtype
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
 
 CACHE_TYPES = {
     **{name: name for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")},
@@ -146,7 +146,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; ``/props`` names the loaded file."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; ``/props`` names the loaded file."""
         identity = super().identify(pages)
         return identity and msgspec.structs.replace(identity, checkpoint=field_of(pages, "/props", "model_path"))
 
@@ -163,7 +163,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`; also checks slots and splits."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; also checks slots and splits."""
         super().check(setup)
         spec = setup.spec
         if setup.deployment.url is not None:
@@ -176,7 +176,7 @@ class LlamaCppEngine(GgufEngine):
             raise BadOption(f"engine '{cls.adapter}' has tensor or pipeline parallelism, not both; leave one out")
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.base.Engine`; also adds notes on the build, the weights and speculation."""
+        """See :class:`bakeoff.engines.base.Engine`; also adds notes on the build, the weights and speculation."""
         launch = super().launch(port)
         if launch is None:
             return None

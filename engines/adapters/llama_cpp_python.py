@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.adapters.gguf_engine import GgufEngine
-from engines.base import Setup
-from engines.dialects import Dialect, LlamaCppPythonDialect
-from engines.errors import NotInstalled
-from engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
-from engines.launcher import Launch, Server
-from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
+from bakeoff.engines.adapters.gguf_engine import GgufEngine
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, LlamaCppPythonDialect
+from bakeoff.engines.errors import NotInstalled
+from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
+from bakeoff.engines.launcher import Launch, Server
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, switch
 
 _CACHE_TYPES = {
     "f32": 0, "float32": 0, "f16": 1, "float16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,
@@ -102,7 +102,7 @@ class LlamaCppPythonEngine(GgufEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; recognised by the title of its OpenAPI page."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by the title of its OpenAPI page."""
         title = field_of(pages, "/openapi.json", "info", "title")
         names = tuple(model.id for model in listed_models(pages))
         return Identity(cls.adapter, names) if title == "llama.cpp Python API" else None
@@ -113,7 +113,7 @@ class LlamaCppPythonEngine(GgufEngine):
         return LlamaCppPythonDialect(logprobs=setup.options.logits_all)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.base.Engine`; also sets HOST and PORT, which take precedence over the flags."""
+        """See :class:`bakeoff.engines.base.Engine`; also sets HOST and PORT, which take precedence over the flags."""
         launch = super().launch(port)
         if launch is None or self.setup.deployment.container or self.setup.deployment.ssh:
             return launch

@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from engines.adapters.address import AddressEngine
-from engines.base import Setup
-from engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
-from engines.identity import Identity, Pages, listed_models
+from bakeoff.engines.adapters.address import AddressEngine
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
+from bakeoff.engines.identity import Identity, Pages, listed_models
 
 _SERVICE = "api.openai.com"
 _LENGTH = "answers end where the model ends them, because their length cannot be forced: compare figures per token"
@@ -47,7 +47,7 @@ class OpenAiEngine(AddressEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; matches any server that lists models."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; matches any server that lists models."""
         models = listed_models(pages)
         return Identity(cls.adapter, tuple(model.id for model in models), models[0].root) if models else None
 

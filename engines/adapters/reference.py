@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.adapters.vllm import METRICS
-from engines.base import Setup
-from engines.dialects import Dialect, ReferenceDialect
-from engines.errors import NotInstalled
-from engines.launcher import Server
-from engines.recording import ask_recorder
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
+from bakeoff.engines.adapters.vllm import METRICS
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, ReferenceDialect
+from bakeoff.engines.errors import NotInstalled
+from bakeoff.engines.launcher import Server
+from bakeoff.engines.recording import ask_recorder
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """Packages of the extra ``engine``; checked without importing them, because torch takes seconds."""
@@ -30,7 +30,7 @@ _NAMES = {"eagle3": "eagle"}
 
 
 class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of the ``reference`` adapter; each is the flag of that name of ``python -m reference_engine serve``."""
+    """Options of the ``reference`` adapter: the flags of ``python -m bakeoff.reference_engine serve``."""
 
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``."""
@@ -116,7 +116,7 @@ _QUANTIZATIONS = (
 
 
 class ReferenceEngine(ServerEngine):
-    """Starts ``python -m reference_engine serve``."""
+    """Starts ``python -m bakeoff.reference_engine serve``."""
 
     adapter = "reference"
     owned_by = "reference_engine"
@@ -151,7 +151,7 @@ class ReferenceEngine(ServerEngine):
         """The interpreter that runs Bakeoff, since the engine is part of it."""
         if not all(importlib.util.find_spec(package) for package in _PACKAGES):
             raise NotInstalled("the reference engine is not installed here", "pip install 'bakeoff[engine]'")
-        return (sys.executable, "-m", "reference_engine", "serve")
+        return (sys.executable, "-m", "bakeoff.reference_engine", "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """One flag for each option that is set."""

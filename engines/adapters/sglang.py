@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from engines.base import Setup
-from engines.dialects import Dialect, SglangDialect, SglangNativeDialect
-from engines.launcher import Server
-from engines.metrics import Histogram, Prometheus, Series
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, switch
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, SglangDialect, SglangNativeDialect
+from bakeoff.engines.launcher import Server
+from bakeoff.engines.metrics import Histogram, Prometheus, Series
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, switch
 
 _MODULE = ("-m", "sglang.launch_server")
 _FLUSH_WAIT_S = 8

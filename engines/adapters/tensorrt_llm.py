@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from engines.base import Setup
-from engines.dialects import Dialect, TensorRtLlmDialect
-from engines.errors import BadOption, NotInstalled
-from engines.launcher import Server
-from engines.metrics import DrainedIterations, Histogram, MetricsSource, Prometheus, Series
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Setting, Speculation, Spellings, flag, key, one_of, spelt, switch
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, TensorRtLlmDialect
+from bakeoff.engines.errors import BadOption, NotInstalled
+from bakeoff.engines.launcher import Server
+from bakeoff.engines.metrics import DrainedIterations, Histogram, MetricsSource, Prometheus, Series
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spellings, flag, key, one_of, spelt, switch
 
 _CONFIG = "config.yml"
 _FILE_FLAGS = ("--config", "--extra_llm_api_options")
@@ -136,7 +136,7 @@ class TensorRtLlmEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`.
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`.
 
         Raises:
             BadOption: as there; or the configuration file is impossible, as for :meth:`_file_config`.

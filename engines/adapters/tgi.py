@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from engines.base import Setup
-from engines.dialects import Dialect, TgiDialect, TgiNativeDialect
-from engines.errors import BadOption, NotInstalled
-from engines.identity import Identity, Pages, field_of
-from engines.launcher import Server, pick_port
-from engines.metrics import Histogram, MetricsSource, Prometheus, Series
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, option_argv, variable
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, TgiDialect, TgiNativeDialect
+from bakeoff.engines.errors import BadOption, NotInstalled
+from bakeoff.engines.identity import Identity, Pages, field_of
+from bakeoff.engines.launcher import Server, pick_port
+from bakeoff.engines.metrics import Histogram, MetricsSource, Prometheus, Series
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spelling, Spellings, flag, one_of, option_argv, variable
 
 _QUANTIZATIONS = (
     "awq", "compressed-tensors", "eetq", "exl2", "gptq", "marlin", "bitsandbytes", "bitsandbytes-nf4",
@@ -122,7 +122,7 @@ class TgiEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; recognised by ``router`` in ``/info``."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by ``router`` in ``/info``."""
         if field_of(pages, "/info", "router") != "text-generation-router":
             return None
         model = str(field_of(pages, "/info", "model_id"))
@@ -135,7 +135,7 @@ class TgiEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`; with quantization, the engine chooses the dtype itself."""
+        """With quantization, the engine chooses the dtype itself."""
         super().check(setup)
         spec = setup.spec
         if setup.deployment.url is None and spec.quantization and spec.dtype not in {None, "auto"}:
@@ -162,7 +162,7 @@ class TgiEngine(ServerEngine):
         return [*argv, *option_argv(msgspec.structs.replace(options, api="native", attention=None))]
 
     def environ(self) -> dict[str, str]:
-        """See :class:`~engines.server_engine.ServerEngine`; ATTENTION selects the attention kernels."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; ATTENTION selects the attention kernels."""
         attention = self.setup.options.attention
         return {**super().environ(), **({"ATTENTION": attention} if attention else {})}
 

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.base import Setup
-from engines.dialects import Dialect, TransformersDialect
-from engines.errors import NotInstalled
-from engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
-from engines.launcher import Server
-from engines.server_engine import ServerEngine
-from engines.spec import Spellings, flag, one_of
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, TransformersDialect
+from bakeoff.engines.errors import NotInstalled
+from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, field_of, listed_models
+from bakeoff.engines.launcher import Server
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Spellings, flag, one_of
 
 _SERVING = ("fastapi", "openai", "uvicorn")
 """Packages of transformers' extra ``serving``: without them the command exists, but exits at once."""
@@ -57,7 +57,7 @@ class TransformersEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; recognised by its unique route ``/load_model``."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by its unique route ``/load_model``."""
         names = tuple(model.id for model in listed_models(pages))
         has_route = field_of(pages, "/openapi.json", "paths", "/load_model") is not None
         return Identity(cls.adapter, names) if has_route else None

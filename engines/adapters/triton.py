@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.base import Setup
-from engines.dialects import Dialect, TritonDialect
-from engines.dialects.triton import Fields
-from engines.errors import BadOption, ModelNotFound
-from engines.identity import Identity, Pages, field_of
-from engines.launcher import Launch, Server, pick_port
-from engines.metrics import Prometheus, Series
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Spellings
+from bakeoff.engines.base import Setup
+from bakeoff.engines.dialects import Dialect, TritonDialect
+from bakeoff.engines.dialects.triton import Fields
+from bakeoff.engines.errors import BadOption, ModelNotFound
+from bakeoff.engines.identity import Identity, Pages, field_of
+from bakeoff.engines.launcher import Launch, Server, pick_port
+from bakeoff.engines.metrics import Prometheus, Series
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Spellings
 
 _METRICS_PORT = 8002
 """Triton's default."""
@@ -79,7 +79,7 @@ class TritonEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~engines.server_engine.ServerEngine`; the loaded model's name implies the fields."""
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; the loaded model's name implies the fields."""
         if field_of(pages, "/v2", "name") != "triton":
             return None
         loaded = ((fields, name) for fields, name in _MODELS.items() if f"/v2/models/{name}/config" in pages)
@@ -94,7 +94,7 @@ class TritonEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~engines.server_engine.ServerEngine`.
+        """See :class:`~bakeoff.engines.server_engine.ServerEngine`.
 
         Raises:
             BadOption: as there; or program, container and ssh, or the model repository, are missing.
@@ -135,7 +135,7 @@ class TritonEngine(ServerEngine):
         return str(place)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`engines.base.Engine`; also picks a port for metrics."""
+        """See :class:`bakeoff.engines.base.Engine`; also picks a port for metrics."""
         deployment = self.setup.deployment
         if not (self.url or deployment.container or deployment.ssh):
             metrics_port = pick_port(self.setup.options.metrics_port)

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.base import SPAN_ENDPOINT, Setup
-from engines.dialects import Dialect, VllmDialect
-from engines.errors import StepLogMissing
-from engines.launcher import Server
-from engines.metrics import Histogram, Positions, Prometheus, Series
-from engines.metrics.prometheus import samples
-from engines.recording import ask_recorder
-from engines.server_engine import ServerEngine
-from engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
+from bakeoff.engines.base import SPAN_ENDPOINT, Setup
+from bakeoff.engines.dialects import Dialect, VllmDialect
+from bakeoff.engines.errors import StepLogMissing
+from bakeoff.engines.launcher import Server
+from bakeoff.engines.metrics import Histogram, Positions, Prometheus, Series
+from bakeoff.engines.metrics.prometheus import samples
+from bakeoff.engines.recording import ask_recorder
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
 
 _MODULE = ("-m", "vllm.entrypoints.openai.api_server")
 """The module, not the console script: that of the CPU wheel fails because it looks up a package named ``vllm``."""

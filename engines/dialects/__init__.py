@@ -1,7 +1,7 @@
 """Wire formats: encode a turn as a request, decode stream payloads as events. No I/O."""
 
-from engines.dialects.anthropic import AnthropicDialect
-from engines.dialects.base import (
+from bakeoff.engines.dialects.anthropic import AnthropicDialect
+from bakeoff.engines.dialects.base import (
     Dialect,
     EmptyChunk,
     Event,
@@ -14,17 +14,17 @@ from engines.dialects.base import (
     Usage,
     holds_to_schema,
 )
-from engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
-from engines.dialects.openai import OpenAiDialect
-from engines.dialects.openai_service import OpenAiServiceDialect
-from engines.dialects.responses import ResponsesDialect
-from engines.dialects.sglang import SglangDialect, SglangNativeDialect
-from engines.dialects.sse import SseParser
-from engines.dialects.tensorrt_llm import TensorRtLlmDialect
-from engines.dialects.tgi import TgiDialect, TgiNativeDialect
-from engines.dialects.transformers import TransformersDialect
-from engines.dialects.triton import TritonDialect
-from engines.dialects.vllm import ReferenceDialect, VllmDialect
+from bakeoff.engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
+from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.engines.dialects.openai_service import OpenAiServiceDialect
+from bakeoff.engines.dialects.responses import ResponsesDialect
+from bakeoff.engines.dialects.sglang import SglangDialect, SglangNativeDialect
+from bakeoff.engines.dialects.sse import SseParser
+from bakeoff.engines.dialects.tensorrt_llm import TensorRtLlmDialect
+from bakeoff.engines.dialects.tgi import TgiDialect, TgiNativeDialect
+from bakeoff.engines.dialects.transformers import TransformersDialect
+from bakeoff.engines.dialects.triton import TritonDialect
+from bakeoff.engines.dialects.vllm import ReferenceDialect, VllmDialect
 
 __all__ = [
     "AnthropicDialect",

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import (
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import (
     EmptyChunk,
     Event,
     EventReader,
@@ -25,8 +25,8 @@ from engines.dialects.base import (
     TokenKind,
     Usage,
 )
-from engines.dialects.openai import STREAM_HEADERS
-from workloads.types import Message, Turn
+from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.workloads.types import Message, Turn
 
 API_VERSION = "2023-06-01"
 _HEADERS = {**STREAM_HEADERS, "anthropic-version": API_VERSION}
@@ -50,7 +50,7 @@ class AnthropicDialect:
         self._cache_field = {"cache_control": {"type": "ephemeral", "ttl": cache}} if cache else {}
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:  # noqa: ARG002  (it has none)
-        """A streamed request at temperature 0, without thinking; see :class:`~engines.dialects.base.Dialect`.
+        """A streamed request at temperature 0, without thinking; see :class:`~bakeoff.engines.dialects.base.Dialect`.
 
         System messages go into the field ``system``, because messages have only the roles user and assistant.
         """
@@ -129,7 +129,7 @@ class _Reader:
         self._stop_reason: str | None = None
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`."""
+        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         try:
             return self._read(self._decoder.decode(data))
         except failures.UNREADABLE as error:

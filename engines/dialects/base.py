@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from workloads.types import Turn
+from bakeoff.workloads.types import Turn
 
 
 class TokenKind(StrEnum):
@@ -43,7 +43,7 @@ class Usage(msgspec.Struct, frozen=True):
 class EmptyChunk(msgspec.Struct, frozen=True):
     """A chunk with choices but without a token: a role, empty text, or only a finish reason.
 
-    Other benchmark clients count some of these as tokens (:mod:`results.views`).
+    Other benchmark clients count some of these as tokens (:mod:`bakeoff.results.views`).
     """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects.base import StreamFault
+from bakeoff.engines.dialects.base import StreamFault
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""

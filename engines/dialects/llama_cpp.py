@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engines.dialects.base import EventReader, HttpRequest
-from engines.dialects.llama_cpp_stream import LlamaServerReader
-from engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects.base import EventReader, HttpRequest
+from bakeoff.engines.dialects.llama_cpp_stream import LlamaServerReader
+from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 _HEADERS = {**STREAM_HEADERS, "connection": "close"}
 _VERBOSE = {"verbose": True, "return_tokens": True}
@@ -42,7 +42,7 @@ class LlamaCppDialect(OpenAiDialect):
         self._token_ids = token_ids
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request on a connection of its own; see :class:`~engines.dialects.base.Dialect`."""
+        """A streamed, greedy request on a connection of its own."""
         return msgspec.structs.replace(super().request(turn, model, logprobs=logprobs), headers=_HEADERS)
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class LlamaCppNativeDialect(LlamaCppDialect):
     name = "llama_cpp-native"
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
+        """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
         body: dict[str, Any] = {"prompt": turn.prompt, "stream": True, "n_predict": turn.output_tokens}

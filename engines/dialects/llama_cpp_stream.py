@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import EmptyChunk, Event, Finish, StreamFault, TokenDelta, Usage
-from engines.dialects.openai import OpenAiDialect
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import EmptyChunk, Event, Finish, StreamFault, TokenDelta, Usage
+from bakeoff.engines.dialects.openai import OpenAiDialect
 
 _REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 """OpenAI's finish reasons by llama-server's stop types."""
@@ -92,7 +92,7 @@ class LlamaServerReader:
         self._tokens = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`; other payloads than native events are chunks or errors."""
+        """Payloads other than native events are chunks or errors."""
         try:
             return self._native_events(_NATIVE.decode(data))
         except failures.UNREADABLE:

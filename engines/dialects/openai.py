@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import (
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import (
     EmptyChunk,
     Event,
     EventReader,
@@ -21,7 +21,7 @@ from engines.dialects.base import (
     TokenKind,
     Usage,
 )
-from workloads.types import Turn
+from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
@@ -91,7 +91,7 @@ class OpenAiDialect:
         self._decoder = msgspec.json.Decoder(_Chunk)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
+        """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
         body: dict[str, Any] = {"model": model, "stream": True, **self.sampling(turn), **self.answer_format(turn)}
         if logprobs:
             body |= self.asking_logprobs(turn)
@@ -125,7 +125,7 @@ class OpenAiDialect:
         return self
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; see :class:`~engines.dialects.base.EventReader`."""
+        """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(b"[DONE]"):
             return []
         try:
@@ -134,7 +134,7 @@ class OpenAiDialect:
             return [failures.unreadable(error, data)]
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`engines.dialects.failures.refusal`."""
+        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import Event, EventReader, TokenDelta, TokenKind, Usage
-from engines.dialects.openai import OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import Event, EventReader, TokenDelta, TokenKind, Usage
+from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 
 class OpenAiServiceDialect(OpenAiDialect):
@@ -21,7 +21,7 @@ class OpenAiServiceDialect(OpenAiDialect):
     name = "openai-service"
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """See :class:`~engines.dialects.openai.OpenAiDialect`."""
+        """See :class:`~bakeoff.engines.dialects.openai.OpenAiDialect`."""
         fields = super().sampling(turn)
         if turn.messages is not None:
             fields["max_completion_tokens"] = fields.pop("max_tokens")
@@ -52,7 +52,7 @@ class _Reader:
         self._shows_reasoning = False
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`."""
+        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         return [self._visible(event, data) for event in self._dialect.events(data)]
 
     def _visible(self, event: Event, data: bytes) -> Event:

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import (
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import (
     EmptyChunk,
     Event,
     EventReader,
@@ -26,8 +26,8 @@ from engines.dialects.base import (
     TokenKind,
     Usage,
 )
-from engines.dialects.openai import STREAM_HEADERS
-from workloads.types import Turn
+from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.workloads.types import Turn
 
 _KINDS = {
     "response.output_text.delta": TokenKind.TEXT,
@@ -56,7 +56,7 @@ class ResponsesDialect:
         self._unpadded = {"stream_options": {"include_obfuscation": False}} if official else {}
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
+        """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
         content: Any = turn.prompt
         if turn.messages is not None:
             content = [{"role": message.role, "content": message.content} for message in turn.messages]
@@ -74,7 +74,7 @@ class ResponsesDialect:
         return _Reader()
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`engines.dialects.failures.refusal`."""
+        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 
@@ -125,7 +125,7 @@ class _Reader:
         self._shows_reasoning = False
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; see :class:`~engines.dialects.base.EventReader`."""
+        """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(b"[DONE]"):
             return []
         try:

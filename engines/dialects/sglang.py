@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects.base import (
+from bakeoff.engines.dialects.base import (
     EmptyChunk,
     Event,
     EventReader,
@@ -24,10 +24,10 @@ from engines.dialects.base import (
     TokenDelta,
     Usage,
 )
-from engines.dialects.failures import UNREADABLE
-from engines.dialects.openai import STREAM_HEADERS
-from engines.dialects.vllm import VllmDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects.failures import UNREADABLE
+from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.vllm import VllmDialect
+from bakeoff.workloads.types import Turn
 
 
 class SglangDialect(VllmDialect):
@@ -56,7 +56,7 @@ class _CountReader:
         self._tokens = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`."""
+        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         events = self._dialect.events(data)
         total = next((event.output_tokens for event in events if isinstance(event, Usage)), None)
         if total is None:
@@ -74,7 +74,7 @@ class SglangNativeDialect(SglangDialect):
     name = "sglang-native"
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
-        """A streamed, greedy request; see :class:`~engines.dialects.base.Dialect`."""
+        """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
         sampling: dict[str, Any] = {"max_new_tokens": turn.output_tokens, "temperature": 0}
@@ -123,7 +123,7 @@ class _NativeReader:
         self._chars = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`; other payloads than states are chunks of chats or errors."""
+        """Payloads other than states are chunks of chats or errors."""
         try:
             state = self._decoder.decode(data)
         except UNREADABLE:

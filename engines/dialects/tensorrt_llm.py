@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects.base import Event, EventReader, Finish, StreamFault
-from engines.dialects.openai import OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects.base import Event, EventReader, Finish, StreamFault
+from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 NO_END = frozenset({"cancelled", "timeout"})
 """Finish reasons of answers that the engine abandoned."""
@@ -66,7 +66,7 @@ class _Reader:
         self._finish: Finish | None = None
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`."""
+        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(b"[DONE]"):
             return [self._finish] if self._finish else []
         events = [ended(event) for event in self._dialect.events(data)]

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, TokenDelta, Usage
-from engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, TokenDelta, Usage
+from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 _UNKNOWN = "unknown"
 """Finish reason of an answer without ``details``, although the request asks for them."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from engines.dialects.openai import OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 
 class TransformersDialect(OpenAiDialect):

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from engines.dialects import failures
-from engines.dialects.base import EmptyChunk, Event, EventReader, Finish, HttpRequest, StreamFault, TokenDelta
-from engines.dialects.openai import STREAM_HEADERS
-from engines.dialects.tensorrt_llm import ended
-from engines.errors import BadOption
-from workloads.types import Turn
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import EmptyChunk, Event, EventReader, Finish, HttpRequest, StreamFault, TokenDelta
+from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.tensorrt_llm import ended
+from bakeoff.engines.errors import BadOption
+from bakeoff.workloads.types import Turn
 
 Fields = Literal["ensemble", "llm-api"]
 """Naming scheme of a request's fields: of the ensemble and ``tensorrt_llm_bls``, or of the LLM API's model."""
@@ -68,7 +68,7 @@ class TritonDialect:
         return _Reader(cumulative=self._cumulative)
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`engines.dialects.failures.refusal`."""
+        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
     def _ensemble(self, turn: Turn) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class _Reader:
         self._text = ""
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~engines.dialects.base.EventReader`."""
+        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         try:
             response = self._decoder.decode(data)
         except failures.UNREADABLE as error:

@@ -11,9 +11,9 @@ Its quirks, from ``vllm/entrypoints/openai``:
 
 from typing import Any, ClassVar
 
-from engines.dialects.base import Event, Finish, StreamFault
-from engines.dialects.openai import OpenAiDialect
-from workloads.types import Turn
+from bakeoff.engines.dialects.base import Event, Finish, StreamFault
+from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.workloads.types import Turn
 
 _ABORT = "abort"
 

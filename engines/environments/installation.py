@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from engines import guard
-from engines.environments.lookup import (
+from bakeoff.engines import guard
+from bakeoff.engines.environments.lookup import (
     MARKER,
     Environment,
     Installation,
@@ -27,10 +27,10 @@ from engines.environments.lookup import (
     record,
     size_bytes,
 )
-from engines.environments.recipes import RECIPES, Recipe
-from engines.errors import InstallFailed, NotInstalled
-from engines.tail import tail
-from workloads.options import nearest
+from bakeoff.engines.environments.recipes import RECIPES, Recipe
+from bakeoff.engines.errors import InstallFailed, NotInstalled
+from bakeoff.engines.tail import tail
+from bakeoff.workloads.options import nearest
 
 Progress = Callable[[str, float], None]
 """Called with the current step and the seconds it has taken: at its start, then every second."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from engines.environments.recipes import RECIPES, Recipe
-from engines.errors import NotInstalled
-from engines.machine import has_gpu
-from workloads.options import nearest
+from bakeoff.engines.environments.recipes import RECIPES, Recipe
+from bakeoff.engines.errors import NotInstalled
+from bakeoff.engines.machine import has_gpu
+from bakeoff.workloads.options import nearest
 
 MARKER = "bakeoff-environment.json"
 """File that an installation writes last; a folder without it is incomplete."""

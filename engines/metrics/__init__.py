@@ -1,5 +1,5 @@
 """The engines' own metrics, under one set of names for all engines."""
 
-from engines.metrics.source import DrainedIterations, Histogram, MetricsSource, Positions, Prometheus, Series
+from bakeoff.engines.metrics.source import DrainedIterations, Histogram, MetricsSource, Positions, Prometheus, Series
 
 __all__ = ["DrainedIterations", "Histogram", "MetricsSource", "Positions", "Prometheus", "Series"]

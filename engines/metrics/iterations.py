@@ -43,7 +43,7 @@ class _Iteration(msgspec.Struct, rename="camel"):
 
 
 class IterationReader:
-    """Reads successive pages of one server; names are those of :mod:`engines.metrics.source`.
+    """Reads successive pages of one server; names are those of :mod:`bakeoff.engines.metrics.source`.
 
     Gauges are those of the newest record, and absent if a page is empty because no iteration ran. Prefix counts are
     multiples of the block size. Token throughput cannot be derived: records omit cached prompt tokens and the first

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from engines.metrics.iterations import IterationReader
-from engines.metrics.prometheus import Sample, samples
-from engines.metrics.source import POSITIONED, DrainedIterations, MetricsSource, Prometheus
+from bakeoff.engines.metrics.iterations import IterationReader
+from bakeoff.engines.metrics.prometheus import Sample, samples
+from bakeoff.engines.metrics.source import POSITIONED, DrainedIterations, MetricsSource, Prometheus
 
 EngineValues = dict[str, float | None]
-"""Values by the names of :mod:`engines.metrics.source`. None stands for NaN and infinity; values that the page lacks
-are absent."""
+"""Values by the names of :mod:`bakeoff.engines.metrics.source`. None stands for NaN and infinity; values that the page
+lacks are absent."""
 
 
 class MetricsReader(Protocol):

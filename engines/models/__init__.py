@@ -1,5 +1,5 @@
 """Models by name or path: download, verify, convert and hash them."""
 
-from engines.models.store import KNOWN_MODELS, cache_folder, cached, pull, resolve
+from bakeoff.engines.models.store import KNOWN_MODELS, cache_folder, cached, pull, resolve
 
 __all__ = ["KNOWN_MODELS", "cache_folder", "cached", "pull", "resolve"]

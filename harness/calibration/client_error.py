@@ -1,9 +1,9 @@
 """The measuring client's own error under a given load, measured against a server with known timing.
 
-The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes left. Every latency metric is
-computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
-The truth server (:mod:`harness.truth`) answers on a schedule and records when bytes were sent. Every latency metric is
-reading the request.
+The truth server (:mod:`bakeoff.harness.truth`) answers on a schedule and records when bytes left. Every latency metric
+is computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
+The truth server (:mod:`bakeoff.harness.truth`) answers on a schedule and records when bytes were sent. Every latency
+metric is reading the request.
 """
 
 import math
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from engines.dialects import ReferenceDialect
-from harness.client import Closed, Fleet, LoadResult, Open, decode_stream
-from harness.client.fleet import LoadOrder
-from harness.client.wire import WireSession, wire_sessions
-from harness.errors import ClientFailed
-from harness.host.scratch import scratch_folder
-from harness.truth import Answered, Schedule, truth_process
-from results.metrics import latency
-from results.metrics.catalogue import QUANTILES
-from results.records import ClientError, Outcome, RequestRecord
-from results.store import TrialFolder
-from workloads import PlannedSession, Session, Turn
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, decode_stream
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.errors import ClientFailed
+from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.truth import Answered, Schedule, truth_process
+from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.records import ClientError, Outcome, RequestRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlannedSession, Session, Turn
 
 DURATION_S = 1.0
 """Time during which requests are started; it ends before the last answers do."""

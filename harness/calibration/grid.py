@@ -9,12 +9,12 @@ from pathlib import Path
 
 import platformdirs
 
-from harness.calibration.client_error import MAX_GAP_S, MIN_GAP_S, Shape, calibrate, median_of
-from harness.client import Fleet, local_fleet
-from harness.errors import BadGrid
-from harness.host.environment import VERSION, environment
-from results.calibration import Calibration, GridCell
-from results.records import SCHEMA_VERSION
+from bakeoff.harness.calibration.client_error import MAX_GAP_S, MIN_GAP_S, Shape, calibrate, median_of
+from bakeoff.harness.client import Fleet, local_fleet
+from bakeoff.harness.errors import BadGrid
+from bakeoff.harness.host.environment import VERSION, environment
+from bakeoff.results.calibration import Calibration, GridCell
+from bakeoff.results.records import SCHEMA_VERSION
 
 STREAMS = (1, 8, 64, 256, 512)
 GAPS_S = (0.05, 0.02, 0.01, 0.005)

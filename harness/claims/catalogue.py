@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from harness.claims.claim import Claim, checked
-from harness.claims.trials import published_digest
-from harness.errors import BadClaim
-from harness.experiment.config import Experiment, experiment_from
-from workloads.options import typed_options
+from bakeoff.harness.claims.claim import Claim, checked
+from bakeoff.harness.claims.trials import published_digest
+from bakeoff.harness.errors import BadClaim
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.workloads.options import typed_options
 
-CATALOGUE = Path(str(resources.files("harness.claims"))) / "catalogue"
+CATALOGUE = Path(str(resources.files("bakeoff.harness.claims"))) / "catalogue"
 EXPERIMENTS = "experiments"
 
 

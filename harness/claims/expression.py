@@ -17,12 +17,12 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from harness.errors import BadClaim
-from harness.planning.device import critical_batch, is_compute_bound
-from harness.planning.gpus import gpu_table
-from harness.planning.model import Chunk, Machine, ModelCosts, floor_s, load_model, without_cache
-from harness.planning.precision import cache_named, precision_named
-from harness.planning.step_times import limits
+from bakeoff.harness.errors import BadClaim
+from bakeoff.harness.planning.device import critical_batch, is_compute_bound
+from bakeoff.harness.planning.gpus import gpu_table
+from bakeoff.harness.planning.model import Chunk, Machine, ModelCosts, floor_s, load_model, without_cache
+from bakeoff.harness.planning.precision import cache_named, precision_named
+from bakeoff.harness.planning.step_times import limits
 
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

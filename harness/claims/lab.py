@@ -10,27 +10,27 @@ from typing import Protocol
 
 import msgspec
 
-from engines import EngineError, doctor
-from engines.machine import machine as engine_machine
-from engines.models import resolve
-from engines.secrets import masked_data
-from harness.claims.catalogue import Entry, experiment_of
-from harness.claims.claim import Case, Device, Evaluated, Side
-from harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
-from harness.claims.trials import failure, is_published, published, trial_values
-from harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
-from harness.conduct.run import create_run, run_into
-from harness.conduct.world import current_world
-from harness.errors import BadClaim, EvaluationFailed
-from harness.experiment.config import Experiment
-from harness.host.environment import VERSION, machine
-from harness.quality.evaluation import EvaluationSettings
-from harness.quality.evaluation import evaluate as evaluate_model
-from results.evaluation import Evaluation
-from results.records import RunStatus, Verdict
-from results.run import Run, load
-from results.store import RunFolder, readable_runs, runs_below, runs_named
-from results.text.format import machine_text
+from bakeoff.engines import EngineError, doctor
+from bakeoff.engines.machine import machine as engine_machine
+from bakeoff.engines.models import resolve
+from bakeoff.engines.secrets import masked_data
+from bakeoff.harness.claims.catalogue import Entry, experiment_of
+from bakeoff.harness.claims.claim import Case, Device, Evaluated, Side
+from bakeoff.harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
+from bakeoff.harness.claims.trials import failure, is_published, published, trial_values
+from bakeoff.harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
+from bakeoff.harness.conduct.run import create_run, run_into
+from bakeoff.harness.conduct.world import current_world
+from bakeoff.harness.errors import BadClaim, EvaluationFailed
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.environment import VERSION, machine
+from bakeoff.harness.quality.evaluation import EvaluationSettings
+from bakeoff.harness.quality.evaluation import evaluate as evaluate_model
+from bakeoff.results.evaluation import Evaluation
+from bakeoff.results.records import RunStatus, Verdict
+from bakeoff.results.run import Run, load
+from bakeoff.results.store import RunFolder, readable_runs, runs_below, runs_named
+from bakeoff.results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
 """Seconds of an engine's start with its warm-up, tokens per second of an evaluation, seconds of a calibration: rough

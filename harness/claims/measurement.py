@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from harness.claims.claim import Arithmetic, Contrasted
-from harness.claims.expression import evaluate
-from harness.claims.verdict import Estimate, estimate, exact
-from results.evaluation import Evaluation
-from results.statistics.interval import Interval, reciprocal
+from bakeoff.harness.claims.claim import Arithmetic, Contrasted
+from bakeoff.harness.claims.expression import evaluate
+from bakeoff.harness.claims.verdict import Estimate, estimate, exact
+from bakeoff.results.evaluation import Evaluation
+from bakeoff.results.statistics.interval import Interval, reciprocal
 
 
 class Measurement(msgspec.Struct, frozen=True):

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import msgspec
 
-from harness.claims import cells
-from harness.claims.catalogue import Entry
-from harness.claims.records import latest, read_records
-from harness.claims.verdict import Verdict
-from results.atomic import write_atomic
-from results.report.markdown import escaped, table
-from results.report.offline import SHELL, asset, rendered
+from bakeoff.harness.claims import cells
+from bakeoff.harness.claims.catalogue import Entry
+from bakeoff.harness.claims.records import latest, read_records
+from bakeoff.harness.claims.verdict import Verdict
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.report.markdown import escaped, table
+from bakeoff.results.report.offline import SHELL, asset, rendered
 
-_PACKAGE = "harness.claims"
+_PACKAGE = "bakeoff.harness.claims"
 _TONES = {Verdict.REPRODUCED: "good", Verdict.NOT_REPRODUCED: "bad"}
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness.claims.verdict import CaseResult, Verdict
-from harness.errors import BadClaim
-from results.atomic import write_atomic
-from results.errors import UNDECODABLE
+from bakeoff.harness.claims.verdict import CaseResult, Verdict
+from bakeoff.harness.errors import BadClaim
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.errors import UNDECODABLE
 
 
 class Record(msgspec.Struct, frozen=True):

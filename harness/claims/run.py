@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from harness.claims.catalogue import Entry, load_catalogue
-from harness.claims.lab import Lab, RealLab, result_of
-from harness.claims.records import Record, append_record, latest, read_records
-from harness.claims.verdict import verdict
-from harness.errors import BadClaim
-from harness.host.environment import VERSION, environment, machine
-from results.text.format import place_text
+from bakeoff.harness.claims.catalogue import Entry, load_catalogue
+from bakeoff.harness.claims.lab import Lab, RealLab, result_of
+from bakeoff.harness.claims.records import Record, append_record, latest, read_records
+from bakeoff.harness.claims.verdict import verdict
+from bakeoff.harness.errors import BadClaim
+from bakeoff.harness.host.environment import VERSION, environment, machine
+from bakeoff.results.text.format import place_text
 
 Progress = Callable[[str], None]
 FOLDER = Path("claims")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from harness.claims import cells
-from harness.claims.catalogue import Entry
-from harness.claims.lab import Lab
-from results.report.terminal_table import terminal_table
-from results.text.format import plain
+from bakeoff.harness.claims import cells
+from bakeoff.harness.claims.catalogue import Entry
+from bakeoff.harness.claims.lab import Lab
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.format import plain
 
 
 def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:

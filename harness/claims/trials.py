@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.claims.claim import Contrasted, Side
-from harness.claims.expression import evaluate, names_in
-from harness.claims.measurement import Measurement, contrasted_measurement
-from results.cells import Trial
-from results.published import published_rows
-from results.records import Verdict
-from results.run import Run
-from results.text.findings import sentence
+from bakeoff.harness.claims.claim import Contrasted, Side
+from bakeoff.harness.claims.expression import evaluate, names_in
+from bakeoff.harness.claims.measurement import Measurement, contrasted_measurement
+from bakeoff.results.cells import Trial
+from bakeoff.results.published import published_rows
+from bakeoff.results.records import Verdict
+from bakeoff.results.run import Run
+from bakeoff.results.text.findings import sentence
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
+PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
 """Published runs; a checkout has them, an installed package does not."""
 
 _Row = tuple[int, Mapping[str, float | None]]

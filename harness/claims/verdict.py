@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.claims.claim import Expected
-from results.statistics.interval import Interval
-from results.statistics.power import runs_needed
-from results.statistics.two_sample import Contrast, Method, contrast
+from bakeoff.harness.claims.claim import Expected
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.power import runs_needed
+from bakeoff.results.statistics.two_sample import Contrast, Method, contrast
 
 CONFIDENCE = 0.95
 _MIN_TRIALS = 2

@@ -5,7 +5,7 @@
 
 import cyclopts
 
-from harness.cli import (
+from bakeoff.harness.cli import (
     calibrating,
     claiming,
     doctor,
@@ -69,6 +69,6 @@ def make_app() -> cyclopts.App:
 
 
 def _version() -> str:
-    from harness.version import version
+    from bakeoff.harness.version import version
 
     return version()

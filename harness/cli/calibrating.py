@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json
+from bakeoff.harness.cli.options import EXIT_OK, Json
 
 if TYPE_CHECKING:
-    from results.calibration import Calibration
+    from bakeoff.results.calibration import Calibration
 
 Several = cyclopts.Parameter(consume_multiple=True, negative="")
 
@@ -50,10 +50,10 @@ def calibrate(
     import msgspec
     from rich.console import Console
 
-    from harness.calibration.grid import GAPS_S, STREAMS, calibration_path
-    from harness.cli.reading import print_json
-    from results.calibration import read_calibration, write_calibration
-    from results.report import print_calibration
+    from bakeoff.harness.calibration.grid import GAPS_S, STREAMS, calibration_path
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.results.calibration import read_calibration, write_calibration
+    from bakeoff.results.report import print_calibration
 
     path = calibration_path()
     if show:
@@ -87,7 +87,7 @@ def _measured(
     from rich.console import Console
     from rich.progress import Progress
 
-    from harness.calibration.grid import calibrate_grid
+    from bakeoff.harness.calibration.grid import calibrate_grid
 
     console = Console(stderr=True)
     with (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_CANNOT_TELL, EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_CANNOT_TELL, EXIT_OK, Json, standard_output
 
 claims_app = cyclopts.App(name="claims", help="Re-measure well-known claims about inference.")
 
@@ -28,10 +28,10 @@ def list_claims(*, catalogue: Catalogues = None, json: Json = False) -> int:
     json
         Print the claims as JSON.
     """
-    from harness.claims.catalogue import load_catalogue
-    from harness.claims.lab import RealLab
-    from harness.claims.table import print_list
-    from harness.cli.reading import print_json
+    from bakeoff.harness.claims.catalogue import load_catalogue
+    from bakeoff.harness.claims.lab import RealLab
+    from bakeoff.harness.claims.table import print_list
+    from bakeoff.harness.cli.reading import print_json
 
     entries = load_catalogue(catalogue or ())
     if json:
@@ -71,12 +71,12 @@ def run(
     json
         Print the results as JSON.
     """
-    from harness.claims.catalogue import load_catalogue
-    from harness.claims.page import rows_of
-    from harness.claims.run import claims
-    from harness.claims.table import print_results
-    from harness.cli.reading import print_json
-    from harness.errors import BadClaim
+    from bakeoff.harness.claims.catalogue import load_catalogue
+    from bakeoff.harness.claims.page import rows_of
+    from bakeoff.harness.claims.run import claims
+    from bakeoff.harness.claims.table import print_results
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.errors import BadClaim
 
     if here == bool(only):
         raise BadClaim("give either --here for all claims, or --only with their names")
@@ -106,9 +106,9 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
     page
         HTML page to write. Default: claims.html in --out.
     """
-    from harness.claims.catalogue import load_catalogue
-    from harness.claims.page import markdown, rows_of, write_page
-    from results.atomic import write_atomic
+    from bakeoff.harness.claims.catalogue import load_catalogue
+    from bakeoff.harness.claims.page import markdown, rows_of, write_page
+    from bakeoff.results.atomic import write_atomic
 
     rows = rows_of(load_catalogue(catalogue or ()), out)
     target = page or out / "claims.html"

@@ -1,6 +1,6 @@
 """The command that checks the machine before a measurement: doctor."""
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 
 def doctor(*, json: Json = False) -> int:
@@ -16,9 +16,9 @@ def doctor(*, json: Json = False) -> int:
     import msgspec
     from rich.text import Text
 
-    from harness.cli.reading import print_json
-    from harness.host.doctor import State, examine_machine
-    from results.text.format import plain
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.host.doctor import State, examine_machine
+    from bakeoff.results.text.format import plain
 
     checks = examine_machine()
     if json:

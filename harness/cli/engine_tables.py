@@ -8,17 +8,17 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from engines import EngineSpec
-from engines.doctor import Finding, State
-from engines.environments import RECIPES, installed
-from engines.environments.installation import is_current
-from engines.environments.lookup import environments_folder, record
-from engines.errors import UnknownEngine
-from engines.machine import Machine
-from engines.registry import adapter_class, is_server_engine, known_adapters
-from engines.spec import Cannot
-from results.report.terminal_table import terminal_table
-from results.text.format import ABSENT, plain, plain_block
+from bakeoff.engines import EngineSpec
+from bakeoff.engines.doctor import Finding, State
+from bakeoff.engines.environments import RECIPES, installed
+from bakeoff.engines.environments.installation import is_current
+from bakeoff.engines.environments.lookup import environments_folder, record
+from bakeoff.engines.errors import UnknownEngine
+from bakeoff.engines.machine import Machine
+from bakeoff.engines.registry import adapter_class, is_server_engine, known_adapters
+from bakeoff.engines.spec import Cannot
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.format import ABSENT, plain, plain_block
 
 _HERE = {
     State.READY: ("yes", "green"),

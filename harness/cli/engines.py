@@ -6,7 +6,7 @@ from typing import Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 engines_app = cyclopts.App(name="engines", help="List, check, install and start engines.")
 
@@ -22,8 +22,8 @@ def list_engines(*names: str, json: Json = False) -> int:
     json
         Print the list as JSON on stdout.
     """
-    from harness.cli.engine_tables import catalogue, print_catalogue
-    from harness.cli.reading import print_json
+    from bakeoff.harness.cli.engine_tables import catalogue, print_catalogue
+    from bakeoff.harness.cli.reading import print_json
 
     listing = catalogue(names)
     if json:
@@ -44,10 +44,10 @@ def doctor(*names: str, json: Json = False) -> int:
     json
         Print the result as JSON on stdout.
     """
-    from engines.doctor import examine
-    from engines.machine import machine
-    from harness.cli.engine_tables import diagnosis, print_diagnosis
-    from harness.cli.reading import print_json
+    from bakeoff.engines.doctor import examine
+    from bakeoff.engines.machine import machine
+    from bakeoff.harness.cli.engine_tables import diagnosis, print_diagnosis
+    from bakeoff.harness.cli.reading import print_json
 
     this_machine = machine()
     findings = examine(names, this_machine)
@@ -69,9 +69,9 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
     again
         Reinstall the environment if it exists.
     """
-    from engines.environments import RECIPES
-    from engines.environments import install as make
-    from engines.machine import has_gpu
+    from bakeoff.engines.environments import RECIPES
+    from bakeoff.engines.environments import install as make
+    from bakeoff.engines.machine import has_gpu
 
     environment = make(name, _progress, again=again)
     if RECIPES[name].needs_gpu and not has_gpu():

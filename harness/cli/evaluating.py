@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from harness.cli.listing import models_app
-from harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.listing import models_app
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.quality.evaluation import EvaluationSettings
-    from results.evaluation import Evaluation
-    from results.statistics.interval import Interval
+    from bakeoff.harness.quality.evaluation import EvaluationSettings
+    from bakeoff.results.evaluation import Evaluation
+    from bakeoff.results.statistics.interval import Interval
 
 __all__ = ["models_app"]
 
@@ -74,8 +74,8 @@ def evaluate(
     """
     import asyncio
 
-    from harness.cli.reading import print_json
-    from harness.quality.evaluation import evaluate as evaluate_model
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.quality.evaluation import evaluate as evaluate_model
 
     settings = _settings(
         checkpoint, url=url, model=model, reference=reference, text=text, max_tokens=max_tokens, choices=choices,
@@ -109,10 +109,10 @@ def _settings(
         EvaluationFailed: options contradict each other, or one is missing.
         ModelNotFound: there is no such model.
     """
-    from engines import Deployment
-    from harness.cli.listing import named_model
-    from harness.errors import EvaluationFailed
-    from harness.quality.evaluation import EvaluationSettings
+    from bakeoff.engines import Deployment
+    from bakeoff.harness.cli.listing import named_model
+    from bakeoff.harness.errors import EvaluationFailed
+    from bakeoff.harness.quality.evaluation import EvaluationSettings
 
     if (checkpoint is None) == (url is None):
         raise EvaluationFailed("give either a model's folder or name, or the --url of a server")
@@ -146,8 +146,8 @@ def _progress(done: int, expected: int) -> None:
 def _print(evaluation: "Evaluation", console: "Console") -> None:
     from rich.text import Text
 
-    from results.report.terminal_table import terminal_table
-    from results.text.format import plain
+    from bakeoff.results.report.terminal_table import terminal_table
+    from bakeoff.results.text.format import plain
 
     for line in _captions(evaluation):
         console.print(Text(plain(line)), soft_wrap=True)
@@ -171,7 +171,7 @@ def _captions(evaluation: "Evaluation") -> list[str]:
 
 
 def _rows(evaluation: "Evaluation") -> list[tuple[str, str, str, str]]:
-    from results.text.format import ABSENT
+    from bakeoff.results.text.format import ABSENT
 
     tokens = f"{evaluation.tokens:,} tokens in {evaluation.pieces} {'piece' if evaluation.pieces == 1 else 'pieces'}"
     kl = evaluation.kl_nats_per_token
@@ -201,7 +201,7 @@ def _rows(evaluation: "Evaluation") -> list[tuple[str, str, str, str]]:
 
 def _numbers(interval: "Interval") -> tuple[str, str]:
     """Centre and bounds with four significant digits."""
-    from results.text.format import ABSENT
+    from bakeoff.results.text.format import ABSENT
 
     if interval.low is None or interval.high is None:
         return f"{interval.centre:#.4g}", ABSENT

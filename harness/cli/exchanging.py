@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out
+from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out
 
 if TYPE_CHECKING:
-    from results import Run
+    from bakeoff.results import Run
 
 Tool = Annotated[
     Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
@@ -36,8 +36,8 @@ def views(run: str, *, as_: Tool = None, json: Json = False) -> int:
     """
     from rich.console import Console
 
-    from harness.cli.reading import print_json, read
-    from results.report.view_tables import WIDTH, print_tool, print_views
+    from bakeoff.harness.cli.reading import print_json, read
+    from bakeoff.results.report.view_tables import WIDTH, print_tool, print_views
 
     loaded = read(run)
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
@@ -62,8 +62,8 @@ def export(run: str, *, as_: Format, out: Path) -> int:
     out
         Folder for the files.
     """
-    from harness.cli.reading import read
-    from results.views.exports import export as export_run
+    from bakeoff.harness.cli.reading import read
+    from bakeoff.results.views.exports import export as export_run
 
     for path in export_run(read(run), as_, out):
         sys.stdout.write(f"{path}\n")
@@ -83,8 +83,8 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     out
         Parent of the new run folder.
     """
-    from harness.cli.reading import show
-    from harness.run_import import import_vllm as import_run
+    from bakeoff.harness.cli.reading import show
+    from bakeoff.harness.run_import import import_vllm as import_run
 
     show(import_run(file, out).path, json=False)
     return EXIT_OK
@@ -93,8 +93,8 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
 def _summary(run: "Run", name: str | None) -> dict[str, Any]:
     import msgspec
 
-    from results.views import VIEWS
-    from results.views.side_by_side import view_trials
+    from bakeoff.results.views import VIEWS
+    from bakeoff.results.views.side_by_side import view_trials
 
     tools = [tool for tool in VIEWS.values() if name in {None, tool.name}]
     return {

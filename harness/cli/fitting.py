@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json, standard_output
-from harness.cli.traffic import workloads_app
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.traffic import workloads_app
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from workloads.fitting import Candidate, Fit
+    from bakeoff.workloads.fitting import Candidate, Fit
 
 FormatOptions = Annotated[list[str] | None, cyclopts.Parameter(name=["--format-option", "--option"], negative="")]
 _MAX_ROWS = cyclopts.Parameter(name="--max-rows", validator=cyclopts.validators.Number(gte=1))
@@ -82,13 +82,13 @@ def fit(
     json
         Print the preset's path, the compared processes, and all distances and figures as JSON on stdout.
     """
-    from harness.cli.reading import print_json
-    from harness.traffic.profile.selection import parse_options
-    from results.atomic import write_atomic
-    from workloads import Replay, Seed
-    from workloads.fitting import fit as fitted
-    from workloads.fitting import preset_toml
-    from workloads.options import typed_options
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.traffic.profile.selection import parse_options
+    from bakeoff.results.atomic import write_atomic
+    from bakeoff.workloads import Replay, Seed
+    from bakeoff.workloads.fitting import fit as fitted
+    from bakeoff.workloads.fitting import preset_toml
+    from bakeoff.workloads.options import typed_options
 
     preset_name = name or _stem(trace)
     place = _place(trace, out, preset_name)
@@ -104,7 +104,7 @@ def fit(
 
 
 def _bad_option() -> type[Exception]:
-    from workloads import BadOption
+    from bakeoff.workloads import BadOption
 
     return BadOption
 

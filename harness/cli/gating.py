@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import (
+from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_CANNOT_TELL,
     EXIT_INTERRUPTED,
@@ -22,8 +22,8 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from results.comparison_config import ComparisonConfig
-    from results.gate import GateVerdict
+    from bakeoff.results.comparison_config import ComparisonConfig
+    from bakeoff.results.gate import GateVerdict
 
 File = Annotated[Path | None, cyclopts.Parameter()]
 Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
@@ -90,11 +90,11 @@ def gate(
     json
         Print the verdict as JSON.
     """
-    from results.comparison_config import agreed
-    from results.errors import NoEvidence, NotComparable
-    from results.evaluation import perplexity_config
-    from results.gate import judge_evaluations
-    from results.metrics.catalogue import PERPLEXITY
+    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.errors import NoEvidence, NotComparable
+    from bakeoff.results.evaluation import perplexity_config
+    from bakeoff.results.gate import judge_evaluations
+    from bakeoff.results.metrics.catalogue import PERPLEXITY
 
     try:
         if metric and PERPLEXITY.name in metric:
@@ -132,12 +132,12 @@ def floor(*runs: str, json: Json = False) -> int:
     json
         Print the floor as JSON.
     """
-    from harness.cli.reading import print_json
-    from results.aa_runs import floors_of
-    from results.errors import NotComparable
-    from results.floor import store_floors
-    from results.report.floor_table import print_floors
-    from results.sides import root_of, select
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.results.aa_runs import floors_of
+    from bakeoff.results.errors import NotComparable
+    from bakeoff.results.floor import store_floors
+    from bakeoff.results.report.floor_table import print_floors
+    from bakeoff.results.sides import root_of, select
 
     selected = [select(run) for run in runs]
     roots = {root_of(engine.run) for engine in selected}
@@ -154,7 +154,7 @@ def floor(*runs: str, json: Json = False) -> int:
 
 
 def _check_perplexity(experiment: Path | None, baseline: list[str], metrics: list[str], primary: str | None) -> None:
-    from results.errors import NotComparable
+    from bakeoff.results.errors import NotComparable
 
     if experiment is not None or primary is not None or len(metrics) > 1 or len(baseline) > 1:
         raise NotComparable(
@@ -164,7 +164,7 @@ def _check_perplexity(experiment: Path | None, baseline: list[str], metrics: lis
 
 
 def _only_label(baseline: list[str]) -> str:
-    from harness.errors import BadExperiment
+    from bakeoff.harness.errors import BadExperiment
 
     if len(baseline) != 1:
         raise BadExperiment("an experiment has one baseline; give --baseline once, with an engine's label")
@@ -172,9 +172,9 @@ def _only_label(baseline: list[str]) -> str:
 
 
 def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> "GateVerdict":
-    from results.baseline import baseline_of
-    from results.gate import judge
-    from results.sides import select
+    from bakeoff.results.baseline import baseline_of
+    from bakeoff.results.gate import judge
+    from bakeoff.results.sides import select
 
     selected = select(candidate)
     return judge(baseline_of(selected, baseline), selected, config)
@@ -188,12 +188,12 @@ def _measured(
     Raises:
         NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
     """
-    from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
-    from harness.conduct.run import create_run, run_into
-    from harness.conduct.run import gate as gate_policy
-    from harness.experiment.config import load_experiment
-    from results import load
-    from results.report import write_html
+    from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experiment
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.conduct.run import gate as gate_policy
+    from bakeoff.harness.experiment.config import load_experiment
+    from bakeoff.results import load
+    from bakeoff.results.report import write_html
 
     experiment, a, b = gate_experiment(load_experiment(file), baseline, candidate, repeats)
     folder = create_run(experiment, out)
@@ -210,8 +210,8 @@ def _measured(
 
 
 def _print(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
-    from harness.cli.reading import print_json
-    from results.report.gate import annotations, print_gate
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.results.report.gate import annotations, print_gate
 
     if json:
         print_json(verdict)
@@ -222,8 +222,8 @@ def _print(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
 
 
 def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) -> None:
-    from results.atomic import write_atomic
-    from results.report.gate import gate_markdown, junit_xml
+    from bakeoff.results.atomic import write_atomic
+    from bakeoff.results.report.gate import gate_markdown, junit_xml
 
     if markdown is not None:
         write_atomic(markdown, gate_markdown(verdict).encode())
@@ -232,7 +232,7 @@ def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) ->
 
 
 def _exit_code(verdict: "GateVerdict") -> int:
-    from results.gate import Outcome
+    from bakeoff.results.gate import Outcome
 
     codes = {
         Outcome.NO_REGRESSION: EXIT_OK,

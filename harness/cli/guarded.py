@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import cyclopts
 
-from harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
-from harness.errors import ClientFailed, expected_errors, first_leaf
-from harness.shadowing import shadowed
-from harness.unexpected import unexpected
+from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
+from bakeoff.harness.errors import ClientFailed, expected_errors, first_leaf
+from bakeoff.harness.unexpected import unexpected
 
 if TYPE_CHECKING:
-    from results.errors import NotWritable
+    from bakeoff.results.errors import NotWritable
 
 _MOST_CHARS = 400
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -45,9 +44,6 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
 
 def _failed(raised: Exception, mistake: int, app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Report an error of a command; its exit code, ``mistake`` for one of the user."""
-    if isinstance(raised, ImportError | AttributeError) and (complaint := shadowed()):
-        _complain(complaint)
-        return mistake
     error = first_leaf(raised)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
@@ -81,12 +77,12 @@ def _complain(message: str, hint: str | None = None) -> None:
 
 
 def _masked(text: str) -> str:
-    """Mask secrets. Until ``engines.secrets`` has been imported, no secret is known."""
-    secrets = sys.modules.get("engines.secrets")
+    """Mask secrets. Until ``bakeoff.engines.secrets`` has been imported, no secret is known."""
+    secrets = sys.modules.get("bakeoff.engines.secrets")
     return secrets.masked(text) if secrets else text
 
 
 def _not_writable() -> "type[NotWritable]":
-    from results.errors import NotWritable
+    from bakeoff.results.errors import NotWritable
 
     return NotWritable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK
+from bakeoff.harness.cli.options import EXIT_OK
 
 if TYPE_CHECKING:
-    from engines import Model
+    from bakeoff.engines import Model
 
 models_app = cyclopts.App(
     name="models", help="List, fetch, evaluate, prune, distil, trim and quantise models, and train draft heads."
@@ -19,7 +19,7 @@ models_app = cyclopts.App(
 @models_app.command(name="list")
 def list_models() -> int:
     """List the models that can be fetched, and their folder."""
-    from engines.models import KNOWN_MODELS, cached
+    from bakeoff.engines.models import KNOWN_MODELS, cached
 
     for name, model in KNOWN_MODELS.items():
         place = cached(name)
@@ -36,7 +36,7 @@ def pull_model(name: str) -> int:
     name
         Name of the model, from bakeoff models list.
     """
-    from engines.models import pull
+    from bakeoff.engines.models import pull
 
     folder = pull(name, fetching)
     if sys.stderr.isatty():
@@ -47,7 +47,7 @@ def pull_model(name: str) -> int:
 
 def named_model(name_or_path: str) -> "Model":
     """Resolve a known model name; a file or folder of that name wins."""
-    from engines.models import resolve
+    from bakeoff.engines.models import resolve
 
     is_path = "/" in name_or_path or Path(name_or_path).exists()
     return resolve(None, name_or_path, fetching) if is_path else resolve(name_or_path, None, fetching)
@@ -55,7 +55,7 @@ def named_model(name_or_path: str) -> "Model":
 
 def fetching(have_bytes: int, total_bytes: int | None) -> None:
     """Show the progress of a download on a terminal."""
-    from harness.conduct.progress import megabytes_text
+    from bakeoff.harness.conduct.progress import megabytes_text
 
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out, standard_output
+from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out, standard_output
 
 if TYPE_CHECKING:
-    from results.ceilings import Ceilings
+    from bakeoff.results.ceilings import Ceilings
 
 
 _SECONDS = cyclopts.Parameter(validator=cyclopts.validators.Number(gt=0))
@@ -32,13 +32,13 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     """
     import msgspec
 
-    from engines.errors import NotInstalled
-    from harness.cli.reading import print_json
-    from harness.host.environment import environment
-    from results.ceilings import store_ceilings
+    from bakeoff.engines.errors import NotInstalled
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.host.environment import environment
+    from bakeoff.results.ceilings import store_ceilings
 
     try:
-        from harness.host.ceilings import measure_machine
+        from bakeoff.harness.host.ceilings import measure_machine
     except ImportError as error:
         raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
     measured = measure_machine(seconds)
@@ -54,8 +54,8 @@ def _print(measured: "list[Ceilings]", path: Path) -> None:
     from rich import box
     from rich.table import Table
 
-    from results.metrics.catalogue import Unit
-    from results.text.format import ABSENT, plain, rate_text, value_text
+    from bakeoff.results.metrics.catalogue import Unit
+    from bakeoff.results.text.format import ABSENT, plain, rate_text, value_text
 
     dtypes = list(dict.fromkeys(dtype for ceilings in measured for dtype in ceilings.flops_per_s))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from harness.cli.options import (
+from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -22,7 +22,7 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from results.store import RunFolder
+    from bakeoff.results.store import RunFolder
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -37,8 +37,8 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     json
         Print the summary as JSON.
     """
-    from harness.conduct.run import create_run, run_into
-    from harness.experiment.config import load_experiment
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.experiment.config import load_experiment
 
     experiment = load_experiment(Path(__file__).parents[1] / "demo.toml")
     folder = create_run(experiment, out)
@@ -72,9 +72,9 @@ def run(
     json
         Print the summary as JSON.
     """
-    from harness.conduct.run import create_run, run_into
-    from harness.experiment.config import load_experiment, with_client
-    from results.store import earlier_run
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.experiment.config import load_experiment, with_client
+    from bakeoff.results.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
     earlier = earlier_run(out, loaded.name, resume, print_notice) if resume else None
@@ -111,9 +111,9 @@ def profile(
     """
     import msgspec
 
-    from harness.conduct.run import create_run, run_into
-    from harness.errors import BadExperiment
-    from harness.experiment.config import QualityConfig, load_experiment, profiling
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.harness.experiment.config import QualityConfig, load_experiment, profiling
 
     if diff is not None:
         return _compared(*diff, json=json)
@@ -127,9 +127,9 @@ def profile(
 
 def _compared(a: str, b: str, *, json: bool) -> int:
     """Print which parts the change from one profiled run to another came from."""
-    from harness.cli.reading import print_json, read
-    from results.attribution.difference import differences, side
-    from results.report.difference_table import print_differences
+    from bakeoff.harness.cli.reading import print_json, read
+    from bakeoff.results.attribution.difference import differences, side
+    from bakeoff.results.report.difference_table import print_differences
 
     sides = [
         side(read(location).attributions, engine, location)
@@ -220,10 +220,10 @@ def bench(
     json
         Print the summary as JSON.
     """
-    from engines.base import base_url
-    from harness.conduct.run import create_run, run_into
-    from harness.experiment.bench import bench_experiment
-    from harness.experiment.config import profiling
+    from bakeoff.engines.base import base_url
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.experiment.bench import bench_experiment
+    from bakeoff.harness.experiment.config import profiling
 
     experiment = bench_experiment(
         engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
@@ -240,7 +240,7 @@ def bench(
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
     """Serve a known model or a checkpoint with the reference engine; bakeoff serve --help lists its options."""
-    argv = [sys.executable, "-m", "reference_engine", "serve", *_with_folder(arguments)]
+    argv = [sys.executable, "-m", "bakeoff.reference_engine", "serve", *_with_folder(arguments)]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
 
 
@@ -248,8 +248,8 @@ def _with_folder(arguments: Sequence[str]) -> list[str]:
     """Options of the engine, which takes folders: a known model's name becomes its folder, served under that name."""
     import argparse
 
-    from engines.models import KNOWN_MODELS
-    from harness.cli.listing import named_model
+    from bakeoff.engines.models import KNOWN_MODELS
+    from bakeoff.harness.cli.listing import named_model
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", nargs="?")  # a missing value is the engine's to report
@@ -262,8 +262,8 @@ def _with_folder(arguments: Sequence[str]) -> list[str]:
 
 def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:
     """Print the run's report; returns the command's exit code."""
-    from harness.cli.reading import show
-    from harness.conduct.run import why_invalid
+    from bakeoff.harness.cli.reading import show
+    from bakeoff.harness.conduct.run import why_invalid
 
     run = show(folder.path, json=json)
     if interrupted:

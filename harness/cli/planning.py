@@ -5,7 +5,7 @@ from typing import Annotated
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 Names = Annotated[list[str] | None, cyclopts.Parameter(negative="")]
 Objectives = Annotated[list[str] | None, cyclopts.Parameter(name="--slo", negative="")]
@@ -90,9 +90,9 @@ def plan(
     json
         Print the plan as JSON.
     """
-    from harness.cli.reading import print_json
-    from harness.planning.plan import Question, make_plan, prices
-    from harness.planning.table import print_plan
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.planning.plan import Question, make_plan, prices
+    from bakeoff.harness.planning.table import print_plan
 
     question = Question(
         model=model,
@@ -122,7 +122,7 @@ def plan(
     else:
         print_plan(plan, standard_output())
     if out is not None:
-        from harness.planning.page import write_page
+        from bakeoff.harness.planning.page import write_page
 
         write_page(plan, out)
     return EXIT_OK

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.options import (
+from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_CANNOT_TELL,
     EXIT_OK,
@@ -17,8 +17,8 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from results import Run
-    from results.attribution import Attribution
+    from bakeoff.results import Run
+    from bakeoff.results.attribution import Attribution
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -70,10 +70,10 @@ def compare(
     json
         Print the comparisons as JSON.
     """
-    from results.comparison import compare_sides
-    from results.comparison_config import agreed
-    from results.report import print_comparison
-    from results.sides import select
+    from bakeoff.results.comparison import compare_sides
+    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.report import print_comparison
+    from bakeoff.results.sides import select
 
     compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:
@@ -116,11 +116,11 @@ def history(
     json
         Print every series with its points, steps and drifts as JSON.
     """
-    from results.errors import NoEvidence
-    from results.history import history
-    from results.metrics import HEADLINE
-    from results.report import print_history
-    from results.series import Outcome, outcome_of
+    from bakeoff.results.errors import NoEvidence
+    from bakeoff.results.history import history
+    from bakeoff.results.metrics import HEADLINE
+    from bakeoff.results.report import print_history
+    from bakeoff.results.series import Outcome, outcome_of
 
     try:
         series = history(
@@ -152,9 +152,9 @@ def frontier(*runs: str, json: Json = False) -> int:
     json
         Print every point as JSON.
     """
-    from results.errors import NoEvidence
-    from results.frontier import frontier
-    from results.report import print_frontier
+    from bakeoff.results.errors import NoEvidence
+    from bakeoff.results.frontier import frontier
+    from bakeoff.results.report import print_frontier
 
     points = frontier([read(run) for run in runs])
     if not points:
@@ -172,10 +172,10 @@ def read(location: str | Path) -> "Run":
     Raises:
         RunUnreadable: a file of the run or of a finished trial is damaged.
     """
-    import results
-    from harness.conduct.run import recover
-    from results.run import located
-    from results.store import RunFolder
+    from bakeoff import results
+    from bakeoff.harness.conduct.run import recover
+    from bakeoff.results.run import located
+    from bakeoff.results.store import RunFolder
 
     path = located(location)
     recover(RunFolder.open(path))
@@ -188,8 +188,8 @@ def show(location: str | Path, *, json: bool) -> "Run":
     """Print a run's table (or JSON) and write its HTML page; see :func:`read`."""
     from rich.console import Console
 
-    from results.report import print_summary, write_html
-    from results.trace import write_traces
+    from bakeoff.results.report import print_summary, write_html
+    from bakeoff.results.trace import write_traces
 
     run = read(location)
     if json:
@@ -203,7 +203,7 @@ def show(location: str | Path, *, json: bool) -> "Run":
 
 
 def _attribution(attribution: "Attribution") -> dict[str, Any]:
-    from results.text.attribution import bottleneck_sentence
+    from bakeoff.results.text.attribution import bottleneck_sentence
 
     return {
         "trial": attribution.record.id,
@@ -220,7 +220,7 @@ def _attribution(attribution: "Attribution") -> dict[str, Any]:
 def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
     import msgspec
 
-    from results.report.quality import quality_warnings
+    from bakeoff.results.report.quality import quality_warnings
 
     return {
         "run": str(run.path),

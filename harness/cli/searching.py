@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from harness.cli.options import (
+from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -20,8 +20,8 @@ from harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from results import Run
-    from results.search import EngineSearch
+    from bakeoff.results import Run
+    from bakeoff.results.search import EngineSearch
 
 _NEAR_LOW = 1.5
 """Up to this multiple of the lowest level, the answer may lie below the range."""
@@ -86,12 +86,12 @@ def search(
     json
         Print the search as JSON.
     """
-    from harness.conduct.policies.search_config import search_config, search_warnings
-    from harness.conduct.run import capacity_search, create_run, run_into
-    from harness.experiment.config import load_experiment, with_client
-    from results import load
-    from results.search import Over
-    from results.store import earlier_run
+    from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings
+    from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
+    from bakeoff.harness.experiment.config import load_experiment, with_client
+    from bakeoff.results import load
+    from bakeoff.results.search import Over
+    from bakeoff.results.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
     config = search_config(
@@ -109,9 +109,9 @@ def search(
 
 
 def _print(run: "Run", *, json: bool) -> None:
-    from harness.cli.reading import print_json
-    from results.frontier import frontier
-    from results.report import print_frontier, print_search, write_html
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.results.frontier import frontier
+    from bakeoff.results.report import print_frontier, print_search, write_html
 
     page = write_html(run)
     points = frontier([run])
@@ -133,8 +133,8 @@ def _advice(engine: "EngineSearch", lowest: float) -> str:
 
 
 def _exit_code(run: "Run") -> int:
-    from results.report.search_lines import search_lines
-    from results.text.format import plain
+    from bakeoff.results.report.search_lines import search_lines
+    from bakeoff.results.text.format import plain
 
     if run.search is None or not run.search.engines:
         sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")

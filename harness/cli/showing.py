@@ -6,7 +6,7 @@ from typing import Annotated
 
 import cyclopts
 
-from harness.cli.options import DEFAULT_OUT, EXIT_OK
+from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK
 
 Names = Annotated[list[str] | None, cyclopts.Parameter(name="--name", negative="")]
 Flag = Annotated[bool, cyclopts.Parameter(negative="")]
@@ -48,8 +48,8 @@ def dashboard(
     import asyncio
     import os
 
-    from harness.errors import BadExperiment
-    from results.dashboard import access_policy, serve
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.results.dashboard import access_policy, serve
 
     token = os.environ.get(token_env) if token_env else None
     if token_env and not token:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import cyclopts
 
-from harness.cli.evaluating import models_app
+from bakeoff.harness.cli.evaluating import models_app
 
 __all__ = ["models_app"]
 
@@ -291,7 +291,7 @@ def quantize(
 
 
 def _folder(name_or_path: str) -> str:
-    from harness.cli.listing import named_model
+    from bakeoff.harness.cli.listing import named_model
 
     return str(named_model(name_or_path).path)
 
@@ -302,8 +302,8 @@ def _become(command: str, models: Sequence[str], options: Mapping[str, object]) 
     Raises:
         ReferenceMissing: its packages are not installed.
     """
-    from harness.errors import ReferenceMissing
-    from harness.quality.scorer import not_installed
+    from bakeoff.harness.errors import ReferenceMissing
+    from bakeoff.harness.quality.scorer import not_installed
 
     if why := not_installed():
         raise ReferenceMissing(why)
@@ -319,7 +319,7 @@ def _become(command: str, models: Sequence[str], options: Mapping[str, object]) 
             words.append(name)
         elif value is not None and value is not False:
             words += [name, str(value)]
-    argv = [sys.executable, "-m", "reference_engine", command, *models, *words]
+    argv = [sys.executable, "-m", "bakeoff.reference_engine", command, *models, *words]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the new process gets this one's signals)
 
 
@@ -327,9 +327,9 @@ def built_in_prompts() -> str:
     """Generate prompts, one on each line: the same on every machine; every fourth is about code."""
     from itertools import islice
 
-    from workloads.rng import Rng
-    from workloads.text.code import code_units
-    from workloads.text.prose import prose_units
+    from bakeoff.workloads.rng import Rng
+    from bakeoff.workloads.text.code import code_units
+    from bakeoff.workloads.text.prose import prose_units
 
     lines: list[str] = []
     for number in range(_PROMPTS):

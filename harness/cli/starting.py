@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from harness.cli.engines import engines_app
-from harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, Json
+from bakeoff.harness.cli.engines import engines_app
+from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, Json
 
 if TYPE_CHECKING:
-    from engines import Engine, EngineSpec, Model
-    from harness.conduct.engine_start import EngineUnderTest
+    from bakeoff.engines import Engine, EngineSpec, Model
+    from bakeoff.harness.conduct.engine_start import EngineUnderTest
 
 __all__ = ["engines_app"]
 
@@ -58,9 +58,9 @@ def start(
 
     import uvloop
 
-    from engines import Deployment, engine
-    from harness.cli.listing import named_model
-    from harness.traffic.profile.selection import parse_options
+    from bakeoff.engines import Deployment, engine
+    from bakeoff.harness.cli.listing import named_model
+    from bakeoff.harness.traffic.profile.selection import parse_options
 
     served = named_model(model)
     deployment = Deployment(environment=environment, port=port, args=list(engine_args))
@@ -80,9 +80,9 @@ async def _until_interrupted(engine: "Engine", model: "Model", port: int | None,
     import asyncio
     import signal
 
-    from engines import pick_port
-    from harness.conduct.engine_start import started
-    from harness.host.signals import stop_signals
+    from bakeoff.engines import pick_port
+    from bakeoff.harness.conduct.engine_start import started
+    from bakeoff.harness.host.signals import stop_signals
 
     task = asyncio.current_task()
     assert task is not None
@@ -123,10 +123,10 @@ def _print(under_test: "EngineUnderTest", log: Path, *, json: bool) -> None:
 
 def _spec(pairs: list[str]) -> "EngineSpec":
     """Parse shared settings from ``key=value`` pairs."""
-    from engines import EngineSpec
-    from engines.errors import BadOption
-    from harness.traffic.profile.selection import parse_options
-    from workloads.options import typed_options
+    from bakeoff.engines import EngineSpec
+    from bakeoff.engines.errors import BadOption
+    from bakeoff.harness.traffic.profile.selection import parse_options
+    from bakeoff.workloads.options import typed_options
 
     values: dict[str, Any] = parse_options(pairs)
     return typed_options(EngineSpec, values, "spec", BadOption)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
-    from harness.traffic.profile import ShownProfile
+    from bakeoff.harness.traffic.profile import ShownProfile
 
 workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
@@ -30,8 +30,8 @@ def list_workloads(*, json: Json = False) -> int:
     json
         Print the list as JSON on stdout.
     """
-    from harness.cli.reading import print_json
-    from harness.traffic.profile.catalogue import catalogue, print_catalogue
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.traffic.profile.catalogue import catalogue, print_catalogue
 
     listing = catalogue()
     if json:
@@ -75,8 +75,8 @@ def show(
     """
     import msgspec
 
-    from harness.cli.reading import print_json
-    from harness.traffic.profile import print_profile, write_page
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.traffic.profile import print_profile, write_page
 
     profile = _profile(name, option or [], seed, sessions, tokenizer)
     if html is not None:
@@ -118,10 +118,10 @@ def sample(
     out
         File to write, compressed if it ends in .gz. The default is stdout.
     """
-    from harness.traffic.profile.selection import select, tokenizer_at
-    from results.atomic import write_atomic
-    from workloads import Seed
-    from workloads.sample import SampleCount, gzipped, session_lines
+    from bakeoff.harness.traffic.profile.selection import select, tokenizer_at
+    from bakeoff.results.atomic import write_atomic
+    from bakeoff.workloads import Seed
+    from bakeoff.workloads.sample import SampleCount, gzipped, session_lines
 
     selection, count = select(name, option or []), SampleCount()
     lines = session_lines(selection.workload, tokenizer_at(tokenizer)[0], Seed.of(str(seed)), sessions, count)
@@ -137,8 +137,8 @@ def sample(
 
 def _profile(name: str, options: list[str], seed: int, sessions: int | None, folder: Path | None) -> "ShownProfile":
     """Profile without a tokenizer if none was given and the workload does not need one."""
-    from harness.traffic.profile.selection import profile_selection, select, tokenizer_at
-    from workloads import NoTokenizer
+    from bakeoff.harness.traffic.profile.selection import profile_selection, select, tokenizer_at
+    from bakeoff.workloads import NoTokenizer
 
     selection = select(name, options)
     if folder is not None:

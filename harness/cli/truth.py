@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from harness.cli.options import EXIT_OK
+from bakeoff.harness.cli.options import EXIT_OK
 
 if TYPE_CHECKING:
-    from harness.truth import TruthServer
+    from bakeoff.harness.truth import TruthServer
 
 _Several = cyclopts.Parameter(negative="")
 
@@ -100,9 +100,9 @@ def serve_truth(
     log
         File to append the true times of each answer to, as JSON lines.
     """
-    from harness.truth import Schedule, TruthServer
-    from harness.truth.isolation import pin_to_core
-    from results.jsonl import Appender
+    from bakeoff.harness.truth import Schedule, TruthServer
+    from bakeoff.harness.truth.isolation import pin_to_core
+    from bakeoff.results.jsonl import Appender
 
     schedule = Schedule(
         ttft_s=ttft_ms / 1e3,
@@ -137,7 +137,7 @@ def serve_truth(
 
 def _until_interrupted(server: "TruthServer", url: str) -> None:
     """Serve until Ctrl-C or SIGTERM, even if the shell made background jobs ignore Ctrl-C."""
-    from harness.truth.isolation import disable_gc
+    from bakeoff.harness.truth.isolation import disable_gc
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         server.stop()
@@ -169,7 +169,7 @@ def _span(option: str, value: str) -> tuple[float, float]:
 
 
 def _bad_value(option: str, value: str, expected: str) -> Exception:
-    from harness.errors import BadSchedule
+    from bakeoff.harness.errors import BadSchedule
 
     return BadSchedule(f"--{option} {value} is not understood; expected {expected}")
 

@@ -1,5 +1,5 @@
-"""``python -m harness.client [CORE]``: one worker."""
+"""``python -m bakeoff.harness.client [CORE]``: one worker."""
 
-from harness.client.worker import main
+from bakeoff.harness.client.worker import main
 
 main()

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import aiohttp
 
-from engines import Access
-from engines.dialects import HttpRequest
-from harness.client.transport import Ended, StreamLog
-from results.records import StreamEnd
+from bakeoff.engines import Access
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.results.records import StreamEnd
 
 
 class AiohttpTransport:
@@ -40,11 +40,11 @@ class AiohttpTransport:
         return request
 
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         self._tasks[log] = asyncio.get_running_loop().create_task(self._exchange(prepared, log, ended))
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         task = self._tasks.pop(log, None)
         if task is not None:
             task.cancel()

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from harness.client.sessions import RequestInFlight
-from results.records import Pace
-from results.units import NS_PER_S
+from bakeoff.harness.client.sessions import RequestInFlight
+from bakeoff.results.records import Pace
+from bakeoff.results.units import NS_PER_S
 
 _QUEUED_SHARE = 0.05
 """Requests are queued if they spend this part of their time waiting."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from harness.client.worker_host import WorkerClock
+from bakeoff.harness.client.worker_host import WorkerClock
 
 QUERIES = 32
 """Round trips of one measurement: about 30 ms for each worker."""

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     Dialect,
     EmptyChunk,
     Event,
@@ -14,11 +14,11 @@ from engines.dialects import (
     TokenDelta,
     Usage,
 )
-from engines.secrets import masked
-from harness.client.plausibility import impossible_count
-from harness.client.token_counts import token_counts
-from results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
-from workloads import Tokenizer
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.client.plausibility import impossible_count
+from bakeoff.harness.client.token_counts import token_counts
+from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
+from bakeoff.workloads import Tokenizer
 
 _TRANSPORT_OUTCOMES = {
     StreamEnd.REFUSED: Outcome.REFUSED,

@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from engines.dialects import Dialect
-from harness.client.failing import FailureDetector
-from harness.client.orders import Measure, Pool, Reply, Steady
-from harness.client.sessions import PreparedSession, Recorder, SessionFeed, SessionRunner
-from harness.client.steady import SteadyLoad
-from harness.client.transport import Transport
-from harness.client.wire import WireSession, read_wire
-from harness.host.clock import Clock, sleep_until_ns
-from results.records import Phase
-from results.units import NS_PER_S
+from bakeoff.engines.dialects import Dialect
+from bakeoff.harness.client.failing import FailureDetector
+from bakeoff.harness.client.orders import Measure, Pool, Reply, Steady
+from bakeoff.harness.client.sessions import PreparedSession, Recorder, SessionFeed, SessionRunner
+from bakeoff.harness.client.steady import SteadyLoad
+from bakeoff.harness.client.transport import Transport
+from bakeoff.harness.client.wire import WireSession, read_wire
+from bakeoff.harness.host.clock import Clock, sleep_until_ns
+from bakeoff.results.records import Phase
+from bakeoff.results.units import NS_PER_S
 
 STEP_NS, STEP_SLOTS = 1_000_000, 4
 """The slots of a closed loop start in groups of this many, this far apart: a single burst would measure how fast the

@@ -8,11 +8,11 @@ ramp that only fails ends the load.
 import asyncio
 from http import HTTPStatus
 
-from engines.dialects import Dialect
-from harness.client.decode import is_answer
-from harness.client.sessions import FAILURE_PAUSE_NS, RequestInFlight
-from results.records import StreamEnd
-from results.units import NS_PER_S
+from bakeoff.engines.dialects import Dialect
+from bakeoff.harness.client.decode import is_answer
+from bakeoff.harness.client.sessions import FAILURE_PAUSE_NS, RequestInFlight
+from bakeoff.results.records import StreamEnd
+from bakeoff.results.units import NS_PER_S
 
 COHORT = 5
 """A ramp is given up before its time only after this many failures in a row from its start."""

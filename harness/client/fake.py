@@ -4,11 +4,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from engines.dialects import HttpRequest
-from harness.client.transport import Ended, StreamLog
-from harness.host.clock import LoopClock
-from results.records import StreamEnd
-from results.units import NS_PER_S
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.host.clock import LoopClock
+from bakeoff.results.records import StreamEnd
+from bakeoff.results.units import NS_PER_S
 
 
 class ScriptedTransport:
@@ -54,7 +54,7 @@ class ScriptedTransport:
         return request
 
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
-        """Replay the script; see :class:`~harness.client.transport.Transport`."""
+        """Replay the script; see :class:`~bakeoff.harness.client.transport.Transport`."""
         log.sent_ns = self._clock.now_ns()
         if self.keep_sent:
             self.sent.append(prepared)

@@ -3,9 +3,9 @@
 For a steady load the fleet waits until every worker's ramp has ended, opens the window for all workers at one instant,
 waits until every request of the window has ended, and then ends the load.
 
-A fleet is one or more workers (:mod:`harness.client.worker`), each with its own file of sessions: session ``i`` goes
-to worker ``i mod N``, and slots and caps are divided evenly. All workers start at one instant of one clock. Records are
-merged when they are read, by their position in the plan.
+A fleet is one or more workers (:mod:`bakeoff.harness.client.worker`), each with its own file of sessions: session ``i``
+goes to worker ``i mod N``, and slots and caps are divided evenly. All workers start at one instant of one clock.
+Records are merged when they are read, by their position in the plan.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from engines import Access
-from harness.client.driver import Issue
-from harness.client.local_worker import LocalWorker
-from harness.client.orders import (
+from bakeoff.engines import Access
+from bakeoff.harness.client.driver import Issue
+from bakeoff.harness.client.local_worker import LocalWorker
+from bakeoff.harness.client.orders import (
     Closed,
     Done,
     Finish,
@@ -40,15 +40,15 @@ from harness.client.orders import (
     WindowAnswered,
     WindowClosed,
 )
-from harness.client.wire import WireSession, write_wire
-from harness.client.worker_host import WorkerHost
-from harness.errors import BadExperiment, ClientFailed
-from harness.host.realtime import without_preempting
-from harness.host.scratch import scratch_folder
-from harness.host.threads import in_thread
-from results.errors import NotWritable
-from results.records import ClientRecord, Pace, Phase, TelemetryRecord
-from results.store import TrialFolder
+from bakeoff.harness.client.wire import WireSession, write_wire
+from bakeoff.harness.client.worker_host import WorkerHost
+from bakeoff.harness.errors import BadExperiment, ClientFailed
+from bakeoff.harness.host.realtime import without_preempting
+from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.host.threads import in_thread
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.records import ClientRecord, Pace, Phase, TelemetryRecord
+from bakeoff.results.store import TrialFolder
 
 T = TypeVar("T")
 A = TypeVar("A", Ready, Ramped, WindowClosed, WindowAnswered)
@@ -63,7 +63,7 @@ Share = Closed | Open | Steady
 
 
 class WirePool(msgspec.Struct, frozen=True):
-    """Sessions of one part of a load, and how they repeat; see :class:`harness.client.orders.Pool`."""
+    """Sessions of one part of a load, and how they repeat; see :class:`bakeoff.harness.client.orders.Pool`."""
 
     sessions: Iterable[WireSession]
     stride: int | None = None

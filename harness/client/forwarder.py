@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from harness.client.machine import Machine
-from harness.host.child import tail
-from harness.host.environment import VERSION
+from bakeoff.harness.client.machine import Machine
+from bakeoff.harness.host.child import tail
+from bakeoff.harness.host.environment import VERSION
 
 CHUNK_BYTES = 4 << 20
 """Files are transferred in pieces of this size."""
@@ -25,7 +25,7 @@ _END_S = 5.0
 
 
 class Forwarder:
-    """Forwards to one worker on one node; a Ray actor of :mod:`harness.client.ray_fleet`.
+    """Forwards to one worker on one node; a Ray actor of :mod:`bakeoff.harness.client.ray_fleet`.
 
     Args:
         core: to pin the worker to; None for none.
@@ -35,10 +35,10 @@ class Forwarder:
         self._folder = Path(tempfile.mkdtemp(prefix="bakeoff-"))
         self._stderr = self._folder / "stderr"
         self._write_lock = threading.Lock()
-        package = Path(__file__).parents[2]  # the child runs the same package as this process
+        package = Path(__file__).parents[3]  # the child runs the same package as this process
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.client", *([] if core is None else [str(core)])],
+                [sys.executable, "-m", "bakeoff.harness.client", *([] if core is None else [str(core)])],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=package, start_new_session=True,
             )  # fmt: skip
 

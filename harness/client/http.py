@@ -1,7 +1,7 @@
 """HTTP/1.1 directly on an asyncio protocol: each read is stamped before anything else looks at it.
 
 Nothing on this path parses JSON, splits events, tokenises or logs: a read costs a clock read, the HTTP framing
-(httptools, in C) and two appends. The bytes are decoded after the trial (:mod:`harness.client.decode`).
+(httptools, in C) and two appends. The bytes are decoded after the trial (:mod:`bakeoff.harness.client.decode`).
 
 A request goes to the kernel in the call that stamps it: uvloop's ``transport.write`` would keep it until the end of the
 loop's iteration, behind the reads of all other streams. TLS goes through the transport, which encrypts.
@@ -17,12 +17,12 @@ from typing import cast
 
 import httptools
 
-from engines import Access
-from engines.dialects import HttpRequest
-from harness.client.moderator import Moderator
-from harness.client.pool import Pool
-from harness.client.transport import Ended, StreamLog
-from results.records import StreamEnd
+from bakeoff.engines import Access
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.harness.client.moderator import Moderator
+from bakeoff.harness.client.pool import Pool
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.results.records import StreamEnd
 
 _Addresses = Sequence[tuple[socket.AddressFamily, tuple[object, ...]]]
 
@@ -51,7 +51,7 @@ class HttpTransport:
         self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         await self._pool.fill(connections, growing=growing)
 
     def prepare(self, request: HttpRequest) -> bytes:
@@ -63,7 +63,7 @@ class HttpTransport:
         return "\r\n".join(lines).encode("latin-1") + request.body
 
     def start(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         connection = self._pool.take()
         if connection is None:
             self._carrying[log] = asyncio.get_running_loop().create_task(self._dial(prepared, log, ended))
@@ -72,7 +72,7 @@ class HttpTransport:
         connection.exchange(prepared, log, ended)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         carrier = self._carrying.pop(log, None)
         if isinstance(carrier, Connection):
             carrier.abandon()

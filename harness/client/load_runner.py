@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from harness.client.driver import Driver, Issue
-from harness.client.orders import (
+from bakeoff.harness.client.driver import Driver, Issue
+from bakeoff.harness.client.orders import (
     ClockTime,
     Closed,
     Done,
@@ -25,13 +25,13 @@ from harness.client.orders import (
     Stop,
     Stopped,
 )
-from harness.client.redaction import redacting_recorder
-from harness.client.transport import Transport
-from harness.client.wire import read_wire
-from harness.errors import first_leaf
-from harness.host.clock import Clock
-from results.errors import NotWritable
-from results.frames import FrameAppender
+from bakeoff.harness.client.redaction import redacting_recorder
+from bakeoff.harness.client.transport import Transport
+from bakeoff.harness.client.wire import read_wire
+from bakeoff.harness.errors import first_leaf
+from bakeoff.harness.host.clock import Clock
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.frames import FrameAppender
 
 
 class Meter(Protocol):

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from harness.client.orders import Alive, Order, Reply
-from harness.client.worker_host import WorkerClock
-from harness.errors import WorkerLost
-from harness.host.child import child_process, kill, read_line, send
+from bakeoff.harness.client.orders import Alive, Order, Reply
+from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.errors import WorkerLost
+from bakeoff.harness.host.child import child_process, kill, read_line, send
 
 SILENT_S = 10.0
 """A worker that says nothing for this time, though it reports every two seconds that it runs, is lost."""
 
 
 class LocalWorker:
-    """A :class:`~harness.client.worker_host.WorkerHost`; see :meth:`started`."""
+    """A :class:`~bakeoff.harness.client.worker_host.WorkerHost`; see :meth:`started`."""
 
     clock = WorkerClock()
 
@@ -41,21 +41,21 @@ class LocalWorker:
         async with contextlib.AsyncExitStack() as processes:
 
             async def start() -> Process:
-                return await processes.enter_async_context(child_process("harness.client", core))
+                return await processes.enter_async_context(child_process("bakeoff.harness.client", core))
 
             yield cls(await start(), start)
 
     async def renew(self) -> None:
-        """See :class:`~harness.client.worker_host.WorkerHost`."""
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`."""
         if self._process.returncode is not None:
             self._process = await self._start()
 
     async def send(self, order: Order) -> None:
-        """See :class:`~harness.client.worker_host.WorkerHost`."""
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`."""
         await send(self._process, order)
 
     async def reply(self) -> Reply:
-        """See :class:`~harness.client.worker_host.WorkerHost`."""
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`."""
         while True:
             reply = await self._reply()
             if not isinstance(reply, Alive):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from harness.host.clock import Clock
-from results.records import TelemetryRecord
+from bakeoff.harness.host.clock import Clock
+from bakeoff.results.records import TelemetryRecord
 
 TICK_NS = 20_000_000
 SOURCE = "client_loop"

@@ -4,15 +4,15 @@ from typing import Any
 
 import msgspec
 
-import engines
-from engines import Access
-from engines.dialects import Dialect
-from engines.errors import UnknownEngine
-from results.records import Pace, Phase, TelemetryRecord
+from bakeoff import engines
+from bakeoff.engines import Access
+from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.errors import UnknownEngine
+from bakeoff.results.records import Pace, Phase, TelemetryRecord
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """One worker's share of a closed loop; see :meth:`harness.client.driver.Driver.closed_loop`."""
+    """One worker's share of a closed loop; see :meth:`bakeoff.harness.client.driver.Driver.closed_loop`."""
 
     concurrency: int
     duration_s: float
@@ -20,14 +20,14 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """One worker's share of an open loop; see :meth:`harness.client.driver.Driver.open_loop`."""
+    """One worker's share of an open loop; see :meth:`bakeoff.harness.client.driver.Driver.open_loop`."""
 
     duration_s: float
     max_in_flight: int | None = None
 
 
 class Steady(msgspec.Struct, frozen=True, tag="steady"):
-    """One worker's share of ramp, window and tail under one load; see :mod:`harness.client.steady`."""
+    """One worker's share of ramp, window and tail under one load; see :mod:`bakeoff.harness.client.steady`."""
 
     concurrency: int | None = None
     """Closed loop: slots."""
@@ -48,7 +48,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class Format(msgspec.Struct, frozen=True):
-    """An engine's wire format: the arguments of :func:`engines.dialect` that decide it."""
+    """An engine's wire format: the arguments of :func:`bakeoff.engines.dialect` that decide it."""
 
     adapter: str
     options: dict[str, Any]
@@ -71,7 +71,7 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     log: str
     """File to append stream records to."""
     sessions: Pool
-    """What to send (:mod:`harness.client.wire`); for a steady load, its ramp."""
+    """What to send (:mod:`bakeoff.harness.client.wire`); for a steady load, its ramp."""
     load: Closed | Open | Steady
     timeout_s: float
     phase: Phase

@@ -5,8 +5,8 @@ least, unless it is special (an end of text that was ignored) or hidden; of thos
 requested.
 """
 
-from engines.dialects import TokenDelta, Usage
-from results.records import RequestRecord
+from bakeoff.engines.dialects import TokenDelta, Usage
+from bakeoff.results.records import RequestRecord
 
 MAX_TOKENS = 10_000_000
 """Of one request: ten times the longest context."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from results.units import NS_PER_S
+from bakeoff.results.units import NS_PER_S
 
 MAX_IDLE_S = 2.0
 """Longest idle time before a connection is replaced: servers close theirs after 5 s or more, and a request on a closing

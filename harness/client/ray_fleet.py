@@ -13,10 +13,10 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import ModuleType
 
-from harness.client.fleet import Fleet
-from harness.client.forwarder import Forwarder
-from harness.client.ray_worker import RayWorker, Untyped, called
-from harness.errors import ClientFailed
+from bakeoff.harness.client.fleet import Fleet
+from bakeoff.harness.client.forwarder import Forwarder
+from bakeoff.harness.client.ray_worker import RayWorker, Untyped, called
+from bakeoff.harness.errors import ClientFailed
 
 _REACH_S = 5.0
 """Limit for a TCP connection to the cluster's head; Ray itself would retry for minutes."""

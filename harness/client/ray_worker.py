@@ -1,8 +1,8 @@
 """A client worker on another machine, reached through Ray.
 
 Ray places and starts the worker and transfers files; it is never on the timed path. Between
-:class:`~harness.client.orders.Go` and :class:`~harness.client.orders.Done` its only call waits for the worker's next
-line.
+:class:`~bakeoff.harness.client.orders.Go` and :class:`~bakeoff.harness.client.orders.Done` its only call waits for the
+worker's next line.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from harness.client.clock_offset import measured, spanning
-from harness.client.forwarder import CHUNK_BYTES
-from harness.client.machine import Machine
-from harness.client.orders import Alive, ClockTime, Order, Prepare, ReadClock, Ready, Reply
-from harness.client.worker_host import WorkerClock
-from harness.errors import ClientFailed
-from harness.host.environment import VERSION
-from results.frames import FrameAppender, FrameLog
-from results.records import StreamRecord
+from bakeoff.harness.client.clock_offset import measured, spanning
+from bakeoff.harness.client.forwarder import CHUNK_BYTES
+from bakeoff.harness.client.machine import Machine
+from bakeoff.harness.client.orders import Alive, ClockTime, Order, Prepare, ReadClock, Ready, Reply
+from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.errors import ClientFailed
+from bakeoff.harness.host.environment import VERSION
+from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.records import StreamRecord
 
 _FLUSH_EVERY = 256
 
@@ -32,7 +32,7 @@ Untyped: TypeAlias = Any
 
 
 class Description(msgspec.Struct, frozen=True):
-    """The worker's process and machine; see :meth:`harness.client.forwarder.Forwarder.describe`."""
+    """The worker's process and machine; see :meth:`bakeoff.harness.client.forwarder.Forwarder.describe`."""
 
     version: str
     machine: Machine
@@ -41,10 +41,10 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class RayWorker:
-    """A :class:`~harness.client.worker_host.WorkerHost` on a Ray node; see :meth:`connected`.
+    """A :class:`~bakeoff.harness.client.worker_host.WorkerHost` on a Ray node; see :meth:`connected`.
 
     Args:
-        forwarder: handle of a running :class:`~harness.client.forwarder.Forwarder`.
+        forwarder: handle of a running :class:`~bakeoff.harness.client.forwarder.Forwarder`.
         description: its reply to ``describe``.
         measure_clock: whether to measure the offset of its clock, because it is not ours.
     """
@@ -87,7 +87,7 @@ class RayWorker:
         """Do nothing: a lost node stays lost."""
 
     async def send(self, order: Order) -> None:
-        """See :class:`~harness.client.worker_host.WorkerHost`.
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`.
 
         Raises:
             ClientFailed: the node is gone, or cannot reach the engine.
@@ -100,7 +100,7 @@ class RayWorker:
         await self._call("send", msgspec.json.encode(order) + b"\n")
 
     async def reply(self) -> Reply:
-        """See :class:`~harness.client.worker_host.WorkerHost`; measures the worker's clock when it is ready."""
+        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`; measures the worker's clock when it is ready."""
         while isinstance(reply := await self._reply(), Alive):  # Ray notices a lost worker itself
             pass
         if self._measure_clock and isinstance(reply, Ready):

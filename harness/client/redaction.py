@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engines import Access
-from harness.client.sessions import Recorder
-from results.records import StreamRecord
+from bakeoff.engines import Access
+from bakeoff.harness.client.sessions import Recorder
+from bakeoff.results.records import StreamRecord
 
 
 class _RedactingRecorder:
@@ -28,7 +28,7 @@ class _RedactingRecorder:
         self._log.append(record)
 
     def flush(self) -> None:
-        """See :class:`~harness.client.sessions.Recorder`."""
+        """See :class:`~bakeoff.harness.client.sessions.Recorder`."""
         self._log.flush()
 
     def _masked(self, reads: Sequence[bytes], body: bytes) -> list[bytes]:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from engines.dialects import Dialect, HttpRequest
-from workloads import Tokenizer, Turn
+from bakeoff.engines.dialects import Dialect, HttpRequest
+from bakeoff.workloads import Tokenizer, Turn
 
 Ask = Callable[..., HttpRequest]
-"""Signature of :meth:`engines.dialects.Dialect.request`."""
+"""Signature of :meth:`bakeoff.engines.dialects.Dialect.request`."""
 
 
 def asking(dialect: Dialect, tokenizer: Tokenizer | None) -> Ask:

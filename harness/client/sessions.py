@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from harness.client.transport import StreamLog, Transport, limit_bytes
-from harness.client.wire import WireSession
-from harness.host.clock import Clock
-from results.errors import NotWritable
-from results.records import Phase, StreamEnd, StreamRecord
-from results.units import NS_PER_S
+from bakeoff.harness.client.transport import StreamLog, Transport, limit_bytes
+from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.host.clock import Clock
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.results.units import NS_PER_S
 
 _READ_AHEAD = 32
 FAILURE_PAUSE_NS = 100_000_000
@@ -115,7 +115,7 @@ class SessionFeed:
 
 
 class Recorder(Protocol):
-    """Takes records; :class:`results.frames.FrameAppender` is one."""
+    """Takes records; :class:`bakeoff.results.frames.FrameAppender` is one."""
 
     def append(self, record: StreamRecord) -> None:
         """Take one record."""

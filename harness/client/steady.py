@@ -1,11 +1,12 @@
 """A steady load: ramp, window and tail under one unchanged closed or open loop.
 
-The load begins with sessions in progress (:mod:`harness.traffic.beginning`), so that it is in its long run at once; the
-ramp only lets the engine's queue and batch settle. It ends at an instant that does not depend on which requests have
+The load begins with sessions in progress (:mod:`bakeoff.harness.traffic.beginning`), so that it is in its long run at
+once; the ramp only lets the engine's queue and batch settle. It ends at an instant that does not depend on which
+requests have
 ended: a window that opens when the first requests have ended would open while no long one is under way. The tail lasts
 until the last request of the window has ended. Each part has its own plan: the window's begins at the start of the
-window, so that its sessions do not depend on the length of the ramp. :class:`harness.client.fleet.Fleet` opens the
-window and ends the load.
+window, so that its sessions do not depend on the length of the ramp. :class:`bakeoff.harness.client.fleet.Fleet` opens
+the window and ends the load.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from harness.client.answer_times import AnswerTimes
-from harness.client.failing import REJECTED_S, RampFailures
-from harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
-from harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
-from harness.host.clock import Clock
-from results.units import NS_PER_S
+from bakeoff.harness.client.answer_times import AnswerTimes
+from bakeoff.harness.client.failing import REJECTED_S, RampFailures
+from bakeoff.harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
+from bakeoff.harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
+from bakeoff.harness.host.clock import Clock
+from bakeoff.results.units import NS_PER_S
 
 RAMP_ANSWERS, RAMP_ANSWERS_QUEUED = 2.0, 10.0
 """The ramp lasts ``ramp_s``, in which the slots of a closed loop start, and at least this many mean answer times. In an

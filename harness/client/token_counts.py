@@ -10,17 +10,17 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
    Most of them must be in the text, though: tokens that were not streamed, such as hidden reasoning, have no time;
 5. otherwise one token each, and a warning.
 
-Counts that the answer cannot have (:mod:`harness.client.plausibility`) are not used.
+Counts that the answer cannot have (:mod:`bakeoff.harness.client.plausibility`) are not used.
 """
 
 import heapq
 import itertools
 from collections.abc import Sequence
 
-from engines.dialects import TokenDelta
-from harness.client.plausibility import is_borne
-from results.records import TokenSource
-from workloads import Tokenizer
+from bakeoff.engines.dialects import TokenDelta
+from bakeoff.harness.client.plausibility import is_borne
+from bakeoff.results.records import TokenSource
+from bakeoff.workloads import Tokenizer
 
 
 def token_counts(

@@ -7,8 +7,8 @@ after every read of its loop iteration, so with 512 streams in step the next sen
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engines.dialects import HttpRequest
-from results.records import StreamEnd
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.results.records import StreamEnd
 
 MIN_LIMIT_BYTES = 16 << 20
 TOKEN_LIMIT_BYTES = 4 << 10
@@ -59,7 +59,7 @@ Ended = Callable[[Any], None]
 
 
 class Transport(Protocol):
-    """Sends requests and logs their responses. The fake for tests is :class:`harness.client.fake.ScriptedTransport`."""
+    """Sends requests and logs their responses; tests use :class:`bakeoff.harness.client.fake.ScriptedTransport`."""
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
         """Open connections in advance, as many as the server allows; failures show when a request needs one.

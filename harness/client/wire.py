@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from engines.dialects import Dialect, HttpRequest
-from harness.client.orders import Pool
-from harness.client.rendering import asking
-from harness.host.threads import check_cancelled
-from results.frames import FrameAppender, FrameLog
-from results.units import NS_PER_S
-from workloads import PlannedSession, Tokenizer
+from bakeoff.engines.dialects import Dialect, HttpRequest
+from bakeoff.harness.client.orders import Pool
+from bakeoff.harness.client.rendering import asking
+from bakeoff.harness.host.threads import check_cancelled
+from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.units import NS_PER_S
+from bakeoff.workloads import PlannedSession, Tokenizer
 
 _FLUSH_BYTES = 1 << 22
 

@@ -1,11 +1,11 @@
 """One client worker: a process that only measures.
 
 It handles bytes and times, and has no knowledge of engines or workloads. It reads orders as lines on stdin
-(:mod:`harness.client.orders`). It ends when stdin closes, so it is never orphaned, and then records the requests in
-flight as cancelled.
+(:mod:`bakeoff.harness.client.orders`). It ends when stdin closes, so it is never orphaned, and then records the
+requests in flight as cancelled.
 
-Run as ``python -m harness.client [CORE]`` to pin it to a core. It runs at real-time priority where the system allows
-that.
+Run as ``python -m bakeoff.harness.client [CORE]`` to pin it to a core. It runs at real-time priority where the system
+allows that.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from harness.client.driver import Issue
-from harness.client.load_runner import LoadRunner
-from harness.client.loop_lag import LoopLag
-from harness.client.orders import ALIVE_S, Alive, Done, Order, Prepare, Reply
-from harness.client.transport import Transport
-from harness.host.clock import Clock, MonotonicClock
-from harness.host.realtime import claim_core, raise_priority
+from bakeoff.harness.client.driver import Issue
+from bakeoff.harness.client.load_runner import LoadRunner
+from bakeoff.harness.client.loop_lag import LoopLag
+from bakeoff.harness.client.orders import ALIVE_S, Alive, Done, Order, Prepare, Reply
+from bakeoff.harness.client.transport import Transport
+from bakeoff.harness.host.clock import Clock, MonotonicClock
+from bakeoff.harness.host.realtime import claim_core, raise_priority
 
 _MAX_OPEN_FILES = 1 << 20
 _TRANSPORTS = {
-    "http": "harness.client.http:HttpTransport",
-    "aiohttp": "harness.client.aiohttp_transport:AiohttpTransport",
+    "http": "bakeoff.harness.client.http:HttpTransport",
+    "aiohttp": "bakeoff.harness.client.aiohttp_transport:AiohttpTransport",
 }
 """By the name in experiments; only the one in use is imported, since importing aiohttp takes 0.2 s."""
 

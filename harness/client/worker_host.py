@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.client.orders import Order, Reply
+from bakeoff.harness.client.orders import Order, Reply
 
 
 class WorkerClock(msgspec.Struct, frozen=True):

@@ -10,21 +10,21 @@ from typing import Any
 
 from msgspec import structs
 
-from engines import EngineError
-from engines.errors import EngineDied, NotReady
-from engines.secrets import masked
-from harness.conduct.engine_start import EngineUnderTest
-from harness.conduct.policies import Done, Policy
-from harness.conduct.preparation import Preparation
-from harness.conduct.progress import Observer
-from harness.conduct.trial import TrialRunner
-from harness.conduct.warm_up import WarmUp
-from harness.experiment.fingerprint import fingerprint
-from harness.quality import check_quality
-from results.errors import RunUnreadable
-from results.findings import REJECTIONS
-from results.records import TrialPlan, TrialRecord
-from results.run_log import (
+from bakeoff.engines import EngineError
+from bakeoff.engines.errors import EngineDied, NotReady
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.policies import Done, Policy
+from bakeoff.harness.conduct.preparation import Preparation
+from bakeoff.harness.conduct.progress import Observer
+from bakeoff.harness.conduct.trial import TrialRunner
+from bakeoff.harness.conduct.warm_up import WarmUp
+from bakeoff.harness.experiment.fingerprint import fingerprint
+from bakeoff.harness.quality import check_quality
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.findings import REJECTIONS
+from bakeoff.results.records import TrialPlan, TrialRecord
+from bakeoff.results.run_log import (
     EngineFate,
     EngineLost,
     EngineStarted,
@@ -35,8 +35,8 @@ from results.run_log import (
     TrialFinished,
     TrialPlanned,
 )
-from results.store import RunFolder
-from results.text.findings import sentence
+from bakeoff.results.store import RunFolder
+from bakeoff.results.text.findings import sentence
 
 
 class Conductor:
@@ -261,7 +261,7 @@ class Conductor:
         return True
 
     def fingerprint(self, plan: TrialPlan) -> str:
-        """The trial's fingerprint; see :mod:`harness.experiment.fingerprint`."""
+        """The trial's fingerprint; see :mod:`bakeoff.harness.experiment.fingerprint`."""
         preparation = self._preparation
         traffic = preparation.planner.traffic(plan.load, plan.repeat, plan.engine)
         if plan.engine not in self._builds:

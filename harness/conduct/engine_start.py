@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import psutil
 
-from engines import Engine, Launch, Model, Server, attached, launched
-from engines.base import SPAN_ENDPOINT
-from engines.secrets import masked_data
-from harness.conduct.spans import SpanReceiver, receiving
-from harness.experiment.fingerprint import build_of_engine
-from harness.telemetry import OwnProcesses
-from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
-from harness.telemetry.own_processes import own_processes
-from results.records import EngineDescription, Startup
+from bakeoff.engines import Engine, Launch, Model, Server, attached, launched
+from bakeoff.engines.base import SPAN_ENDPOINT
+from bakeoff.engines.secrets import masked_data
+from bakeoff.harness.conduct.spans import SpanReceiver, receiving
+from bakeoff.harness.experiment.fingerprint import build_of_engine
+from bakeoff.harness.telemetry import OwnProcesses
+from bakeoff.harness.telemetry.gpu import open_gpus, used_bytes, visible_to
+from bakeoff.harness.telemetry.own_processes import own_processes
+from bakeoff.results.records import EngineDescription, Startup
 
 
 class EngineUnderTest(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         startup: start time, and memory before the first request.
         gpus: GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None: all.
         own: its processes on this machine that the harness did not start, such as those of a container.
-        build: from :func:`harness.experiment.fingerprint.build_of_engine`.
+        build: from :func:`bakeoff.harness.experiment.fingerprint.build_of_engine`.
         spans: receiver of the spans that it exports; None unless it was launched to export them.
     """
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from engines import Engine, Server
-from engines.base import SupportsKernels, SupportsStepLog
-from engines.errors import StepLogMissing
-from harness.conduct.step_log import StepLog
-from results.atomic import write_atomic
-from results.store import TrialFolder
+from bakeoff.engines import Engine, Server
+from bakeoff.engines.base import SupportsKernels, SupportsStepLog
+from bakeoff.engines.errors import StepLogMissing
+from bakeoff.harness.conduct.step_log import StepLog
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.store import TrialFolder
 
 LOAD_S = 3.0
 """Seconds during which requests are sent."""

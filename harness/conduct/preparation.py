@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from engines import Engine, Model, engine, records_requests
-from engines.base import SPAN_ENDPOINT
-from engines.registry import adapter_class
-from harness.conduct.world import World
-from harness.experiment.config import EngineConfig, Experiment
-from harness.experiment.demands import refuse_unmet
-from harness.host.environment import machine
-from harness.traffic.planner import TrafficPlanner, traffic_planner
-from results.store import RunFolder
-from workloads import Tokenizer
+from bakeoff.engines import Engine, Model, engine, records_requests
+from bakeoff.engines.base import SPAN_ENDPOINT
+from bakeoff.engines.registry import adapter_class
+from bakeoff.harness.conduct.world import World
+from bakeoff.harness.experiment.config import EngineConfig, Experiment
+from bakeoff.harness.experiment.demands import refuse_unmet
+from bakeoff.harness.host.environment import machine
+from bakeoff.harness.traffic.planner import TrafficPlanner, traffic_planner
+from bakeoff.results.store import RunFolder
+from bakeoff.workloads import Tokenizer
 
 
 class Preparation(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Preparation(msgspec.Struct, frozen=True):
         tokenizer: the model's.
         engines: by label.
         planner: of the traffic.
-        machine: from :func:`harness.host.environment.machine`.
+        machine: from :func:`bakeoff.harness.host.environment.machine`.
         world: of the run.
     """
 

@@ -8,15 +8,23 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.experiment.config import Experiment
-from harness.traffic.expected import ExpectedLength
-from results.records import TrialRecord, Verdict
-from results.report.search_lines import attempt_text
-from results.run_log import EngineStarted, EngineStarting, Event, LevelJudged, RunLog, TrialFinished, TrialPlanned
-from results.search import Over
-from results.text.findings import sentences
-from results.text.format import plain
-from results.units import NS_PER_S
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.traffic.expected import ExpectedLength
+from bakeoff.results.records import TrialRecord, Verdict
+from bakeoff.results.report.search_lines import attempt_text
+from bakeoff.results.run_log import (
+    EngineStarted,
+    EngineStarting,
+    Event,
+    LevelJudged,
+    RunLog,
+    TrialFinished,
+    TrialPlanned,
+)
+from bakeoff.results.search import Over
+from bakeoff.results.text.findings import sentences
+from bakeoff.results.text.format import plain
+from bakeoff.results.units import NS_PER_S
 
 _START_S = 6.0
 """Guessed duration of a start, until one has been measured."""

@@ -15,33 +15,33 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from engines import dialect
-from engines.identification import tokenizer_folder
-from engines.secrets import conceal_environment, masked, masked_data
-from harness.client import decode_stream
-from harness.conduct.conductor import Conductor
-from harness.conduct.policies import Policy
-from harness.conduct.policies.capacity_search import CapacitySearch
-from harness.conduct.policies.fixed_plan import FixedPlan
-from harness.conduct.policies.gate import Gate, InterimAnalyses
-from harness.conduct.preparation import Preparation, prepared
-from harness.conduct.progress import Observer, progress, trial_line
-from harness.conduct.trial import TrialRunner
-from harness.conduct.warm_up import WarmUp
-from harness.conduct.world import World, current_world
-from harness.errors import first_leaf
-from harness.experiment.config import EngineConfig, Experiment, ModelConfig
-from harness.host.environment import VERSION
-from results import Run
-from results.ceilings import Ceilings, stored_ceilings
-from results.errors import NotWritable, ResultsError, RunUnreadable
-from results.integrity import RESTORE
-from results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
-from results.run_log import RunEnded, RunLogWriter, RunStarted
-from results.search import SearchConfig
-from results.store import RunFolder, TrialFolder
-from workloads import APPROXIMATE, Tokenizer, workload
-from workloads.errors import WorkloadError
+from bakeoff.engines import dialect
+from bakeoff.engines.identification import tokenizer_folder
+from bakeoff.engines.secrets import conceal_environment, masked, masked_data
+from bakeoff.harness.client import decode_stream
+from bakeoff.harness.conduct.conductor import Conductor
+from bakeoff.harness.conduct.policies import Policy
+from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch
+from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan
+from bakeoff.harness.conduct.policies.gate import Gate, InterimAnalyses
+from bakeoff.harness.conduct.preparation import Preparation, prepared
+from bakeoff.harness.conduct.progress import Observer, progress, trial_line
+from bakeoff.harness.conduct.trial import TrialRunner
+from bakeoff.harness.conduct.warm_up import WarmUp
+from bakeoff.harness.conduct.world import World, current_world
+from bakeoff.harness.errors import first_leaf
+from bakeoff.harness.experiment.config import EngineConfig, Experiment, ModelConfig
+from bakeoff.harness.host.environment import VERSION
+from bakeoff.results import Run
+from bakeoff.results.ceilings import Ceilings, stored_ceilings
+from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
+from bakeoff.results.integrity import RESTORE
+from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
+from bakeoff.results.run_log import RunEnded, RunLogWriter, RunStarted
+from bakeoff.results.search import SearchConfig
+from bakeoff.results.store import RunFolder, TrialFolder
+from bakeoff.workloads import APPROXIMATE, Tokenizer, workload
+from bakeoff.workloads.errors import WorkloadError
 
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
 

@@ -3,14 +3,14 @@
 import shutil
 from pathlib import Path
 
-from engines import Engine, Server
-from engines.base import SupportsStepLog
-from engines.errors import StepLogMissing
-from harness.planning.step_costs import trial_costs
-from results.errors import RunUnreadable
-from results.records import EngineDescription
-from results.step_costs import TrialCosts
-from results.store import TrialFolder
+from bakeoff.engines import Engine, Server
+from bakeoff.engines.base import SupportsStepLog
+from bakeoff.engines.errors import StepLogMissing
+from bakeoff.harness.planning.step_costs import trial_costs
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import EngineDescription
+from bakeoff.results.step_costs import TrialCosts
+from bakeoff.results.store import TrialFolder
 
 
 class StepLog:

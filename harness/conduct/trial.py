@@ -9,27 +9,27 @@ from typing import Any
 
 import msgspec
 
-from engines import Server
-from harness.calibration.client_error import Shape, median_of, spread_of
-from harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
-from harness.client.fleet import LoadOrder, Share
-from harness.client.orders import Format
-from harness.client.wire import WireSession, wire_sessions
-from harness.conduct.engine_start import EngineUnderTest
-from harness.conduct.kernels import LOAD_S, record_kernels
-from harness.conduct.recording import SpanLog, recording
-from harness.conduct.step_log import StepLog
-from harness.conduct.world import Telemetry, World
-from harness.errors import ClientFailed, TruthFailed, WorkerLost
-from harness.experiment.config import Experiment
-from harness.quality import asks_logprobs
-from harness.telemetry import OwnProcesses, ServerPage
-from harness.traffic.planner import Traffic, is_steady
-from harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
-from harness.verdict.judge import Evidence, client_faults, judge
-from results.jsonl import Appender
-from results.metrics import latency, under_load
-from results.records import (
+from bakeoff.engines import Server
+from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
+from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
+from bakeoff.harness.client.fleet import LoadOrder, Share
+from bakeoff.harness.client.orders import Format
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
+from bakeoff.harness.conduct.recording import SpanLog, recording
+from bakeoff.harness.conduct.step_log import StepLog
+from bakeoff.harness.conduct.world import Telemetry, World
+from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.quality import asks_logprobs
+from bakeoff.harness.telemetry import OwnProcesses, ServerPage
+from bakeoff.harness.traffic.planner import Traffic, is_steady
+from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
+from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
+from bakeoff.results.jsonl import Appender
+from bakeoff.results.metrics import latency, under_load
+from bakeoff.results.records import (
     Cache,
     ClientError,
     Load,
@@ -44,8 +44,8 @@ from results.records import (
     Window,
     WindowKind,
 )
-from results.store import RunFolder, TrialFolder
-from workloads import PlannedSession, Tokenizer
+from bakeoff.results.store import RunFolder, TrialFolder
+from bakeoff.workloads import PlannedSession, Tokenizer
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""

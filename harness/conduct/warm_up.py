@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engines import Engine, Server
-from harness.client import Closed, Fleet
-from harness.client.fleet import LoadOrder
-from harness.client.wire import wire_sessions
-from harness.experiment.config import TrialConfig
-from harness.host.scratch import scratch_folder
-from harness.traffic.planner import TrafficPlanner
-from results.records import Phase, StreamEnd, StreamRecord
-from results.store import TrialFolder
-from results.units import NS_PER_S
+from bakeoff.engines import Engine, Server
+from bakeoff.harness.client import Closed, Fleet
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.experiment.config import TrialConfig
+from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.traffic.planner import TrafficPlanner
+from bakeoff.results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.results.units import NS_PER_S
 
 STILL_FALLING = 0.9
 """If a round takes less than this share of the last round's time, the engine is still warming up."""

@@ -1,7 +1,7 @@
 """The interface between a run and its surroundings: processes, threads, signals and clocks.
 
-:class:`RealWorld` is this machine; :class:`harness.virtual.VirtualWorld` simulates one in virtual time. Waiting needs
-no method here: ``asyncio.sleep`` and ``asyncio.timeout`` use the event loop, which :meth:`World.run` chooses.
+:class:`RealWorld` is this machine; :class:`bakeoff.harness.virtual.VirtualWorld` simulates one in virtual time. Waiting
+needs no method here: ``asyncio.sleep`` and ``asyncio.timeout`` use the event loop, which :meth:`World.run` chooses.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import msgspec
 import uvloop
 
-from engines import Engine, Model, pick_port
-from engines.identification import tokenizer_folder
-from engines.models import resolve
-from engines.server import require_listener
-from harness.calibration.client_error import Shape, calibrate
-from harness.client import Fleet, local_fleet
-from harness.client.ray_fleet import ray_fleet
-from harness.conduct.engine_start import EngineUnderTest, started
-from harness.experiment.config import ClientConfig, ModelConfig
-from harness.experiment.fingerprint import build_of_engine
-from harness.host.environment import environment, git_commit, source
-from harness.host.signals import stop_signals
-from harness.host.threads import in_thread
-from harness.telemetry import OwnProcesses, ServerPage, sampler
-from results.records import ClientError
-from results.run_log import Source
-from results.store import new_run_id
-from workloads import NoTokenizer, Tokenizer, tokenizer_at
+from bakeoff.engines import Engine, Model, pick_port
+from bakeoff.engines.identification import tokenizer_folder
+from bakeoff.engines.models import resolve
+from bakeoff.engines.server import require_listener
+from bakeoff.harness.calibration.client_error import Shape, calibrate
+from bakeoff.harness.client import Fleet, local_fleet
+from bakeoff.harness.client.ray_fleet import ray_fleet
+from bakeoff.harness.conduct.engine_start import EngineUnderTest, started
+from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
+from bakeoff.harness.experiment.fingerprint import build_of_engine
+from bakeoff.harness.host.environment import environment, git_commit, source
+from bakeoff.harness.host.signals import stop_signals
+from bakeoff.harness.host.threads import in_thread
+from bakeoff.harness.telemetry import OwnProcesses, ServerPage, sampler
+from bakeoff.results.records import ClientError
+from bakeoff.results.run_log import Source
+from bakeoff.results.store import new_run_id
+from bakeoff.workloads import NoTokenizer, Tokenizer, tokenizer_at
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ Fetching = Callable[[int, int | None], None]
 
 
 class Telemetry(Protocol):
-    """Samples host, engine and client: :class:`harness.telemetry.Sampler`, or its virtual counterpart."""
+    """Samples host, engine and client: :class:`bakeoff.harness.telemetry.Sampler`, or its virtual counterpart."""
 
     @property
     def interval_ns(self) -> int | None:
@@ -63,16 +63,16 @@ class Telemetry(Protocol):
         *,
         own: OwnProcesses = ...,
     ) -> AbstractAsyncContextManager[None]:
-        """See :meth:`harness.telemetry.Sampler.into`."""
+        """See :meth:`bakeoff.harness.telemetry.Sampler.into`."""
         ...
 
     async def mark(self, mark: str) -> None:
-        """See :meth:`harness.telemetry.Sampler.mark`."""
+        """See :meth:`bakeoff.harness.telemetry.Sampler.mark`."""
         ...
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The process, machine and commits behind a run; :class:`~results.run_log.RunStarted` has the same fields."""
+    """Process, machine and commits behind a run: the fields of :class:`~bakeoff.results.run_log.RunStarted`."""
 
     pid: int
     host: str
@@ -135,7 +135,7 @@ class World(Protocol):
         ...
 
     def build(self, engine: Engine) -> dict[str, Any]:
-        """The build that a launch would run; see :func:`harness.experiment.fingerprint.build_of_engine`."""
+        """The build that a launch would run; see :func:`bakeoff.harness.experiment.fingerprint.build_of_engine`."""
         ...
 
     async def require_listener(self, url: str) -> None:
@@ -152,7 +152,7 @@ class World(Protocol):
         """Start the engine; it is stopped at the end of the block.
 
         Raises:
-            EngineError: as :func:`harness.conduct.engine_start.started`; or ``port`` is taken.
+            EngineError: as :func:`bakeoff.harness.conduct.engine_start.started`; or ``port`` is taken.
         """
         ...
 
@@ -165,7 +165,7 @@ class World(Protocol):
         ...
 
     async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
-        """See :func:`harness.calibration.client_error.calibrate`."""
+        """See :func:`bakeoff.harness.calibration.client_error.calibrate`."""
         ...
 
 
@@ -188,7 +188,7 @@ class RealWorld:
         return datetime.now(UTC)
 
     def run_id(self, name: str) -> str:
-        """A new id from :func:`results.store.new_run_id`."""
+        """A new id from :func:`bakeoff.results.store.new_run_id`."""
         return new_run_id(name)
 
     def provenance(self) -> Provenance:
@@ -216,7 +216,7 @@ class RealWorld:
             asyncio.get_running_loop().add_signal_handler(number, stop)
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the work by :func:`harness.host.threads.in_thread`."""
+        """Run the work by :func:`bakeoff.harness.host.threads.in_thread`."""
         return await in_thread(work, *args, **kwargs)
 
     async def model(self, config: ModelConfig, fetching: Fetching) -> Model:
@@ -238,13 +238,13 @@ class RealWorld:
         return build_of_engine(engine)
 
     async def require_listener(self, url: str) -> None:
-        """Connect by :func:`engines.server.require_listener`."""
+        """Connect by :func:`bakeoff.engines.server.require_listener`."""
         await require_listener(url)
 
     def started(
         self, engine: Engine, label: str, model: Model, port: int | None, log: Path
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
-        """Start the engine by :func:`harness.conduct.engine_start.started`."""
+        """Start the engine by :func:`bakeoff.harness.conduct.engine_start.started`."""
         return started(engine, label, model, pick_port(port), log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:

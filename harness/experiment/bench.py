@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from engines import Deployment
-from engines.base import base_url
-from engines.errors import NotIdentified, NotReady
-from engines.identification import identify, only_model, tokenizer_folder
-from engines.identity import Identity
-from harness.errors import BadExperiment
-from harness.experiment.config import Experiment, TrialConfig, experiment_from
-from harness.verdict.machine_state import MAX_FOREIGN_SHARE
-from workloads import APPROXIMATE
+from bakeoff.engines import Deployment
+from bakeoff.engines.base import base_url
+from bakeoff.engines.errors import NotIdentified, NotReady
+from bakeoff.engines.identification import identify, only_model, tokenizer_folder
+from bakeoff.engines.identity import Identity
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import Experiment, TrialConfig, experiment_from
+from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.workloads import APPROXIMATE
 
 DEFAULT_CONCURRENCY = (1, 8)
 """Default load levels: a single user, and a moderate load."""
@@ -47,7 +47,8 @@ def bench_experiment(
     prompt lengths are approximate.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError: as :func:`~harness.experiment.config.experiment_from`; both a rate
+        BadExperiment, EngineError, WorkloadError: as :func:`~bakeoff.harness.experiment.config.experiment_from`; both a
+        rate
             and a concurrency are given; or the server does not identify itself.
     """
     if rate_per_s is not None and concurrency is not None:

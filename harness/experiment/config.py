@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from engines import Deployment, EngineSpec, check, records_requests
-from harness.errors import BadExperiment
-from harness.verdict.machine_state import MAX_FOREIGN_SHARE
-from results.records import Cache, Load, Slo, TrialPlan
-from workloads import arrival, workload
-from workloads.options import typed_options
+from bakeoff.engines import Deployment, EngineSpec, check, records_requests
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.results.records import Cache, Load, Slo, TrialPlan
+from bakeoff.workloads import arrival, workload
+from bakeoff.workloads.options import typed_options
 
 _TRANSPORTS = ("http", "aiohttp")
 MAX_SECONDS = 1e6

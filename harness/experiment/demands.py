@@ -6,11 +6,11 @@ tables state this.
 
 from collections.abc import Mapping, Sequence
 
-from engines import Engine
-from engines.dialects import holds_to_schema
-from harness.client.rendering import asking
-from harness.errors import BadExperiment
-from workloads import Tokenizer, Turn
+from bakeoff.engines import Engine
+from bakeoff.engines.dialects import holds_to_schema
+from bakeoff.harness.client.rendering import asking
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.workloads import Tokenizer, Turn
 
 
 def refuse_unmet(

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from engines import Engine, Model
-from engines.base import SupportsBuild
-from engines.build import checkout
-from engines.errors import NotInstalled
-from engines.secrets import masked_data
-from harness.experiment.config import Experiment
-from harness.host.environment import VERSION
-from results.records import TrialPlan
+from bakeoff.engines import Engine, Model
+from bakeoff.engines.base import SupportsBuild
+from bakeoff.engines.build import checkout
+from bakeoff.engines.errors import NotInstalled
+from bakeoff.engines.secrets import masked_data
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.environment import VERSION
+from bakeoff.results.records import TrialPlan
 
 _NOT_MEASURED = ("label", "port")
 
@@ -42,7 +42,7 @@ def fingerprint(
         plan: of the trial.
         build: from :func:`build_of_engine`.
         traffic_sha256: over the lengths, order and times of the requests.
-        machine: from :func:`harness.host.environment.machine`.
+        machine: from :func:`bakeoff.harness.host.environment.machine`.
     """
     engine = experiment.engine(plan.engine)
     config: dict[str, Any] = msgspec.to_builtins(engine)
@@ -70,7 +70,7 @@ def build_of_engine(engine: Engine) -> dict[str, Any]:
     """The engine build that a launch would run: versions, commits or hashes.
 
     Empty if unknown: for running servers, over SSH, for engines that are not installed, and for third-party adapters
-    without :class:`~engines.base.SupportsBuild`.
+    without :class:`~bakeoff.engines.base.SupportsBuild`.
     """
     try:
         return engine.build() if isinstance(engine, SupportsBuild) else {}
@@ -81,4 +81,4 @@ def build_of_engine(engine: Engine) -> dict[str, Any]:
 @functools.cache
 def _own_build() -> list[str | None]:
     """The harness's own version and commit; cached, because the loaded code does not change with the checkout."""
-    return [VERSION, checkout(Path(__file__).parents[2])]
+    return [VERSION, checkout(Path(__file__).resolve().parents[2])]

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from harness.host.timerfd import Timer
-from results.units import NS_PER_S
+from bakeoff.harness.host.timerfd import Timer
+from bakeoff.results.units import NS_PER_S
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pynvml
 
-from harness.telemetry.cpu import CpuProbe, read_process
-from harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
-from results.metrics.machine import foreign_cpu_share
-from results.records import Window
-from results.text.format import percent_text
+from bakeoff.harness.telemetry.cpu import CpuProbe, read_process
+from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
+from bakeoff.results.metrics.machine import foreign_cpu_share
+from bakeoff.results.records import Window
+from bakeoff.results.text.format import percent_text
 
 _SAMPLE_S = 1.0
 _CPUS = "sys/devices/system/cpu"

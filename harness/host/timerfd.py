@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from results.units import NS_PER_S
+from bakeoff.results.units import NS_PER_S
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1

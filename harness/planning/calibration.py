@@ -3,10 +3,10 @@
 The parameters are the engine's shares of bandwidth and of products per second, the fixed seconds of a step and of each
 sequence in it, and delays outside steps: per request, per token, and per step on an idle engine. They minimise the
 squared logarithms of simulated over measured ITL p50, TTFT p50, TPOT p50 and output tokens per second of every load
-(trust region, scipy); the server of :mod:`harness.planning.server` simulates the requests that were sent. An open
-loop's throughput is left out, since its schedule sets it. A prior keeps parameters that a run does not determine near
-their start values. Few loads determine the additions of an idle engine or a busy front end, so those have a stronger
-prior.
+(trust region, scipy); the server of :mod:`bakeoff.harness.planning.server` simulates the requests that were sent. An
+open loop's throughput is left out, since its schedule sets it. A prior keeps parameters that a run does not determine
+near their start values. Few loads determine the additions of an idle engine or a busy front end, so those have a
+stronger prior.
 """
 
 import math
@@ -16,14 +16,14 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from harness.errors import BadPlan
-from harness.planning.gpus import Gpu
-from harness.planning.measured import METRICS, Load, MeasuredEngine
-from harness.planning.memory import workspace_bytes
-from harness.planning.model import Model
-from harness.planning.precision import CachePrecision, Precision
-from harness.planning.server import Served, simulate
-from harness.planning.step_times import Efficiency, StepTimes, StepWork, kv_share
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.gpus import Gpu
+from bakeoff.harness.planning.measured import METRICS, Load, MeasuredEngine
+from bakeoff.harness.planning.memory import workspace_bytes
+from bakeoff.harness.planning.model import Model
+from bakeoff.harness.planning.precision import CachePrecision, Precision
+from bakeoff.harness.planning.server import Served, simulate
+from bakeoff.harness.planning.step_times import Efficiency, StepTimes, StepWork, kv_share
 
 _START = {  # as the fields of Efficiency; on a CPU, which runs no step behind another one, and on a GPU
     False: (0.6, 0.4, 1e-3, 2e-4, 1e-2, 5e-5, 1e-5),

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from harness.planning.calibration import Calibration
-from harness.planning.device import BatchRow, DevicePlan
-from harness.planning.plan import Plan, Sizing
-from harness.planning.sizing import Candidate
-from results.metrics import CATALOGUE, Unit
-from results.text.format import ABSENT, percent_text, value_text
+from bakeoff.harness.planning.calibration import Calibration
+from bakeoff.harness.planning.device import BatchRow, DevicePlan
+from bakeoff.harness.planning.plan import Plan, Sizing
+from bakeoff.harness.planning.sizing import Candidate
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.text.format import ABSENT, percent_text, value_text
 
 CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
 _GIB = 2**30

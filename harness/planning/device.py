@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from harness.planning.gpus import Gpu
-from harness.planning.memory import Memory, fitting_sequences
-from harness.planning.model import Chunk, Machine, ModelCosts, floor_s
-from harness.planning.sizing import RANKS, Server, Setting
-from harness.planning.step_times import costs_per_gpu, limits
+from bakeoff.harness.planning.gpus import Gpu
+from bakeoff.harness.planning.memory import Memory, fitting_sequences
+from bakeoff.harness.planning.model import Chunk, Machine, ModelCosts, floor_s
+from bakeoff.harness.planning.sizing import RANKS, Server, Setting
+from bakeoff.harness.planning.step_times import costs_per_gpu, limits
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

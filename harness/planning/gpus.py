@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import BadPlan
+from bakeoff.harness.errors import BadPlan
 
 _BYTES_SHARE, _FLOPS_SHARE = 0.9, 0.7
 """Shares of a datasheet's peaks that one large read and sustained matrix products reach; used unless measured."""
@@ -126,7 +126,7 @@ def gpu_table(extra: Path | None = None, machine: Path | None = None) -> dict[st
     Raises:
         BadPlan: a file cannot be read or has unknown or missing fields.
     """
-    built_in = (resources.files("harness.planning") / "gpus.toml").read_text(encoding="utf-8")
+    built_in = (resources.files("bakeoff.harness.planning") / "gpus.toml").read_text(encoding="utf-8")
     table = _entries(built_in, "gpus.toml")
     if extra is not None:
         table |= _entries(_text(extra), str(extra))

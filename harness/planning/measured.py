@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import BadPlan
-from harness.planning.server import Limits, Request
-from harness.planning.sizing import CPU_STEP_TOKENS, GPU_STEP_TOKENS
-from results.published import published_rows
-from results.units import NS_PER_S
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.server import Limits, Request
+from bakeoff.harness.planning.sizing import CPU_STEP_TOKENS, GPU_STEP_TOKENS
+from bakeoff.results.published import published_rows
+from bakeoff.results.units import NS_PER_S
 
 Row = Mapping[str, Any]
 """One row of a table: of trials or of requests."""
@@ -92,7 +92,7 @@ def measured_engines(path: Path) -> list[MeasuredEngine]:
 
 
 def _run(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
-    import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
+    from bakeoff import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
 
     run = results.load(path)
     sent = [row for row in _rows(run.requests) if row["phase"] == "measured"]

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from harness.planning.gpus import Gpu
-from harness.planning.model import Model, ModelCosts
-from harness.planning.step_times import kv_share
+from bakeoff.harness.planning.gpus import Gpu
+from bakeoff.harness.planning.model import Model, ModelCosts
+from bakeoff.harness.planning.step_times import kv_share
 
 _ACTIVATION_BYTES, _LOGIT_BYTES = 2, 4
 RUNTIME_BYTES = 0.6 * 2**30

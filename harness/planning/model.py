@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.errors import BadPlan
-from harness.planning.precision import CachePrecision, Precision
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import MoeConfig, config_from_hf
-from reference_engine.models.costs import Chunk, Machine, ModelCosts, StepCosts, floor_s
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.precision import CachePrecision, Precision
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import MoeConfig, config_from_hf
+from bakeoff.reference_engine.models.costs import Chunk, Machine, ModelCosts, StepCosts, floor_s
 
 __all__ = [
     "Chunk",
@@ -128,7 +128,7 @@ def load_model(source: str) -> Model:
 @functools.cache
 def known_models() -> Mapping[str, Mapping[str, Any]]:
     """config.json of well-known models by lower-case name, weights and constants excluded."""
-    text = (resources.files("harness.planning") / "shapes.json").read_text(encoding="utf-8")
+    text = (resources.files("bakeoff.harness.planning") / "shapes.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from harness.planning import cells
-from harness.planning.calibration import Calibration
-from harness.planning.device import BatchRow, DevicePlan
-from harness.planning.plan import Plan, Sizing
-from results.atomic import write_atomic
-from results.metrics import Unit
-from results.report.charts.frontier import Point, Series, frontier
-from results.report.charts.lines import Frame, Line, lines_chart
-from results.report.charts.scales import Scale
-from results.report.offline import SHELL, asset, rendered
-from results.statistics.interval import Interval
-from results.text.format import value_text
+from bakeoff.harness.planning import cells
+from bakeoff.harness.planning.calibration import Calibration
+from bakeoff.harness.planning.device import BatchRow, DevicePlan
+from bakeoff.harness.planning.plan import Plan, Sizing
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.frontier import Point, Series, frontier
+from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
+from bakeoff.results.report.charts.scales import Scale
+from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import value_text
 
-_PACKAGE = "harness.planning"
+_PACKAGE = "bakeoff.harness.planning"
 _CONTEXT_TICKS = (1024, 4096, 16384, 65536)
 
 

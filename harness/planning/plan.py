@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from harness.errors import BadPlan
-from harness.planning.calibration import Calibration, Fitter, calibrate
-from harness.planning.device import DevicePlan, Price, contexts_of, device_plan
-from harness.planning.gpus import Gpu, chosen, gpu_table
-from harness.planning.measured import measured_engines
-from harness.planning.memory import RUNTIME_BYTES, USABLE_SHARE
-from harness.planning.model import load_model
-from harness.planning.precision import cache_named, precision_named
-from harness.planning.sizing import (
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.calibration import Calibration, Fitter, calibrate
+from bakeoff.harness.planning.device import DevicePlan, Price, contexts_of, device_plan
+from bakeoff.harness.planning.gpus import Gpu, chosen, gpu_table
+from bakeoff.harness.planning.measured import measured_engines
+from bakeoff.harness.planning.memory import RUNTIME_BYTES, USABLE_SHARE
+from bakeoff.harness.planning.model import load_model
+from bakeoff.harness.planning.precision import cache_named, precision_named
+from bakeoff.harness.planning.sizing import (
     RANKS,
     Candidate,
     Setting,
@@ -25,8 +25,8 @@ from harness.planning.sizing import (
     cheapest_first,
     check_predictable,
 )
-from harness.planning.step_times import ALL_REDUCE_S, Efficiency
-from results.objectives import Objective, objectives
+from bakeoff.harness.planning.step_times import ALL_REDUCE_S, Efficiency
+from bakeoff.results.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
 TYPICAL = Efficiency(0.77, 0.95, 0.58e-3, 18e-6, 11e-3, 67e-6, 4e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")

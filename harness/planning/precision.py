@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import BadPlan
+from bakeoff.harness.errors import BadPlan
 
 _BF16_BITS = 16
 

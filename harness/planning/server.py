@@ -16,14 +16,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from harness.errors import BadPlan
+from bakeoff.harness.errors import BadPlan
 
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 fill the interval evenly (Kronecker)
 _LONGEST_STRETCH = 64  # decode steps simulated as one: contexts grow meanwhile
 
 
 class Durations(Protocol):
-    """Seconds of steps, see :class:`harness.planning.step_times.StepTimes`."""
+    """Seconds of steps, see :class:`bakeoff.harness.planning.step_times.StepTimes`."""
 
     def seconds(self, decodes: int, past: float, prompts: Sequence[tuple[int, int]] = ()) -> float:
         """Duration of one step."""

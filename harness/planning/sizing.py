@@ -12,14 +12,14 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.errors import BadPlan
-from harness.planning.gpus import Gpu
-from harness.planning.memory import Memory, fitting_sequences, memory_of, sequence_bytes
-from harness.planning.model import Model
-from harness.planning.precision import CachePrecision, Precision
-from harness.planning.server import Limits, Request, Served, poisson_s, simulate
-from harness.planning.step_times import Efficiency, StepTimes, StepWork
-from results.objectives import Objective
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.gpus import Gpu
+from bakeoff.harness.planning.memory import Memory, fitting_sequences, memory_of, sequence_bytes
+from bakeoff.harness.planning.model import Model
+from bakeoff.harness.planning.precision import CachePrecision, Precision
+from bakeoff.harness.planning.server import Limits, Request, Served, poisson_s, simulate
+from bakeoff.harness.planning.step_times import Efficiency, StepTimes, StepWork
+from bakeoff.results.objectives import Objective
 
 RANKS = (1, 2, 4, 8)
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
@@ -106,7 +106,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that all candidates share; see :class:`harness.planning.plan.Question`."""
+    """Settings that all candidates share; see :class:`bakeoff.harness.planning.plan.Question`."""
 
     model: Model
     precision: Precision

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import BadPlan
-from harness.planning.model import Chunk, ModelCosts, load_model
-from harness.planning.precision import CACHES, PRECISIONS, CachePrecision, Precision
-from results.attribution.steps import is_decode
-from results.records import EngineDescription
-from results.step_costs import BatchCost, StepCost, TrialCosts
-from results.step_log import EngineEvent, RequestQueued, StepRecord
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.model import Chunk, ModelCosts, load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS, CachePrecision, Precision
+from bakeoff.results.attribution.steps import is_decode
+from bakeoff.results.records import EngineDescription
+from bakeoff.results.step_costs import BatchCost, StepCost, TrialCosts
+from bakeoff.results.step_log import EngineEvent, RequestQueued, StepRecord
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _COMPUTE = {"fp8": "float8_e4m3fn", "int8": "int8"}

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.planning.gpus import Gpu
-from harness.planning.model import Chunk, Machine, ModelCosts, StepCosts, without_cache
-from harness.planning.precision import Precision
-from harness.planning.server import Delays
+from bakeoff.harness.planning.gpus import Gpu
+from bakeoff.harness.planning.model import Chunk, Machine, ModelCosts, StepCosts, without_cache
+from bakeoff.harness.planning.precision import Precision
+from bakeoff.harness.planning.server import Delays
 
 _PAST_STEP = 64  # tokens: decodes with closer mean contexts share one cached count
 _ACTIVATION_BYTES = 2

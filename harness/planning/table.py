@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.planning import cells
-from harness.planning.calibration import Calibration
-from harness.planning.device import DevicePlan
-from harness.planning.plan import Plan, Sizing
-from results.report.terminal_table import terminal_table
-from results.text.format import ABSENT, plain, rate_text
+from bakeoff.harness.planning import cells
+from bakeoff.harness.planning.calibration import Calibration
+from bakeoff.harness.planning.device import DevicePlan
+from bakeoff.harness.planning.plan import Plan, Sizing
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.format import ABSENT, plain, rate_text
 
 
 def print_plan(plan: Plan, console: Console) -> None:

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from engines.dialects import Dialect, TokenKind, holds_to_schema
-from harness.client.decode import DecodedStream, read_stream
-from harness.quality.scorer import Line
-from results.quality import QualitySample
-from results.records import RequestRecord, StreamRecord
-from workloads import Tokenizer, Turn, prompt_reader
+from bakeoff.engines.dialects import Dialect, TokenKind, holds_to_schema
+from bakeoff.harness.client.decode import DecodedStream, read_stream
+from bakeoff.harness.quality.scorer import Line
+from bakeoff.results.quality import QualitySample
+from bakeoff.results.records import RequestRecord, StreamRecord
+from bakeoff.workloads import Tokenizer, Turn, prompt_reader
 
 _INCOMPLETE_CHARACTER = "\ufffd"
 

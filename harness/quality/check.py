@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from engines import Engine, Model
-from harness.experiment.config import Experiment
-from harness.quality.answers import Candidate, prepared
-from harness.quality.scorer import Line, Score, Scores, not_installed, scored
-from harness.traffic.planner import Traffic, TrafficPlanner
-from results.quality import Difference, QualityRecord, QualitySample, TokenMatch, pooled
-from results.records import Outcome, Phase, RequestRecord, TrialRecord
-from results.store import RunFolder, TrialFolder
-from workloads import Tokenizer, Turn
+from bakeoff.engines import Engine, Model
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.quality.answers import Candidate, prepared
+from bakeoff.harness.quality.scorer import Line, Score, Scores, not_installed, scored
+from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner
+from bakeoff.results.quality import Difference, QualityRecord, QualitySample, TokenMatch, pooled
+from bakeoff.results.records import Outcome, Phase, RequestRecord, TrialRecord
+from bakeoff.results.store import RunFolder, TrialFolder
+from bakeoff.workloads import Tokenizer, Turn
 
 _TRIES = 4
 """Candidates per wanted sample: without token ids from the engine, some answers cannot be compared."""

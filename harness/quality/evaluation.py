@@ -1,7 +1,8 @@
 """Quality of a model on a text and on questions: runs the reference engine's ``evaluate`` and pools its lines.
 
 The reference engine tokenises and computes. For a model behind a server it computes the reference alone and reports
-tokens, which the server then scores (:mod:`harness.quality.prompt_logprobs`); without a reference it only tokenises.
+tokens, which the server then scores (:mod:`bakeoff.harness.quality.prompt_logprobs`); without a reference it only
+tokenises.
 """
 
 import math
@@ -13,17 +14,17 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from engines import Deployment
-from engines.identification import tokenizer_folder
-from harness.errors import EvaluationFailed
-from harness.host.child import child_process, read_line, tail
-from harness.host.scratch import scratch_folder
-from harness.quality.prompt_logprobs import Prediction, PromptScorer, served_model
-from harness.quality.scorer import error_line, not_installed
-from results.evaluation import Accuracy, Evaluation, PieceSum
-from results.statistics.interval import Interval, ratio_interval, wilson_interval
-from workloads.rng import Rng
-from workloads.text.prose import prose_units
+from bakeoff.engines import Deployment
+from bakeoff.engines.identification import tokenizer_folder
+from bakeoff.harness.errors import EvaluationFailed
+from bakeoff.harness.host.child import child_process, read_line, tail
+from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.quality.prompt_logprobs import Prediction, PromptScorer, served_model
+from bakeoff.harness.quality.scorer import error_line, not_installed
+from bakeoff.results.evaluation import Accuracy, Evaluation, PieceSum
+from bakeoff.results.statistics.interval import Interval, ratio_interval, wilson_interval
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.text.prose import prose_units
 
 _CHARACTERS_PER_TOKEN = 8
 """More than any common tokenizer's on English prose, so that the built-in text never ends early."""
@@ -175,7 +176,7 @@ def built_in_text(tokens: int) -> str:
 
 
 def evaluate_arguments(settings: EvaluationSettings, model: str, text: Path) -> list[str]:
-    """Arguments of ``python -m reference_engine evaluate``."""
+    """Arguments of ``python -m bakeoff.reference_engine evaluate``."""
     parameters = {
         "--model": model,
         "--text": text,
@@ -193,13 +194,13 @@ def evaluate_arguments(settings: EvaluationSettings, model: str, text: Path) -> 
 
 
 async def evaluate_lines(arguments: Sequence[str]) -> AsyncGenerator[Line]:
-    """Run ``python -m reference_engine evaluate``, and yield its lines.
+    """Run ``python -m bakeoff.reference_engine evaluate``, and yield its lines.
 
     Raises:
         EvaluationFailed: it failed, with its own reason.
     """
     with tempfile.TemporaryFile() as stderr:
-        async with child_process("reference_engine", "evaluate", *arguments, stderr=stderr, stop_s=0) as child:
+        async with child_process("bakeoff.reference_engine", "evaluate", *arguments, stderr=stderr, stop_s=0) as child:
             while line := await read_line(child):
                 yield msgspec.json.decode(line, type=Line)
             status = await child.wait()

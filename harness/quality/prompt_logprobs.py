@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from engines import Deployment
-from engines.base import access_to, base_url
-from engines.identification import identify, only_model
-from engines.secrets import conceal
-from engines.server import redirection
-from harness.errors import EvaluationFailed
+from bakeoff.engines import Deployment
+from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.identification import identify, only_model
+from bakeoff.engines.secrets import conceal
+from bakeoff.engines.server import redirection
+from bakeoff.harness.errors import EvaluationFailed
 
 _LIMIT_S = 600.0
 _PATH = "/v1/completions"

@@ -1,4 +1,4 @@
-"""Runs the reference engine as a process: ``python -m reference_engine score``, one JSON line in and out per answer."""
+"""Runs ``python -m bakeoff.reference_engine score`` as a process: one JSON line in and out per answer."""
 
 import asyncio
 import importlib.util
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engines.secrets import masked
-from harness.host.child import child_process, read_line, send, tail
-from results.quality import TokenMatch
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.host.child import child_process, read_line, send, tail
+from bakeoff.results.quality import TokenMatch
 
 _PACKAGES = ("torch", "safetensors", "gguf")
 """Packages of the extra ``engine`` that it needs; checked without importing them."""
@@ -64,7 +64,7 @@ async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:
     try:
         with tempfile.TemporaryFile() as stderr:
             async with (
-                child_process("reference_engine", *arguments, stderr=stderr, stop_s=0) as reference,
+                child_process("bakeoff.reference_engine", *arguments, stderr=stderr, stop_s=0) as reference,
                 asyncio.timeout(limit_s),
             ):
                 _, malformed = await asyncio.gather(_write(reference, lines), _read(reference, scores))

@@ -1,4 +1,4 @@
-"""The sampler process: executes the orders of :mod:`harness.telemetry.orders` until stdin closes: never orphaned."""
+"""The sampler process: executes :mod:`bakeoff.harness.telemetry.orders` until stdin closes, so it is never orphaned."""
 
 import contextlib
 import itertools
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from harness.host.realtime import lower_priority
-from harness.telemetry.cpu import CpuProbe
-from harness.telemetry.gpu import open_gpus, visible_to
-from harness.telemetry.gpu_probe import GpuProbe
-from harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
-from harness.telemetry.loop import Probe, Ticker, sample
-from harness.telemetry.orders import INTERVAL_NS, Mark, Order, Reply, Sample
-from harness.telemetry.server import ServerProbe
-from results.errors import NotWritable
-from results.jsonl import Appender
-from results.records import TelemetryRecord
+from bakeoff.harness.host.realtime import lower_priority
+from bakeoff.harness.telemetry.cpu import CpuProbe
+from bakeoff.harness.telemetry.gpu import open_gpus, visible_to
+from bakeoff.harness.telemetry.gpu_probe import GpuProbe
+from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
+from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
+from bakeoff.harness.telemetry.orders import INTERVAL_NS, Mark, Order, Reply, Sample
+from bakeoff.harness.telemetry.server import ServerProbe
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.jsonl import Appender
+from bakeoff.results.records import TelemetryRecord
 
 
 def main() -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.host.child import child_process, kill, read_line, send
-from harness.telemetry.orders import INTERVAL_NS, Mark, Order, OwnProcesses, Reply, Sample, ServerPage
-from results.errors import NotWritable
+from bakeoff.harness.host.child import child_process, kill, read_line, send
+from bakeoff.harness.telemetry.orders import INTERVAL_NS, Mark, Order, OwnProcesses, Reply, Sample, ServerPage
+from bakeoff.results.errors import NotWritable
 
 MARK_S = 6.0
 """Longest wait for a marked reading: the page may first have to finish the previous one."""
@@ -51,7 +51,7 @@ class Sampler:
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: B008  (frozen)
     ) -> AsyncGenerator[None]:
-        """Sample into ``log`` while the block runs; for the arguments see :class:`~harness.telemetry.orders.Sample`.
+        """Sample into ``log`` while the block runs; the arguments are those of :class:`~.orders.Sample`.
 
         This process and its children never count as foreign load, in addition to ``own``.
 
@@ -106,6 +106,6 @@ async def sampler() -> AsyncGenerator[Sampler]:
     async with contextlib.AsyncExitStack() as processes:
 
         async def start() -> Process:
-            return await processes.enter_async_context(child_process("harness.telemetry"))
+            return await processes.enter_async_context(child_process("bakeoff.harness.telemetry"))
 
         yield Sampler(await start(), start)

@@ -1,8 +1,9 @@
 """Cumulative CPU time of all cores: unused time, and the time of our own processes.
 
-The rest is foreign load (:func:`results.metrics.machine.foreign_cpu_share`). The kernel counts idle time exactly but
-samples user and system time, so the machine-wide counter is unused time, not busy time. Time in interrupts counts as
-unused, since the kernel does not attribute it to a process. Stolen time is in neither counter, so it is foreign.
+The rest is foreign load (:func:`bakeoff.results.metrics.machine.foreign_cpu_share`). The kernel counts idle time
+exactly but samples user and system time, so the machine-wide counter is unused time, not busy time. Time in interrupts
+counts as unused, since the kernel does not attribute it to a process. Stolen time is in neither counter, so it is
+foreign.
 """
 
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from results.records import TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
 
 PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pynvml
 
-from harness.telemetry.gpu import Gpu
-from harness.telemetry.nvml_fields import Readings
+from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.telemetry.nvml_fields import Readings
 
 METRICS = {
     "gpm_sm_share": pynvml.NVML_GPM_METRIC_SM_UTIL,

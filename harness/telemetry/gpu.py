@@ -1,7 +1,7 @@
 """NVIDIA GPUs and their MIG slices, through NVML (module ``pynvml`` of nvidia-ml-py): which exist and which are used.
 
 A machine without NVML is not an error: :func:`open_gpus` then returns a reason, which is logged once. Only GPUs that
-the engine may use are read (:func:`visible_to`), by :class:`harness.telemetry.gpu_probe.GpuProbe`.
+the engine may use are read (:func:`visible_to`), by :class:`bakeoff.harness.telemetry.gpu_probe.GpuProbe`.
 """
 
 import contextlib

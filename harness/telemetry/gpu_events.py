@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pynvml
 
-from harness.telemetry.gpu import Gpu
-from harness.telemetry.nvml_fields import code_of
+from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.telemetry.nvml_fields import code_of
 
 _ECC = pynvml.nvmlEventTypeSingleBitEccError | pynvml.nvmlEventTypeDoubleBitEccError
 _WATCHED = pynvml.nvmlEventTypeXidCriticalError | _ECC

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import pynvml
 
-from harness.telemetry.gpm import METRICS as GPM_METRICS
-from harness.telemetry.gpm import Gpm
-from harness.telemetry.gpu import Gpu
-from harness.telemetry.gpu_events import GpuEvents
-from harness.telemetry.nvml_fields import (
+from bakeoff.harness.telemetry.gpm import METRICS as GPM_METRICS
+from bakeoff.harness.telemetry.gpm import Gpm
+from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.telemetry.gpu_events import GpuEvents
+from bakeoff.harness.telemetry.nvml_fields import (
     HELD_BACK,
     LINKS,
     POLICIES,
@@ -37,7 +37,7 @@ from harness.telemetry.nvml_fields import (
     Readings,
     code_of,
 )
-from results.records import TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
 
 _GPM_EVERY, _SLOWLY = 2, 10
 """Ticks between readings: 200 ms and a second."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from harness.telemetry.proc import ProcessTree, ProcFile
-from results.records import TelemetryRecord
+from bakeoff.harness.telemetry.proc import ProcessTree, ProcFile
+from bakeoff.results.records import TelemetryRecord
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from results.records import TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
 
 
 class Probe(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from results.records import TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
 
 Values = dict[str, float | int | str | None]
 _ALL_LINKS = 0xFFFFFFFF

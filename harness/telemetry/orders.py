@@ -6,8 +6,8 @@ reply that is a string states why samples cannot be written.
 
 import msgspec
 
-from engines import Access
-from engines.metrics import MetricsSource
+from bakeoff.engines import Access
+from bakeoff.engines.metrics import MetricsSource
 
 INTERVAL_NS = 100_000_000
 """Time between two samples."""

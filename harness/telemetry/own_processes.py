@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from engines.deployment import is_here
-from engines.launcher import Launch
-from harness.telemetry import OwnProcesses
+from bakeoff.engines.deployment import is_here
+from bakeoff.engines.launcher import Launch
+from bakeoff.harness.telemetry import OwnProcesses
 
 _ASK_S = 5.0
 _FORWARDERS = frozenset(

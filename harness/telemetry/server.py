@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from engines.metrics import DrainedIterations, Prometheus
-from engines.metrics.readers import EngineValues, reader_of
-from engines.secrets import conceal, masked
-from harness.telemetry.loop import Ticker
-from harness.telemetry.orders import Mark, ServerPage
-from results.records import TelemetryRecord
+from bakeoff.engines.metrics import DrainedIterations, Prometheus
+from bakeoff.engines.metrics.readers import EngineValues, reader_of
+from bakeoff.engines.secrets import conceal, masked
+from bakeoff.harness.telemetry.loop import Ticker
+from bakeoff.harness.telemetry.orders import Mark, ServerPage
+from bakeoff.results.records import TelemetryRecord
 
 INTERVAL_NS = 500_000_000
 _TIMEOUT_S = {Prometheus: 2.0, DrainedIterations: 4.0}

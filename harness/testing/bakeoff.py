@@ -7,13 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from harness.conduct.run import create_run, run_into, why_invalid
-from harness.experiment.bench import bench_experiment
-from harness.experiment.config import Experiment, load_experiment
-from harness.testing.measured import Measured
-from harness.testing.one_line import OneLine
-from results import load
-from results.objectives import objectives
+from bakeoff.harness.conduct.run import create_run, run_into, why_invalid
+from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.experiment.config import Experiment, load_experiment
+from bakeoff.harness.testing.measured import Measured
+from bakeoff.harness.testing.one_line import OneLine
+from bakeoff.results import load
+from bakeoff.results.objectives import objectives
 
 
 class Bakeoff:
@@ -24,7 +24,8 @@ class Bakeoff:
         title: of its runs; the second and later ones get a number.
         out: parent of the run folders.
         slo: objectives asserted on every run; None for none.
-        baseline: default of :meth:`~harness.testing.measured.Measured.assert_no_regression`; several runs are pooled.
+        baseline: default of :meth:`~bakeoff.harness.testing.measured.Measured.assert_no_regression`; several runs are
+            pooled.
         runs: list that every run is appended to, INVALID ones included.
     """
 
@@ -51,7 +52,7 @@ class Bakeoff:
         return self._measured(loaded)
 
     def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
-        """Measure a running server; takes the parameters of :func:`harness.experiment.bench.bench_experiment`.
+        """Measure a running server; takes the parameters of :func:`bakeoff.harness.experiment.bench.bench_experiment`.
 
         Raises:
             AssertionError, HarnessError, EngineError, WorkloadError, ResultsError: as :meth:`run`.

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Literal
 
-from harness.testing.one_line import OneLine
-from results import Run, Trial
-from results.baseline import baseline_of
-from results.comparison_config import agreed
-from results.gate import GateVerdict, Outcome, judge
-from results.objectives import objectives, violated
-from results.records import Verdict
-from results.report.gate import doubt_texts, regression_texts
-from results.sides import only_side, side_of
-from results.statistics import ALPHA, DETECT
-from results.text.findings import violation_sentence
+from bakeoff.harness.testing.one_line import OneLine
+from bakeoff.results import Run, Trial
+from bakeoff.results.baseline import baseline_of
+from bakeoff.results.comparison_config import agreed
+from bakeoff.results.gate import GateVerdict, Outcome, judge
+from bakeoff.results.objectives import objectives, violated
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.gate import doubt_texts, regression_texts
+from bakeoff.results.sides import only_side, side_of
+from bakeoff.results.statistics import ALPHA, DETECT
+from bakeoff.results.text.findings import violation_sentence
 
 NO_BASELINE = "none"
 """Value of ``--bakeoff-baseline`` for the first run, which has no baseline yet."""
@@ -33,7 +33,7 @@ class Measured:
     Attributes:
         title: identifies the run among all runs of the session.
         path: its folder.
-        results: from :func:`results.load`: trials, cells and pandas frames.
+        results: from :func:`bakeoff.results.load`: trials, cells and pandas frames.
         outcomes: results of the assertions on each cell, in words.
     """
 
@@ -94,7 +94,7 @@ class Measured:
                 default engine is the one with the candidate's label. Default: ``--bakeoff-baseline``.
             engine: label of the candidate, if the run has several engines.
             metrics: to compare. Default: the table's headline metrics.
-            primary: the metric that decides. Default: chosen by :mod:`results.primary`.
+            primary: the metric that decides. Default: chosen by :mod:`bakeoff.results.primary`.
             alpha: false alarm rate of the primary metric, and of all others together.
             detect: change of the primary metric that a pass rules out: a fraction, or ``10%``.
             band: largest change that counts as equal: a share, or bands such as ``ttft_p99=10%`` as for the gate.

@@ -2,8 +2,8 @@
 
 from types import TracebackType
 
-from engines.secrets import masked
-from harness.errors import expected_errors, first_leaf
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.errors import expected_errors, first_leaf
 
 
 class OneLine:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from harness.testing.measured import Measured
-from results.metrics import CATALOGUE
-from results.text.format import interval_text, plain
+from bakeoff.harness.testing.measured import Measured
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.text.format import interval_text, plain
 
 _SHOWN = ("ttft_p50_s", "itl_p50_s", "output_tokens_per_s")
 _HEADINGS = ("test", "engine", "load", "valid", *(CATALOGUE[name].title for name in _SHOWN), "")

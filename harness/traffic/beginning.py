@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from harness.experiment.config import Experiment
-from harness.traffic.plan_file import PlanFile
-from harness.traffic.session_law import Begun, SessionLaw
-from results.records import Load, Pace
-from workloads import (
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.traffic.plan_file import PlanFile
+from bakeoff.harness.traffic.session_law import Begun, SessionLaw
+from bakeoff.results.records import Load, Pace
+from bakeoff.workloads import (
     EndlessCache,
     PlannedSession,
     Seed,
@@ -25,7 +25,7 @@ from workloads import (
     prompt_reader,
     session_shapes,
 )
-from workloads.shapes import SupportsChoice
+from bakeoff.workloads.shapes import SupportsChoice
 
 _MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
 """Sessions in the sample of the law: at least, per session in progress, and at most."""

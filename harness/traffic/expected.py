@@ -3,12 +3,12 @@
 import functools
 import itertools
 
-from harness.experiment.config import Experiment
-from harness.traffic.session_law import SessionLaw
-from harness.traffic.steady import window_s
-from results.records import Load
-from workloads import Seed, WorkloadError, workload
-from workloads.shapes import SupportsChoice, SupportsShapes
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.traffic.session_law import SessionLaw
+from bakeoff.harness.traffic.steady import window_s
+from bakeoff.results.records import Load
+from bakeoff.workloads import Seed, WorkloadError, workload
+from bakeoff.workloads.shapes import SupportsChoice, SupportsShapes
 
 _SAMPLE = 256
 _TAIL_SHARE = 1.3

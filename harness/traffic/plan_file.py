@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.host.threads import check_cancelled
-from results.frames import FrameAppender, FrameLog
-from workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
+from bakeoff.harness.host.threads import check_cancelled
+from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
 
 _FLUSH_BYTES = 1 << 22
 

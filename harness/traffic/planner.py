@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from harness.experiment.config import Experiment
-from harness.host.scratch import scratch_folder
-from harness.traffic.beginning import Beginning, Beginnings
-from harness.traffic.plan_file import PlanFile
-from harness.traffic.session_law import SessionLaw
-from results.records import Cache, Load, TrafficRecord
-from workloads import (
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.traffic.beginning import Beginning, Beginnings
+from bakeoff.harness.traffic.plan_file import PlanFile
+from bakeoff.harness.traffic.session_law import SessionLaw
+from bakeoff.results.records import Cache, Load, TrafficRecord
+from bakeoff.workloads import (
     VARYING_ARRIVALS,
     BadOption,
     EndlessCache,
@@ -37,7 +37,7 @@ from workloads import (
     prompt_reader,
     workload,
 )
-from workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
+from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
 WARM_UP_REQUESTS = 3
 """Requests per warm-up round."""
@@ -74,7 +74,7 @@ class Traffic(msgspec.Struct, frozen=True):
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
         law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
         begin: plans the sessions in progress when the load begins, from ``pace`` and ``restart``; see
-            :meth:`harness.traffic.beginning.Beginnings.plan`.
+            :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
         ramp: sent before the window.
         tail: sent after the window.
         length_s: steady open loop: seconds that the window's plan lasts; None for other loads.

@@ -16,8 +16,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from results.records import Pace
-from workloads import SessionShape
+from bakeoff.results.records import Pace
+from bakeoff.workloads import SessionShape
 
 _MAX_ERROR, _PACE_NOISE = 0.005, 0.06
 """A load may begin with an assumed pace that changes the mean duration of a session by this part of the duration plus

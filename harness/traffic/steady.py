@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from harness.client.fleet import SteadyPlan, WindowPlan, WirePool
-from harness.client.orders import Open, Ramped, Steady
-from harness.client.wire import WireSession
-from harness.experiment.config import TrialConfig
-from harness.traffic.beginning import Beginning
-from harness.traffic.plan_file import PlanFile
-from harness.traffic.planner import Pool, Traffic, is_steady
-from results.records import Cache, Load, Pace, RampRecord
-from results.units import NS_PER_S
-from workloads import PlannedSession
+from bakeoff.harness.client.fleet import SteadyPlan, WindowPlan, WirePool
+from bakeoff.harness.client.orders import Open, Ramped, Steady
+from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.experiment.config import TrialConfig
+from bakeoff.harness.traffic.beginning import Beginning
+from bakeoff.harness.traffic.plan_file import PlanFile
+from bakeoff.harness.traffic.planner import Pool, Traffic, is_steady
+from bakeoff.results.records import Cache, Load, Pace, RampRecord
+from bakeoff.results.units import NS_PER_S
+from bakeoff.workloads import PlannedSession
 
 TURNOVERS = 3
 """Minimum length of a closed loop's window, in turnovers: mean times from one request of a slot to its next."""

@@ -1,4 +1,4 @@
-"""The truth server as a process: ``python -m harness.truth OPTIONS``; see :class:`harness.truth.process.Options`.
+"""The truth server as a process: ``python -m bakeoff.harness.truth`` with :class:`~.process.Options` as JSON.
 
 Prints ``ready PORT``, or one line that says why it cannot start. Then it replies to each line on stdin with one line:
 to ``answered`` with the record so far as JSON, to ``reset`` with ``reset`` once the record is cleared. It exits at the
@@ -9,10 +9,10 @@ import sys
 
 import msgspec
 
-from harness.errors import BadSchedule, TruthFailed
-from harness.truth.isolation import disable_gc, pin_to_core
-from harness.truth.process import Options
-from harness.truth.server import TruthServer
+from bakeoff.harness.errors import BadSchedule, TruthFailed
+from bakeoff.harness.truth.isolation import disable_gc, pin_to_core
+from bakeoff.harness.truth.process import Options
+from bakeoff.harness.truth.server import TruthServer
 
 
 def _execute(server: TruthServer, command: bytes) -> None:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.truth.schedule import Fault
+from bakeoff.harness.truth.schedule import Fault
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

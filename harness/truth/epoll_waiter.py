@@ -8,7 +8,7 @@ import ctypes
 import errno
 import select
 
-from results.units import NS_PER_S
+from bakeoff.results.units import NS_PER_S
 
 _EPOLL_PWAIT2 = 441
 """System call number, the same on every architecture. Linux 5.11."""

@@ -3,8 +3,8 @@
 import gc
 import os
 
-from harness.errors import TruthFailed
-from harness.host.realtime import claim_core, raise_priority
+from bakeoff.harness.errors import TruthFailed
+from bakeoff.harness.host.realtime import claim_core, raise_priority
 
 
 def disable_gc() -> None:

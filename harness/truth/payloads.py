@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from harness.truth.answered import CompletionRequest
-from harness.truth.schedule import Fault, Schedule
+from bakeoff.harness.truth.answered import CompletionRequest
+from bakeoff.harness.truth.schedule import Fault, Schedule
 
 VOCABULARY = 960
 """Token ids count the tokens of an answer modulo this: neighbouring chunks differ, and the number of distinct chunks to

@@ -7,16 +7,16 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from harness.errors import TruthFailed
-from harness.host.child import child_process, read_line, send
-from harness.truth.answered import Answered
-from harness.truth.schedule import Schedule
+from bakeoff.harness.errors import TruthFailed
+from bakeoff.harness.host.child import child_process, read_line, send
+from bakeoff.harness.truth.answered import Answered
+from bakeoff.harness.truth.schedule import Schedule
 
 _READY = b"ready "
 
 
 class Options(msgspec.Struct):
-    """The argument of ``python -m harness.truth``, as JSON."""
+    """The argument of ``python -m bakeoff.harness.truth``, as JSON."""
 
     schedule: Schedule = Schedule()
     """Timing and faults of every answer."""
@@ -41,7 +41,7 @@ async def truth_process(
         TruthFailed: it cannot listen there, or be pinned to that core.
     """
     options = msgspec.json.encode(Options(schedule, port, core, host, model)).decode()
-    async with child_process("harness.truth", options) as process:
+    async with child_process("bakeoff.harness.truth", options) as process:
         line = await read_line(process)
         if not line.startswith(_READY):
             raise TruthFailed(line.decode().strip() or "the truth server ended before it was ready")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import httptools
 
-from harness.truth.answered import Answered, Ending
-from harness.truth.schedule import Fault, Schedule
-from harness.truth.script import FINISH, ROLE, Script
-from results.records import Phase, StreamEnd, StreamRecord
-from results.units import NS_PER_S
+from bakeoff.harness.truth.answered import Answered, Ending
+from bakeoff.harness.truth.schedule import Fault, Schedule
+from bakeoff.harness.truth.script import FINISH, ROLE, Script
+from bakeoff.results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.results.units import NS_PER_S
 
 _ENDS = {
     Ending.COMPLETE: (StreamEnd.COMPLETE, None),

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import httptools
 import msgspec
 
-from harness.truth.answered import CHAT, COMPLETIONS, CompletionRequest
-from harness.truth.payloads import error_reply, reply
+from bakeoff.harness.truth.answered import CHAT, COMPLETIONS, CompletionRequest
+from bakeoff.harness.truth.payloads import error_reply, reply
 
 MAX_TOKENS = 1_000_000
 _DEFAULT_TOKENS = 16

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from harness.errors import BadSchedule
-from results.units import NS_PER_S
+from bakeoff.harness.errors import BadSchedule
+from bakeoff.results.units import NS_PER_S
 
 
 class Fault(StrEnum):

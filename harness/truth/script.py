@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from harness.truth.answered import CompletionRequest
-from harness.truth.payloads import END, STREAM_HEAD, VOCABULARY, Payloads, fault_reply
-from harness.truth.schedule import Fault, Schedule, to_ns
+from bakeoff.harness.truth.answered import CompletionRequest
+from bakeoff.harness.truth.payloads import END, STREAM_HEAD, VOCABULARY, Payloads, fault_reply
+from bakeoff.harness.truth.schedule import Fault, Schedule, to_ns
 
 ROLE, TOKENS, FINISH = "role", "tokens", "finish"
 _REFUSALS = frozenset({Fault.HTTP_429, Fault.HTTP_500, Fault.HTTP_503})

@@ -10,13 +10,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
-from harness.errors import TruthFailed
-from harness.truth.answered import CHAT, COMPLETIONS, Answered, Ending
-from harness.truth.epoll_waiter import EpollWaiter
-from harness.truth.payloads import error_reply
-from harness.truth.requests import HttpRequest, MalformedRequest, RequestParser, completion_request, other_reply
-from harness.truth.schedule import Fault, Schedule
-from harness.truth.timetable import Answer, Change, Timetable
+from bakeoff.harness.errors import TruthFailed
+from bakeoff.harness.truth.answered import CHAT, COMPLETIONS, Answered, Ending
+from bakeoff.harness.truth.epoll_waiter import EpollWaiter
+from bakeoff.harness.truth.payloads import error_reply
+from bakeoff.harness.truth.requests import HttpRequest, MalformedRequest, RequestParser, completion_request, other_reply
+from bakeoff.harness.truth.schedule import Fault, Schedule
+from bakeoff.harness.truth.timetable import Answer, Change, Timetable
 
 __all__ = ["Answered", "TruthServer"]
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
-from harness.truth.answered import Answered, CompletionRequest, Ending
-from harness.truth.schedule import Schedule, to_ns
-from harness.truth.script import ROLE, TOKENS, Script
+from bakeoff.harness.truth.answered import Answered, CompletionRequest, Ending
+from bakeoff.harness.truth.schedule import Schedule, to_ns
+from bakeoff.harness.truth.script import ROLE, TOKENS, Script
 
 NEVER_NS = 1 << 62
 

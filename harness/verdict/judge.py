@@ -9,23 +9,23 @@ from itertools import pairwise
 
 import msgspec
 
-from harness.client.plausibility import is_miscounted
-from harness.traffic.steady import TURNOVERS
-from harness.verdict.machine_state import machine_findings, sampler_lost
-from harness.verdict.punctuality import off_schedule, stalled
-from results.client_error import widest_s
-from results.consistency import impossible_times
-from results.findings import Finding, FindingCode, Severity, invalid, warning
-from results.metrics import has_failed, latency, under_load
-from results.metrics.backlog import Pressure, backlog
-from results.metrics.mixture import clustered_mean
-from results.metrics.percentiles import percentile
-from results.metrics.prefix_cache import prompt_tokens
-from results.metrics.relaxation import needed_window_s, relaxation
-from results.metrics.silence import unusual_silence
-from results.metrics.steadiness import throughput_change
-from results.metrics.throughput import planned_inside
-from results.records import (
+from bakeoff.harness.client.plausibility import is_miscounted
+from bakeoff.harness.traffic.steady import TURNOVERS
+from bakeoff.harness.verdict.machine_state import machine_findings, sampler_lost
+from bakeoff.harness.verdict.punctuality import off_schedule, stalled
+from bakeoff.results.client_error import widest_s
+from bakeoff.results.consistency import impossible_times
+from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
+from bakeoff.results.metrics import has_failed, latency, under_load
+from bakeoff.results.metrics.backlog import Pressure, backlog
+from bakeoff.results.metrics.mixture import clustered_mean
+from bakeoff.results.metrics.percentiles import percentile
+from bakeoff.results.metrics.prefix_cache import prompt_tokens
+from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
+from bakeoff.results.metrics.silence import unusual_silence
+from bakeoff.results.metrics.steadiness import throughput_change
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.records import (
     Cache,
     ClientError,
     Load,
@@ -40,8 +40,8 @@ from results.records import (
     Window,
     WindowKind,
 )
-from results.server_view import fall, readings, tokens_disagree
-from results.units import NS_PER_S
+from bakeoff.results.server_view import fall, readings, tokens_disagree
+from bakeoff.results.units import NS_PER_S
 
 MAX_SEND_LAG_S = 0.020
 """Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""

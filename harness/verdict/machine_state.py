@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from results.findings import Finding, FindingCode, invalid, note, warning
-from results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
-from results.records import TelemetryRecord, Window
+from bakeoff.results.findings import Finding, FindingCode, invalid, note, warning
+from bakeoff.results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
+from bakeoff.results.records import TelemetryRecord, Window
 
 SOME_FOREIGN_SHARE = 0.05
 """Share of all CPU time above which foreign load is a warning."""

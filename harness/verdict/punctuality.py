@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.client.loop_lag import SOURCE
-from results.findings import Finding, FindingCode, invalid
-from results.metrics import latency
-from results.records import RequestRecord, TelemetryRecord
+from bakeoff.harness.client.loop_lag import SOURCE
+from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import RequestRecord, TelemetryRecord
 
 MAX_LATE_S = 0.005
 """A request of an open loop that is sent this much after its planned time is late."""

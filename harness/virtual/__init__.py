@@ -4,9 +4,9 @@ It uses no processes, sockets, threads or waiting, and equal seeds give equal by
 (:class:`VirtualEngine`) record the true timing of every request they served (:class:`Served`).
 """
 
-from harness.virtual.draws import Batched, Exponential, Fixed, Lognormal, PerToken, Whole
-from harness.virtual.engine import Death, Fault, VirtualEngine
-from harness.virtual.runs import (
+from bakeoff.harness.virtual.draws import Batched, Exponential, Fixed, Lognormal, PerToken, Whole
+from bakeoff.harness.virtual.engine import Death, Fault, VirtualEngine
+from bakeoff.harness.virtual.runs import (
     gate_in,
     run_in,
     virtual_experiment,
@@ -14,8 +14,8 @@ from harness.virtual.runs import (
     virtual_run,
     virtual_search,
 )
-from harness.virtual.served import Ending, Served
-from harness.virtual.world import VirtualWorld
+from bakeoff.harness.virtual.served import Ending, Served
+from bakeoff.harness.virtual.world import VirtualWorld
 
 __all__ = [
     "Batched",

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.truth.answered import CompletionRequest
-from harness.truth.payloads import Payloads
-from harness.truth.schedule import Schedule
-from harness.virtual.draws import Batched
-from harness.virtual.engine import Fault, VirtualEngine
-from results.records import StreamEnd
-from results.units import NS_PER_S
+from bakeoff.harness.truth.answered import CompletionRequest
+from bakeoff.harness.truth.payloads import Payloads
+from bakeoff.harness.truth.schedule import Schedule
+from bakeoff.harness.virtual.draws import Batched
+from bakeoff.harness.virtual.engine import Fault, VirtualEngine
+from bakeoff.results.records import StreamEnd
+from bakeoff.results.units import NS_PER_S
 
 STATUS = {Fault.HTTP_429: 429, Fault.HTTP_500: 500, Fault.HTTP_503: 503, Fault.HTTP_401: 401, Fault.HTTP_302: 302}
 """HTTP status of each fault that has one."""

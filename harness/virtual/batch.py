@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from harness.virtual.answer import Answer
-from harness.virtual.draws import Batched
-from results.units import NS_PER_S
+from bakeoff.harness.virtual.answer import Answer
+from bakeoff.harness.virtual.draws import Batched
+from bakeoff.results.units import NS_PER_S
 
 T = TypeVar("T")
 

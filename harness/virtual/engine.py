@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.virtual.draws import Batched, Fixed, PerToken, Service
+from bakeoff.harness.virtual.draws import Batched, Fixed, PerToken, Service
 
 
 class Fault(StrEnum):

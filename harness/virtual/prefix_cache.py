@@ -2,9 +2,9 @@
 
 import msgspec
 
-from engines.dialects import HttpRequest
-from harness.virtual.tokenizer import word_tokenizer
-from workloads import EndlessCache
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.harness.virtual.tokenizer import word_tokenizer
+from bakeoff.workloads import EndlessCache
 
 
 class PrefixCache:

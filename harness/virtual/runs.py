@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.conduct.policies.gate import InterimAnalyses, gate_experiment
-from harness.conduct.progress import Observer, QuietObserver
-from harness.conduct.run import capacity_search, create_run, fixed_plan, gate, run_experiment
-from harness.conduct.world import inside
-from harness.experiment.config import Experiment, experiment_from
-from harness.virtual.engine import VirtualEngine
-from harness.virtual.world import VirtualWorld
-from results import Run, load
-from results.comparison_config import ComparisonConfig
-from results.gate import GateVerdict
-from results.search import SearchConfig
-from results.store import RunFolder
+from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experiment
+from bakeoff.harness.conduct.progress import Observer, QuietObserver
+from bakeoff.harness.conduct.run import capacity_search, create_run, fixed_plan, gate, run_experiment
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.virtual.engine import VirtualEngine
+from bakeoff.harness.virtual.world import VirtualWorld
+from bakeoff.results import Run, load
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.gate import GateVerdict
+from bakeoff.results.search import SearchConfig
+from bakeoff.results.store import RunFolder
 
 QUIET = QuietObserver()
 
@@ -29,7 +29,7 @@ def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]]
         changes: top-level keys that override the defaults.
 
     Raises:
-        BadExperiment: as :func:`harness.experiment.config.experiment_from`.
+        BadExperiment: as :func:`bakeoff.harness.experiment.config.experiment_from`.
     """
     data: dict[str, Any] = {
         "name": "virtual",
@@ -63,7 +63,7 @@ def run_in(
         search: searches for the highest load at which each engine meets its objectives; None runs the fixed plan.
 
     Raises:
-        EngineError, WorkloadError: as :func:`harness.conduct.run.run_experiment`.
+        EngineError, WorkloadError: as :func:`bakeoff.harness.conduct.run.run_experiment`.
     """
     with inside(world):
         folder = create_run(experiment, root, earlier, search=search)

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from harness.virtual.engine import Fault
-from results.records import Phase
+from bakeoff.harness.virtual.engine import Fault
+from bakeoff.results.records import Phase
 
 
 class Ending(StrEnum):

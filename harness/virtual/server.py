@@ -3,19 +3,19 @@
 import asyncio
 from collections import deque
 
-from engines import Access, Server
-from harness.client.transport import Ended, StreamLog
-from harness.host.clock import LoopClock
-from harness.truth.answered import CompletionRequest
-from harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunk, refusal
-from harness.virtual.batch import Batch
-from harness.virtual.draws import Batched
-from harness.virtual.engine import Fault
-from harness.virtual.prefix_cache import PrefixCache
-from harness.virtual.served import Ending, Served
-from harness.virtual.site import Site
-from results.records import Phase, StreamEnd
-from results.units import NS_PER_S
+from bakeoff.engines import Access, Server
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.host.clock import LoopClock
+from bakeoff.harness.truth.answered import CompletionRequest
+from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunk, refusal
+from bakeoff.harness.virtual.batch import Batch
+from bakeoff.harness.virtual.draws import Batched
+from bakeoff.harness.virtual.engine import Fault
+from bakeoff.harness.virtual.prefix_cache import PrefixCache
+from bakeoff.harness.virtual.served import Ending, Served
+from bakeoff.harness.virtual.site import Site
+from bakeoff.results.records import Phase, StreamEnd
+from bakeoff.results.units import NS_PER_S
 
 _REFUSAL_S = 0.001
 """Time of a reply with an error status. If it were 0, a closed loop would repeat it forever at one instant."""

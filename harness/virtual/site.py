@@ -3,8 +3,8 @@
 from math import exp, sqrt
 from random import Random
 
-from harness.virtual.engine import VirtualEngine
-from harness.virtual.served import Served
+from bakeoff.harness.virtual.engine import VirtualEngine
+from bakeoff.harness.virtual.served import Served
 
 
 class Site:

@@ -5,17 +5,17 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
-from harness.host.clock import LoopClock, sleep_until_ns
-from harness.telemetry import OwnProcesses, ServerPage
-from harness.telemetry.loop import Probe, Ticker, sample
-from results.jsonl import Appender
-from results.records import TelemetryRecord
+from bakeoff.harness.host.clock import LoopClock, sleep_until_ns
+from bakeoff.harness.telemetry import OwnProcesses, ServerPage
+from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
+from bakeoff.results.jsonl import Appender
+from bakeoff.results.records import TelemetryRecord
 
 INTERVAL_NS = 100_000_000
 
 
 class VirtualSampler:
-    """Reads its probes ten times per second of virtual time; see :class:`harness.telemetry.Sampler`.
+    """Reads its probes ten times per second of virtual time; see :class:`bakeoff.harness.telemetry.Sampler`.
 
     Args:
         probes: probes to sample; without any the log stays empty.

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from typing import ClassVar
 
-from workloads.approximate import ApproximateTokenizer
+from bakeoff.workloads.approximate import ApproximateTokenizer
 
 _SYLLABLES = tuple(a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou"))
 _WORDS = 1024

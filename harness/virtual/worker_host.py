@@ -4,22 +4,22 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from engines.dialects import HttpRequest
-from harness.client.driver import Issue
-from harness.client.load_runner import LoadEnvironment, LoadRunner
-from harness.client.orders import Done, Order, Prepare, Reply
-from harness.client.transport import Ended, StreamLog
-from harness.client.worker_host import WorkerClock
-from harness.host.clock import Clock, LoopClock
-from harness.truth.answered import CompletionRequest
-from harness.truth.requests import completion_request
-from harness.virtual.prefix_cache import prompt_of
-from harness.virtual.server import Exchange, VirtualServer
-from results.records import Phase, StreamEnd
+from bakeoff.engines.dialects import HttpRequest
+from bakeoff.harness.client.driver import Issue
+from bakeoff.harness.client.load_runner import LoadEnvironment, LoadRunner
+from bakeoff.harness.client.orders import Done, Order, Prepare, Reply
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.host.clock import Clock, LoopClock
+from bakeoff.harness.truth.answered import CompletionRequest
+from bakeoff.harness.truth.requests import completion_request
+from bakeoff.harness.virtual.prefix_cache import prompt_of
+from bakeoff.harness.virtual.server import Exchange, VirtualServer
+from bakeoff.results.records import Phase, StreamEnd
 
 
 class VirtualTransport:
-    """A :class:`~harness.client.transport.Transport` to one virtual server.
+    """A :class:`~bakeoff.harness.client.transport.Transport` to one virtual server.
 
     Reads are written into a log only when its exchange ends or is dropped: nothing looks at them before.
 
@@ -50,7 +50,7 @@ class VirtualTransport:
         return completion_request(request.path, request.body, "virtual"), prompt
 
     def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
 
         def on_end(log: StreamLog) -> None:
             if log.end is StreamEnd.COMPLETE:
@@ -66,7 +66,7 @@ class VirtualTransport:
             self._dialling[log] = loop.call_later(self._dial_s, self._dialled, exchange)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.transport.Transport`."""
         if handle := self._dialling.pop(log, None):
             handle.cancel()
         else:
@@ -81,7 +81,7 @@ class VirtualTransport:
 
 
 class VirtualWorkerHost:
-    """A :class:`~harness.client.worker_host.WorkerHost` in this process.
+    """A :class:`~bakeoff.harness.client.worker_host.WorkerHost` in this process.
 
     Args:
         environment: provides transports and a clock.
@@ -119,7 +119,7 @@ class VirtualWorkerHost:
 
 
 class VirtualEnvironment:
-    """A :class:`~harness.client.load_runner.LoadEnvironment` that reaches the virtual servers.
+    """A :class:`~bakeoff.harness.client.load_runner.LoadEnvironment` that reaches the virtual servers.
 
     Args:
         servers: running servers by base URL; may change between loads.
@@ -143,7 +143,7 @@ class VirtualEnvironment:
 
 
 class NoMeter:
-    """A :class:`~harness.client.load_runner.Meter` that reads zero: virtual loads cost nothing."""
+    """A :class:`~bakeoff.harness.client.load_runner.Meter` that reads zero: virtual loads cost nothing."""
 
     def begin(self) -> None:
         """Do nothing."""

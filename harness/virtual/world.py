@@ -8,27 +8,27 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from engines import Engine, Model
-from engines.dialects import OpenAiDialect
-from engines.errors import EngineDied
-from harness.calibration.client_error import Shape
-from harness.client import Fleet
-from harness.conduct.engine_start import EngineUnderTest
-from harness.conduct.world import Fetching, Provenance, Telemetry
-from harness.errors import BadExperiment
-from harness.experiment.config import ClientConfig, ModelConfig
-from harness.host.clock import run_virtual
-from harness.telemetry.loop import Probe
-from harness.virtual.engine import VirtualEngine
-from harness.virtual.prefix_cache import PrefixCache
-from harness.virtual.server import VirtualServer
-from harness.virtual.site import Site
-from harness.virtual.telemetry import VirtualSampler
-from harness.virtual.tokenizer import word_tokenizer
-from harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
-from results.records import ClientError, EngineDescription, Startup
-from results.units import NS_PER_S
-from workloads import Tokenizer, tokenizer_at
+from bakeoff.engines import Engine, Model
+from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.engines.errors import EngineDied
+from bakeoff.harness.calibration.client_error import Shape
+from bakeoff.harness.client import Fleet
+from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
+from bakeoff.harness.host.clock import run_virtual
+from bakeoff.harness.telemetry.loop import Probe
+from bakeoff.harness.virtual.engine import VirtualEngine
+from bakeoff.harness.virtual.prefix_cache import PrefixCache
+from bakeoff.harness.virtual.server import VirtualServer
+from bakeoff.harness.virtual.site import Site
+from bakeoff.harness.virtual.telemetry import VirtualSampler
+from bakeoff.harness.virtual.tokenizer import word_tokenizer
+from bakeoff.harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
+from bakeoff.results.records import ClientError, EngineDescription, Startup
+from bakeoff.results.units import NS_PER_S
+from bakeoff.workloads import Tokenizer, tokenizer_at
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, 
 
 
 class VirtualWorld:
-    """A :class:`~harness.conduct.world.World` in virtual time: runs take milliseconds and are reproducible to the byte.
+    """A :class:`~bakeoff.harness.conduct.world.World` in virtual time: runs take milliseconds and repeat to the byte.
 
     Args:
         engines: by the labels of the experiments.

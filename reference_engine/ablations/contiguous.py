@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
-from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.errors import BlockAccountingError
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 
 
 class RunPool(BlockPool):

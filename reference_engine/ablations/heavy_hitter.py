@@ -23,11 +23,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.block_table import RELEASED, Visible
-from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.kv_cache.storage import KvStorage, LayerStore, StoreMaker, lazy_zeros
+from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible
+from bakeoff.reference_engine.kv_cache.layout import LayerLayout
+from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, StoreMaker, lazy_zeros
 
 _DROPPED = -1.0
 

@@ -1,11 +1,11 @@
 """One attention interface over the paged cache: compiled backends for CPU and GPU, and one in stock torch."""
 
-from reference_engine.attention.base import AttentionBackend
-from reference_engine.attention.native_backend import NativeAttention, suits_native
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.kernels.cpu import native_kernels
-from reference_engine.kernels.native import has_triton
-from reference_engine.kv_cache.storage import KvStorage
+from bakeoff.reference_engine.attention.base import AttentionBackend
+from bakeoff.reference_engine.attention.native_backend import NativeAttention, suits_native
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.kernels.cpu import native_kernels
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
 
 
 def make_attention(storage: KvStorage, *, batch_invariant: bool = False) -> AttentionBackend:
@@ -17,7 +17,7 @@ def make_attention(storage: KvStorage, *, batch_invariant: bool = False) -> Atte
             `suits_triton` accepts, where `has_triton` is true.
     """
     if has_triton(storage.device):
-        from reference_engine.attention.triton_backend import (  # noqa: PLC0415 (torch for the CPU comes without Triton)
+        from bakeoff.reference_engine.attention.triton_backend import (  # noqa: PLC0415 (torch for the CPU comes without Triton)
             TritonAttention,
             suits_triton,
         )

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.kernels.cpu import Decode, NativeKernels
-from reference_engine.kernels.operands import require_packed, require_rows
-from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.kv_cache.storage import KvStorage, PlainStore
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.kernels.cpu import Decode, NativeKernels
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kv_cache.layout import LayerLayout
+from bakeoff.reference_engine.kv_cache.storage import KvStorage, PlainStore
 
 _LANES, _MOST_DIMS = 16, 576
 """The dims of a head are a multiple of the first and at most the second; see `attention.cpp`."""

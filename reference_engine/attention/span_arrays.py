@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reference_engine.attention.base import Span
-from reference_engine.kv_cache.block_table import as_block_list
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.kv_cache.block_table import as_block_list
 
 IntArray = NDArray[np.int64]
 _ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples of 16 bytes

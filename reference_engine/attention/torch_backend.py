@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.storage import KvStorage
+from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
 
 _QUERY_TILE = 128  # rows; smaller tiles waste fewer masked keys, larger ones cost fewer calls
 _MAX_PADDING = 2.0  # a decode group ends where a context is more than this factor shorter than the group's longest

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.span_arrays import SpanArrays, to_device
-from reference_engine.kernels.cache_codes import store_codes
-from reference_engine.kernels.paged_attention import (
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays, to_device
+from bakeoff.reference_engine.kernels.cache_codes import store_codes
+from bakeoff.reference_engine.kernels.paged_attention import (
     MAX_DIM,
     SPLIT_FACTORS,
     PagedCache,
@@ -24,10 +24,10 @@ from reference_engine.kernels.paged_attention import (
     store_tokens,
     tokens_per_tile,
 )
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout
-from reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
-from reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
+from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
 LONG_CHUNK = 1024
 """Tokens of a chunk from which cuDNN's kernel is faster, although it must be called once for each length."""

@@ -4,36 +4,36 @@ from collections.abc import Callable
 
 import torch
 
-from reference_engine.ablations.contiguous import RunPool
-from reference_engine.ablations.static_batching import StaticScheduler
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.beam_search import conflicting_flag
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
-from reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of
-from reference_engine.engine.grammar import Grammars
-from reference_engine.engine.head_execution import LoadedHead
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.memory_estimate import check_weights_fit
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.resolution import demand_of, limits_of, with_cache
-from reference_engine.engine.runner import ModelRunner
-from reference_engine.engine.step import Engine
-from reference_engine.errors import ConfigError
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.sizing import Demand
-from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.parallel.executor import TensorParallelExecutor
-from reference_engine.sampling import Sampler
-from reference_engine.scheduling.rules import Rules
-from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.speculation.draft_head import DraftHead
-from reference_engine.speculation.draft_lengths import DraftLengths
-from reference_engine.speculation.draft_model import DraftModel
-from reference_engine.speculation.ngram import NgramDrafter
-from reference_engine.speculation.speculator import Speculator
-from reference_engine.speculation.step_costs import measure_step_costs
+from bakeoff.reference_engine.ablations.contiguous import RunPool
+from bakeoff.reference_engine.ablations.static_batching import StaticScheduler
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.beam_search import conflicting_flag
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
+from bakeoff.reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of
+from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.engine.head_execution import LoadedHead
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.memory_estimate import check_weights_fit
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.resolution import demand_of, limits_of, with_cache
+from bakeoff.reference_engine.engine.runner import ModelRunner
+from bakeoff.reference_engine.engine.step import Engine
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
+from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.parallel.executor import TensorParallelExecutor
+from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.scheduling.rules import Rules
+from bakeoff.reference_engine.scheduling.scheduler import Scheduler
+from bakeoff.reference_engine.speculation.draft_head import DraftHead
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths
+from bakeoff.reference_engine.speculation.draft_model import DraftModel
+from bakeoff.reference_engine.speculation.ngram import NgramDrafter
+from bakeoff.reference_engine.speculation.speculator import Speculator
+from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 
 _OCCUPANCY_STEPS = 8
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from reference_engine.errors import ConfigError
-from reference_engine.kernels.native import has_triton
-from reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
 
 
 def check_batch_invariance(device: torch.device, layout: CacheLayout) -> None:
@@ -22,7 +22,7 @@ def check_batch_invariance(device: torch.device, layout: CacheLayout) -> None:
             "--batch-invariant needs Triton's kernels on a CUDA GPU: all others add in an order that depends on the "
             "batch; use --device cuda or drop it"
         )
-    from reference_engine.attention.triton_backend import has_suitable_heads  # noqa: PLC0415 (needs Triton)
+    from bakeoff.reference_engine.attention.triton_backend import has_suitable_heads  # noqa: PLC0415 (needs Triton)
 
     if not has_suitable_heads(layout):
         raise ConfigError(

@@ -12,13 +12,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
-from reference_engine.engine.grammar import Grammars
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Candidate, Phases, PromptLogprob, SampledToken, StepReport, TokenOutput
-from reference_engine.engine.request import BeamParams, FinishReason, Request
-from reference_engine.engine.step import Clock, Engine
-from reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
+from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import (
+    Candidate,
+    Phases,
+    PromptLogprob,
+    SampledToken,
+    StepReport,
+    TokenOutput,
+)
+from bakeoff.reference_engine.engine.request import BeamParams, FinishReason, Request
+from bakeoff.reference_engine.engine.step import Clock, Engine
+from bakeoff.reference_engine.errors import EngineBugError
 
 
 class BeamSearchEngine:

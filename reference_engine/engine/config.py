@@ -4,11 +4,11 @@ import dataclasses
 import math
 from typing import Annotated, Literal
 
-from reference_engine.errors import ConfigError
-from reference_engine.kv_cache.layout import KvCacheDtypeName
-from reference_engine.quantization.names import MethodName
-from reference_engine.scheduling.rules import PreemptionName
-from reference_engine.speculation.settings import Speculation
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kv_cache.layout import KvCacheDtypeName
+from bakeoff.reference_engine.quantization.names import MethodName
+from bakeoff.reference_engine.scheduling.rules import PreemptionName
+from bakeoff.reference_engine.speculation.settings import Speculation
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 _BROKEN = "\ufffd"  # what decoding returns for bytes that form no complete character
 _MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes, so an incomplete one decodes to at most 3 of these

@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 import torch
 
-from reference_engine.attention.base import AttentionBackend, Span
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.decoder import Hidden, Model
-from reference_engine.models.linear import Matrix
+from bakeoff.reference_engine.attention.base import AttentionBackend, Span
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
+from bakeoff.reference_engine.models.decoder import Hidden, Model
+from bakeoff.reference_engine.models.linear import Matrix
 
 _FEW = 512  # tokens of a step
 SLAB_ROWS = 64

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
-from reference_engine.attention import make_attention
-from reference_engine.attention.base import AttentionBackend
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Batch, LocalExecutor
-from reference_engine.engine.gpu_memory import GpuBudget, largest_batch
-from reference_engine.engine.memory import keep_few_multiplications
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.resolution import DTYPES, cache_layout, demand_of, store_maker_of
-from reference_engine.errors import ConfigError
-from reference_engine.kernels.native import has_triton
-from reference_engine.kv_cache.layout import CacheLayout
-from reference_engine.kv_cache.sizing import Demand
-from reference_engine.kv_cache.storage import KvStorage, allocate_storage, token_bytes
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.decoder import Model, Taps
-from reference_engine.models.offload import CudaLane, WeightOffload
-from reference_engine.models.registry import build_model
-from reference_engine.models.weight_bytes import Loading, product_bytes
-from reference_engine.parallel.ranks import ALONE, Ranks
-from reference_engine.sampling import choose
-from reference_engine.sampling.prompt_scores import prompt_logprobs
-from reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
+from bakeoff.reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
+from bakeoff.reference_engine.attention import make_attention
+from bakeoff.reference_engine.attention.base import AttentionBackend
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor
+from bakeoff.reference_engine.engine.gpu_memory import GpuBudget, largest_batch
+from bakeoff.reference_engine.engine.memory import keep_few_multiplications
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.resolution import DTYPES, cache_layout, demand_of, store_maker_of
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.kv_cache.storage import KvStorage, allocate_storage, token_bytes
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.decoder import Model, Taps
+from bakeoff.reference_engine.models.offload import CudaLane, WeightOffload
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.models.weight_bytes import Loading, product_bytes
+from bakeoff.reference_engine.parallel.ranks import ALONE, Ranks
+from bakeoff.reference_engine.sampling import choose
+from bakeoff.reference_engine.sampling.prompt_scores import prompt_logprobs
+from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
 
 _MOST_ROWS = 256  # of a step with drafts, unless there are more sequences
 _MOST_BLOCKS = 1 << 20  # of a GPU: for tiny models, more would cost the pool more than they are worth
@@ -120,8 +120,8 @@ def _executor_over(
     """An executor, which replays CUDA graphs if the model can be captured in them."""
     attention = attention_of(config, storage)
     if config.cuda_graphs and may_capture and model.may_capture and has_triton(storage.device):
-        from reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
-        from reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
 
         if isinstance(attention, TritonAttention):
             max_rows, max_tokens = max_rows_of(config, demand), demand.max_model_len

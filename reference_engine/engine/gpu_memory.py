@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import SLAB_ROWS, Batch
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import block_list
-from reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import SLAB_ROWS, Batch
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_table import block_list
+from bakeoff.reference_engine.kv_cache.sizing import Demand
 
 RESERVED_SHARE = 0.03
 """Share of a GPU's memory that stays free, if other processes hold much of it, for CUDA graphs and fragmentation, which

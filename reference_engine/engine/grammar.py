@@ -16,8 +16,8 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 from numpy.typing import NDArray
 
-from reference_engine.errors import RequestError
-from reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.span_arrays import SpanArrays, num_tiles
-from reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
-from reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
-from reference_engine.kernels.cuda import replace_pending
-from reference_engine.kv_cache.block_table import block_list
-from reference_engine.kv_cache.storage import KvStorage
-from reference_engine.models.decoder import Hidden, Model
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays, num_tiles
+from bakeoff.reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
+from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
+from bakeoff.reference_engine.kernels.cuda import replace_pending
+from bakeoff.reference_engine.kv_cache.block_table import block_list
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
+from bakeoff.reference_engine.models.decoder import Hidden, Model
 
 MAX_DECODES = 256
 """One-token spans of the largest graph."""

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.attention.base import AttentionBackend
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Batch, Column, ReadSlab, with_previous
-from reference_engine.engine.executors import attention_of, device_of_rank, shadow_storages
-from reference_engine.engine.resolution import DTYPES, cache_layout, store_maker_of
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.kv_cache.layout import CacheLayout
-from reference_engine.kv_cache.sizing import Demand
-from reference_engine.kv_cache.storage import KvStorage, token_bytes
-from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.loading.files import read_json
-from reference_engine.loading.safetensors import SafetensorsFiles
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Taps
-from reference_engine.models.eagle import (
+from bakeoff.reference_engine.attention.base import AttentionBackend
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import Batch, Column, ReadSlab, with_previous
+from bakeoff.reference_engine.engine.executors import attention_of, device_of_rank, shadow_storages
+from bakeoff.reference_engine.engine.resolution import DTYPES, cache_layout, store_maker_of
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.kv_cache.storage import KvStorage, token_bytes
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.loading.files import read_json
+from bakeoff.reference_engine.loading.safetensors import SafetensorsFiles
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.decoder import Taps
+from bakeoff.reference_engine.models.eagle import (
     EagleConfig,
     EagleHead,
     HeadSource,
@@ -28,8 +28,8 @@ from reference_engine.models.eagle import (
     draft_tokens,
     read_config,
 )
-from reference_engine.models.linear import Matrix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.linear import Matrix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 class HeadExecutor:

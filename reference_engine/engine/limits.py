@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.engine.request import Request
-from reference_engine.errors import QueueFullError, RequestError
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import QueueFullError, RequestError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

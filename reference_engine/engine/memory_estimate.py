@@ -9,28 +9,28 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import SLAB_ROWS
-from reference_engine.engine.executors import max_rows_of
-from reference_engine.engine.resolution import DTYPES, demand_of
-from reference_engine.errors import ConfigError
-from reference_engine.kernels.gemm import can_tile
-from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.costs import ModelCosts
-from reference_engine.models.gemma3 import Gemma3Config
-from reference_engine.models.linear import can_pack
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weight_bytes import (
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import SLAB_ROWS
+from bakeoff.reference_engine.engine.executors import max_rows_of
+from bakeoff.reference_engine.engine.resolution import DTYPES, demand_of
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels.gemm import can_tile
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.costs import ModelCosts
+from bakeoff.reference_engine.models.gemma3 import Gemma3Config
+from bakeoff.reference_engine.models.linear import can_pack
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weight_bytes import (
     Loading,
     layer_matrices,
     product_bytes,
     quantised_bytes,
     quantised_matrices,
 )
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix, stacked
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix, stacked
 
 _DOWN = ("down_proj", "w2")
 _ROUTED_BYTES = 24

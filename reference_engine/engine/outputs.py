@@ -4,7 +4,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.engine.request import FinishReason, Request
 
 
 class SampledToken(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -5,7 +5,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from reference_engine.errors import RequestError
+from bakeoff.reference_engine.errors import RequestError
 
 _COLDEST = 1e-5  # lower temperatures would overflow the scores; vLLM treats them as 0, too
 

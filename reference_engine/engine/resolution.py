@@ -5,19 +5,19 @@ import os
 
 import torch
 
-from reference_engine.ablations.heavy_hitter import scored
-from reference_engine.engine.batch_invariance import check_batch_invariance
-from reference_engine.engine.beam_search import unforkable_flag
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.limits import Limits
-from reference_engine.errors import ConfigError
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
-from reference_engine.kv_cache.quantised import store_maker
-from reference_engine.kv_cache.sizing import Demand
-from reference_engine.kv_cache.storage import StoreMaker, token_bytes
-from reference_engine.models.config import ModelConfig
-from reference_engine.parallel.sharding import config_of_rank
+from bakeoff.reference_engine.ablations.heavy_hitter import scored
+from bakeoff.reference_engine.engine.batch_invariance import check_batch_invariance
+from bakeoff.reference_engine.engine.beam_search import unforkable_flag
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
+from bakeoff.reference_engine.kv_cache.quantised import store_maker
+from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.kv_cache.storage import StoreMaker, token_bytes
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.parallel.sharding import config_of_rank
 
 _FREE_MEMORY_SHARE = 0.25  # of a host's free memory; the machine has other work too
 _BATCHES = {"cpu": (64, 512), "cuda": (256, 8192)}  # default sequences and tokens of a step

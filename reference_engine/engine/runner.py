@@ -7,16 +7,16 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch, Executor
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.request import Request
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.sampling import Place, Sampler, all_plain, argmax, choose
-from reference_engine.sampling.prompt_scores import Position
-from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.speculation.residual import Distribution
-from reference_engine.speculation.verification import accepted, places_of, split, verify_on_host
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import Batch, Executor
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.sampling import Place, Sampler, all_plain, argmax, choose
+from bakeoff.reference_engine.sampling.prompt_scores import Position
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.speculation.residual import Distribution
+from bakeoff.reference_engine.speculation.verification import accepted, places_of, split, verify_on_host
 
 Tokens = Sequence[SampledToken]
 """What one step adds to one sequence: the drafts that it accepts, and the token behind them."""

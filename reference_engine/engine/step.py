@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import msgspec
 
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
-from reference_engine.engine.request import FinishReason, Request
-from reference_engine.engine.runner import Collected, InFlight, Runner, Tokens
-from reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
-from reference_engine.sampling import Sampler
-from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.speculation.speculator import Speculator
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
+from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.engine.runner import Collected, InFlight, Runner, Tokens
+from bakeoff.reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
+from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.scheduling.scheduler import Scheduler
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.speculation.speculator import Speculator
 
 T = TypeVar("T")
 Clock = Callable[[], float]  # seconds from an arbitrary origin, never going back

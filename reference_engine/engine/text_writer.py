@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
-from reference_engine.engine.request import FinishReason
-from reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.engine.detokenizer import Detokenizer, StopMatcher
+from bakeoff.reference_engine.engine.request import FinishReason
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 _PLAIN, _INT8, _E4M3 = 0, 1, 2
 _ENCODINGS = {torch.int8: _INT8, torch.uint8: _E4M3}

@@ -15,10 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.code_words import Words, codes_of, has_pairs, less_zero, words_of_block
-from reference_engine.kernels.early_start import early_start
-from reference_engine.kernels.operands import require_packed, require_rows
-from reference_engine.kernels.small_products import add_parts, splits_of
+from bakeoff.reference_engine.kernels.code_words import Words, codes_of, has_pairs, less_zero, words_of_block
+from bakeoff.reference_engine.kernels.early_start import early_start
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.small_products import add_parts, splits_of
 
 MAX_ROWS = {4: 256, 8: 256}
 """By bits of a code. Beyond that, converting to plain numbers each time and multiplying with cuBLAS is faster."""

@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from reference_engine.kernels.native import FLOAT, LONG, POINTER, has_triton, library
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.native import FLOAT, LONG, POINTER, has_triton, library
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 _ARGUMENTS = {
@@ -164,7 +164,7 @@ def best_kernels(device: torch.device, dtype: torch.dtype, *, batch_invariant: b
         batch_invariant: whether each row's bits must not depend on the others; requires `has_triton`.
     """
     if has_triton(device):
-        from reference_engine.kernels.cuda import CudaKernels  # noqa: PLC0415 (torch for the CPU comes without Triton)
+        from bakeoff.reference_engine.kernels.cuda import CudaKernels  # noqa: PLC0415 (torch for the CPU comes without Triton)
 
         return CudaKernels(batch_invariant=batch_invariant)
     return native_kernels(device, dtype) or _TORCH

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 _SILU_TILE = 1024
 _ARGMAX_TILE = 4096

@@ -5,8 +5,8 @@ import functools
 
 import torch
 
-from reference_engine.kernels.native import LONG, POINTER, library
-from reference_engine.kernels.operands import require_rows
+from bakeoff.reference_engine.kernels.native import LONG, POINTER, library
+from bakeoff.reference_engine.kernels.operands import require_rows
 
 _PANEL = 32  # both dimensions of a weight must be multiples of it
 

@@ -6,10 +6,10 @@ import functools
 import torch
 from torch.nn.functional import pad
 
-from reference_engine.kernels.blocks import FORMATS, BlockFormat
-from reference_engine.kernels.cpu import SUFFIXES
-from reference_engine.kernels.native import LONG, POINTER, library
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.blocks import FORMATS, BlockFormat
+from bakeoff.reference_engine.kernels.cpu import SUFFIXES
+from bakeoff.reference_engine.kernels.native import LONG, POINTER, library
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 BLOCK = 32
 """Columns of a row that are rounded together."""

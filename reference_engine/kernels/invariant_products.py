@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.operands import require_packed
+from bakeoff.reference_engine.kernels.operands import require_packed
 
 # A narrow tile gives enough programs for one row; many rows keep prompts from reading the weight too often.
 _TILE_ROWS, _TILE_OUTPUTS = 128, 64

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.operands import require_packed
+from bakeoff.reference_engine.kernels.operands import require_packed
 
 _TILE, _WARPS = 8192, 16
 _LOG2_E = math.log2(math.e)

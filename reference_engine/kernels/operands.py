@@ -2,7 +2,7 @@
 
 import torch
 
-from reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.errors import EngineBugError
 
 
 def require_packed(dtype: torch.dtype | None, *tensors: torch.Tensor | None) -> None:

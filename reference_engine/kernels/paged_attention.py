@@ -25,10 +25,10 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
-from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.operands import require_packed, require_rows
-from reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
+from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kv_cache.block_table import Visible
 
 MAX_DIM = 256
 """Elements of the longest head that fits into registers and shared memory."""

@@ -5,10 +5,10 @@ import functools
 
 import torch
 
-from reference_engine.kernels.blocks import BlockFormat
-from reference_engine.kernels.cpu import SUFFIXES
-from reference_engine.kernels.native import LONG, POINTER, library
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.blocks import BlockFormat
+from bakeoff.reference_engine.kernels.cpu import SUFFIXES
+from bakeoff.reference_engine.kernels.native import LONG, POINTER, library
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:

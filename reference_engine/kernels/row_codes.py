@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.operands import require_rows
+from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
+from bakeoff.reference_engine.kernels.operands import require_rows
 
 
 def scaled_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from reference_engine.kernels.early_start import await_inputs, early_start
-from reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
+from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 MAX_ROWS = 32
 """At 64 rows cuBLAS is faster for every weight of an 8B model in 16 bits."""

@@ -5,11 +5,11 @@ Like exllamav3's page-table check, it trusts no state that can be computed from 
 
 from collections.abc import Sequence
 
-from reference_engine.engine.request import Request
-from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_hashes import block_hash, root_hash
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import RELEASED, BlockTable
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import BlockAccountingError
+from bakeoff.reference_engine.kv_cache.block_hashes import block_hash, root_hash
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, BlockTable
 
 
 def audit(pool: BlockPool, holders: Sequence[tuple[BlockTable, Request, bool]]) -> None:

@@ -9,9 +9,9 @@ Pure Python: it hands out block numbers and knows nothing of tensors.
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_hashes import BlockHash
-from reference_engine.kv_cache.prefix_index import PrefixIndex
+from bakeoff.reference_engine.errors import BlockAccountingError
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHash
+from bakeoff.reference_engine.kv_cache.prefix_index import PrefixIndex
 
 
 class BlockPool:

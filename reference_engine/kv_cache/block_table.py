@@ -9,8 +9,8 @@ import array
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from reference_engine.kv_cache.block_hashes import BlockHashes
-from reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 
 RELEASED = -1
 """Placeholder of a block that the sequence no longer needs."""

@@ -8,14 +8,14 @@ import dataclasses
 from array import array
 from collections.abc import Iterable, Sequence
 
-from reference_engine.engine.outputs import Occupancy
-from reference_engine.engine.request import Request
-from reference_engine.errors import BlockAccountingError, EngineBugError
-from reference_engine.kv_cache.audit import audit
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_hashes import BlockHashes
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
+from bakeoff.reference_engine.engine.outputs import Occupancy
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
+from bakeoff.reference_engine.kv_cache.audit import audit
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
 
 Blocks = tuple[int, ...]
 """A number of blocks for each group."""

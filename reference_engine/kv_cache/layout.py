@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import Literal
 
-from reference_engine.kv_cache.block_table import EVERYTHING, Visible
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, Visible
 
 KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
 """How elements are stored: as they are computed, or rounded as in `quantised.py`."""

@@ -3,8 +3,8 @@
 Finding the longest cached prefix takes one dictionary lookup per block (`block_hashes.py`). Pure Python, no tensors.
 """
 
-from reference_engine.errors import BlockAccountingError
-from reference_engine.kv_cache.block_hashes import BlockHash
+from bakeoff.reference_engine.errors import BlockAccountingError
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHash
 
 
 class PrefixIndex:

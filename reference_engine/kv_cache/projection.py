@@ -7,9 +7,9 @@ changed.
 from collections import Counter
 from typing import Self
 
-from reference_engine.engine.request import Request
-from reference_engine.kv_cache.block_table import RELEASED
-from reference_engine.kv_cache.cache import Blocks, Hit, KvCache
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED
+from bakeoff.reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 
 
 class FreeBlockProjection:

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

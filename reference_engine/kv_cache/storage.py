@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 
 
 class LayerStore(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from reference_engine.errors import CheckpointError, RequestError
+from bakeoff.reference_engine.errors import CheckpointError, RequestError
 
 
 class ChatTemplate:

@@ -3,15 +3,15 @@
 import dataclasses
 from pathlib import Path
 
-from reference_engine.engine.config import LoadFormatName
-from reference_engine.loading.dummy import DummyWeights
-from reference_engine.loading.files import check_model_path
-from reference_engine.loading.quantised import QuantisedDirectory
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_config, read_format
-from reference_engine.loading.source import WeightSource
-from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
-from reference_engine.models.config import ModelConfig
-from reference_engine.quantization.formats.base import CheckpointFormat
+from bakeoff.reference_engine.engine.config import LoadFormatName
+from bakeoff.reference_engine.loading.dummy import DummyWeights
+from bakeoff.reference_engine.loading.files import check_model_path
+from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, read_config, read_format
+from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpo
         stored = SafetensorsDirectory(path)
         source = stored if checkpoint_format is None else QuantisedDirectory(stored, checkpoint_format)
         return Checkpoint(path, stored.config, source, tokenizer_of_directory(path), checkpoint_format)
-    from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
+    from bakeoff.reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
 
     file = GgufFile(path)
     weights = DummyWeights(file.config) if load_format == "dummy" else file

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.shapes import weight_shapes
-from reference_engine.quantization.formats.base import CheckpointFormat
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 _MATRIX = 2  # dimensions
 _STD = 0.02  # Transformers' usual initializer_range: activations neither vanish nor overflow in 16 bits

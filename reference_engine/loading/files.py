@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from reference_engine.errors import CheckpointError, RequestError
+from bakeoff.reference_engine.errors import CheckpointError, RequestError
 
 
 def check_model_path(path: Path) -> None:

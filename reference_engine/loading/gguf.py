@@ -17,12 +17,12 @@ import gguf.quants
 import numpy as np
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.loading.gguf_tokenizer import CONTROL_TOKEN
-from reference_engine.models.config import ModelConfig, RopeScaling
-from reference_engine.models.rope import frequency_divisors
-from reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.loading.gguf_tokenizer import CONTROL_TOKEN
+from bakeoff.reference_engine.models.config import ModelConfig, RopeScaling
+from bakeoff.reference_engine.models.rope import frequency_divisors
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
 
 _VERSION = importlib.metadata.version("gguf")
 _REMEDY = "give a file in a common type, such as Q8_0 or Q4_K_M"

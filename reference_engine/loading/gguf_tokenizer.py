@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.errors import CheckpointError
 
 CONTROL_TOKEN = 3  # llama.cpp's LLAMA_TOKEN_TYPE_CONTROL
 USER_DEFINED_TOKEN = 4  # LLAMA_TOKEN_TYPE_USER_DEFINED

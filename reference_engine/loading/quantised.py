@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.quantization.formats.base import CheckpointFormat, stored_modules
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, stored_modules
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 _WEIGHT = ".weight"
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 
 class WeightSource(Protocol):

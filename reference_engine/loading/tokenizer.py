@@ -9,11 +9,11 @@ import msgspec
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from reference_engine.engine.config import LoadFormatName
-from reference_engine.errors import CheckpointError, RequestError
-from reference_engine.loading.chat_template import ChatTemplate
-from reference_engine.loading.files import check_model_path, read_json
-from reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
+from bakeoff.reference_engine.engine.config import LoadFormatName
+from bakeoff.reference_engine.errors import CheckpointError, RequestError
+from bakeoff.reference_engine.loading.chat_template import ChatTemplate
+from bakeoff.reference_engine.loading.files import check_model_path, read_json
+from bakeoff.reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
 _INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread
 _CONFIG_NAME = "tokenizer_config.json"
@@ -110,7 +110,7 @@ def open_tokenizer(path: Path, load_format: LoadFormatName = "auto") -> Tokenize
     check_model_path(path)
     if path.is_dir():
         return tokenizer_of_directory(path, load_format)
-    from reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (imports torch)
 
     return tokenizer_from_gguf(GgufFile(path).metadata, str(path))
 

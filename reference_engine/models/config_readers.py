@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import (
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.models.config import (
     CachedVectors,
     ModelConfig,
     RopeScaling,

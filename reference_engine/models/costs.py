@@ -11,11 +11,11 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from reference_engine.kv_cache.layout import KvCacheDtypeName, row_bytes
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.names import ENDS, ROUTER
-from reference_engine.models.shapes import Shape, weight_shapes
+from bakeoff.reference_engine.kv_cache.layout import KvCacheDtypeName, row_bytes
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.names import ENDS, ROUTER
+from bakeoff.reference_engine.models.shapes import Shape, weight_shapes
 
 _FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored less an offset, see `Weights`
 

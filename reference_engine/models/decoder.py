@@ -10,13 +10,13 @@ from typing import Protocol
 
 import torch
 
-from reference_engine.attention.base import AttentionStep
-from reference_engine.models.config import ModelConfig, RopeScaling
-from reference_engine.models.linear import Matrix, rows_of
-from reference_engine.models.mlp import FeedForward
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.rope import RotaryTable
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.models.config import ModelConfig, RopeScaling
+from bakeoff.reference_engine.models.linear import Matrix, rows_of
+from bakeoff.reference_engine.models.mlp import FeedForward
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.rope import RotaryTable
+from bakeoff.reference_engine.models.weights import Weights
 
 Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Cos and signed sin of the tokens' positions (`RotaryTable.at`), for each of the model's tables."""

@@ -7,16 +7,16 @@ applied to the query, the one to values to the output of attention.
 
 import torch
 
-from reference_engine.attention.base import AttentionStep
-from reference_engine.kernels.cpu import Kernels
-from reference_engine.models.config_readers import DeepseekV2Config
-from reference_engine.models.decoder import Decoder, Rotations, pre_norm_decoder
-from reference_engine.models.experts import Experts
-from reference_engine.models.linear import Linear, make_linear
-from reference_engine.models.mlp import FeedForward, GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.rope import halves_from_pairs
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.kernels.cpu import Kernels
+from bakeoff.reference_engine.models.config_readers import DeepseekV2Config
+from bakeoff.reference_engine.models.decoder import Decoder, Rotations, pre_norm_decoder
+from bakeoff.reference_engine.models.experts import Experts
+from bakeoff.reference_engine.models.linear import Linear, make_linear
+from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.rope import halves_from_pairs
+from bakeoff.reference_engine.models.weights import Weights
 
 _LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from reference_engine.attention.base import AttentionStep
-from reference_engine.errors import CheckpointError, EngineBugError
-from reference_engine.loading.source import WeightSource
-from reference_engine.models.config import ModelConfig, check_options
-from reference_engine.models.config_readers import read_llama
-from reference_engine.models.decoder import rotary_table
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.linear import Matrix, rows_of
-from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.errors import CheckpointError, EngineBugError
+from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.models.config import ModelConfig, check_options
+from bakeoff.reference_engine.models.config_readers import read_llama
+from bakeoff.reference_engine.models.decoder import rotary_table
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.linear import Matrix, rows_of
+from bakeoff.reference_engine.models.mlp import GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 SPECULATORS_TYPE = "eagle3"
 _FEWEST_LAYERS = 7  # of a model whose usual three depths differ

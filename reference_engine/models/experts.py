@@ -6,10 +6,10 @@ rest of the batch.
 
 import torch
 
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.names import LLAMA_PARTS
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.mlp import GatedMlp
+from bakeoff.reference_engine.models.names import LLAMA_PARTS
+from bakeoff.reference_engine.models.weights import Weights
 
 
 class Experts:

@@ -8,13 +8,13 @@ import math
 
 import torch
 
-from reference_engine.attention.base import AttentionStep
-from reference_engine.models.config_readers import Gemma3Config
-from reference_engine.models.decoder import Decoder, Rotations, rotary_table, table_of
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.mlp import GatedMlp, gelu_tanh_mul
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.models.config_readers import Gemma3Config
+from bakeoff.reference_engine.models.decoder import Decoder, Rotations, rotary_table, table_of
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.mlp import GatedMlp, gelu_tanh_mul
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 class SandwichLayer:

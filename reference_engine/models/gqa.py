@@ -3,11 +3,11 @@
 import torch
 from torch.nn.functional import rms_norm
 
-from reference_engine.attention.base import AttentionStep
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Rotations
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.decoder import Rotations
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 class GroupedQueryAttention:

@@ -5,7 +5,7 @@ oneDNN's pre-packed weights are 2 to 3 times faster than `torch.nn.functional.li
 rounds nothing that stock torch does not. `PlainLinear` is the reference for `PackedLinear` in tests, and the fallback
 where the packed operator does not exist.
 
-A quantised matrix brings its own product (:mod:`reference_engine.quantization`).
+A quantised matrix brings its own product (:mod:`bakeoff.reference_engine.quantization`).
 """
 
 import itertools
@@ -14,9 +14,9 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch.nn.functional import embedding, linear
 
-from reference_engine.kernels.gemm import TiledLinear, can_tile
-from reference_engine.kernels.native import has_triton
-from reference_engine.quantization.matrix import Linear, QuantisedMatrix, stacked
+from bakeoff.reference_engine.kernels.gemm import TiledLinear, can_tile
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix, stacked
 
 Matrix = torch.Tensor | QuantisedMatrix
 """[rows, columns], plain or quantised."""
@@ -58,7 +58,7 @@ class SmallProductLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> None:
-        from reference_engine.kernels.small_products import MAX_ROWS, multiply  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.kernels.small_products import MAX_ROWS, multiply  # noqa: PLC0415 (needs Triton)
 
         self._max_rows = MAX_ROWS
         self._multiply, self._weight, self._bias, self._inner, self._dtype = multiply, weight, bias, inner, dtype
@@ -82,7 +82,7 @@ class InvariantLinear:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
     ) -> None:
-        from reference_engine.kernels.invariant_products import multiply_invariantly  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly  # noqa: PLC0415 (needs Triton)
 
         self._multiply, self._weight, self._bias, self._dtype = multiply_invariantly, weight.contiguous(), bias, dtype
 
@@ -163,7 +163,7 @@ def make_head(weight: Matrix, *, batch_invariant: bool = False) -> Linear:
 def _with_small_products(weight: torch.Tensor, bias: torch.Tensor | None, inner: Linear, dtype: torch.dtype) -> Linear:
     if not has_triton(weight.device):
         return inner
-    from reference_engine.kernels.small_products import suits_small_products  # noqa: PLC0415 (needs Triton)
+    from bakeoff.reference_engine.kernels.small_products import suits_small_products  # noqa: PLC0415 (needs Triton)
 
     return SmallProductLinear(weight, bias, inner, dtype) if suits_small_products(weight) else inner
 

@@ -4,12 +4,12 @@ With `cla_factor` in config.json, that many consecutive layers share the keys an
 attention, arXiv:2405.12981); the others have no k_proj and v_proj.
 """
 
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Decoder, pre_norm_decoder
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.mlp import GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:

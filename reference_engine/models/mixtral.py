@@ -1,11 +1,11 @@
 """Mixtral (arXiv 2401.04088): Mistral with experts in every layer."""
 
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.decoder import Decoder, pre_norm_decoder
-from reference_engine.models.experts import Experts
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
+from bakeoff.reference_engine.models.experts import Experts
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 def build(config: MoeConfig, weights: Weights, max_positions: int) -> Decoder:

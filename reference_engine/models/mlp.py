@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import gelu
 
-from reference_engine.models.names import LLAMA_PARTS
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.names import LLAMA_PARTS
+from bakeoff.reference_engine.models.weights import Weights
 
 FeedForward = Callable[[torch.Tensor], torch.Tensor]
 """Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; rows are independent."""

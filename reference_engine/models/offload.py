@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from reference_engine.quantization.matrix import Linear
+from bakeoff.reference_engine.quantization.matrix import Linear
 
 _log = logging.getLogger(__name__)
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.loading.source import WeightSource
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Decoder, pre_norm_decoder
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.mlp import GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 
 class SplitWeights:

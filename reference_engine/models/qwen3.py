@@ -1,11 +1,11 @@
 """Qwen3 (arXiv 2505.09388): Qwen2 with norms of each head's query and key instead of biases."""
 
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.decoder import Decoder, pre_norm_decoder
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.mlp import GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.mlp import GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.weights import Weights
 
 
 def qwen3_attention(config: ModelConfig, index: int, weights: Weights) -> GroupedQueryAttention:

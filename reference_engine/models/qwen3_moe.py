@@ -1,12 +1,12 @@
 """Qwen3 with experts (arXiv 2505.09388)."""
 
-from reference_engine.models.config_readers import MoeConfig
-from reference_engine.models.decoder import Decoder, pre_norm_decoder
-from reference_engine.models.experts import Experts
-from reference_engine.models.mlp import FeedForward, GatedMlp
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.qwen3 import qwen3_attention
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
+from bakeoff.reference_engine.models.experts import Experts
+from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.qwen3 import qwen3_attention
+from bakeoff.reference_engine.models.weights import Weights
 
 
 def build(config: MoeConfig, weights: Weights, max_positions: int) -> Decoder:

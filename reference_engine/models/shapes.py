@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import DeepseekV2Config, MoeConfig
-from reference_engine.models.names import LLAMA_PARTS, layer_prefix
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import DeepseekV2Config, MoeConfig
+from bakeoff.reference_engine.models.names import LLAMA_PARTS, layer_prefix
 
 Shape = tuple[int, ...]
 _NORMS = ("input_layernorm", "post_attention_layernorm")

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from reference_engine.engine.config import QuantizationName
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import DeepseekV2Config
-from reference_engine.models.names import ENDS, ROUTER
-from reference_engine.models.shapes import Shape, weight_shapes
-from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.methods import METHODS
+from bakeoff.reference_engine.engine.config import QuantizationName
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import DeepseekV2Config
+from bakeoff.reference_engine.models.names import ENDS, ROUTER
+from bakeoff.reference_engine.models.shapes import Shape, weight_shapes
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.methods import METHODS
 
 _META = torch.device("meta")
 _MATRIX = 2  # dimensions

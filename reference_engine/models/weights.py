@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from reference_engine.engine.config import QuantizationName
-from reference_engine.errors import ConfigError
-from reference_engine.kernels.cpu import best_kernels
-from reference_engine.loading.source import WeightSource
-from reference_engine.models.linear import (
+from bakeoff.reference_engine.engine.config import QuantizationName
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels.cpu import best_kernels
+from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.models.linear import (
     InvariantLinear,
     Matrix,
     PlainLinear,
@@ -16,11 +16,11 @@ from reference_engine.models.linear import (
     make_joined,
     make_linear,
 )
-from reference_engine.models.offload import WeightOffload
-from reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
-from reference_engine.quantization.blocks import BlockMatrix
-from reference_engine.quantization.matrix import Linear, QuantisedMatrix
-from reference_engine.quantization.methods import METHODS
+from bakeoff.reference_engine.models.offload import WeightOffload
+from bakeoff.reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix
+from bakeoff.reference_engine.quantization.methods import METHODS
 
 
 class Weights:

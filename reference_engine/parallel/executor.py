@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import torch
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
-from reference_engine.errors import EngineUnavailableError
-from reference_engine.parallel.group import Group, connect
-from reference_engine.parallel.workers import Workers
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
+from bakeoff.reference_engine.errors import EngineUnavailableError
+from bakeoff.reference_engine.parallel.group import Group, connect
+from bakeoff.reference_engine.parallel.workers import Workers
 
 
 class TensorParallelExecutor:

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from reference_engine.errors import ConfigError
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.config_readers import MoeConfig
 
 
 def config_of_rank(config: ModelConfig, size: int) -> ModelConfig:

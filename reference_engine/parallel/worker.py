@@ -1,4 +1,4 @@
-"""The process of rank 1 and up: `python -m reference_engine.parallel.worker FD`.
+"""The process of rank 1 and up: `python -m bakeoff.reference_engine.parallel.worker FD`.
 
 It reads messages from the pipe with that file descriptor and exits when the pipe closes, also if rank 0 is killed.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.engine.execution import LocalExecutor
-from reference_engine.engine.executors import build_executor, device_of_rank
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.parallel.group import connect
-from reference_engine.parallel.messages import READY, Assignment, decode_assignment, decode_batch
+from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.engine.executors import build_executor, device_of_rank
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.parallel.group import connect
+from bakeoff.reference_engine.parallel.messages import READY, Assignment, decode_assignment, decode_batch
 
 
 def main(pipe: Connection) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.rounding import Bits, decoded, from_codes, nearest, scales_of
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.rounding import Bits, decoded, from_codes, nearest, scales_of
 
 _EXPONENTS = 20
 _SHRINKS = 10

@@ -17,11 +17,11 @@ from typing import Annotated
 import msgspec
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.quantization import nf4
-from reference_engine.quantization.block_scales import BlockScales, NestedScales, PlainScales
-from reference_engine.quantization.integer_matrix import UNIT, unpack
-from reference_engine.quantization.look_up import LookUpMatrix, in_blocks
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.quantization import nf4
+from bakeoff.reference_engine.quantization.block_scales import BlockScales, NestedScales, PlainScales
+from bakeoff.reference_engine.quantization.integer_matrix import UNIT, unpack
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix, in_blocks
 
 _STATE = "quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")

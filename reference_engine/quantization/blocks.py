@@ -1,4 +1,4 @@
-"""Matrices in the blocks of GGUF files (:mod:`reference_engine.kernels.blocks` has the formats)."""
+"""Matrices in the blocks of GGUF files (:mod:`bakeoff.reference_engine.kernels.blocks` has the formats)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from typing import Self
 
 import torch
 
-from reference_engine.kernels import integers, quantised
-from reference_engine.kernels.blocks import BlockFormat
-from reference_engine.quantization.coded_linear import (
+from bakeoff.reference_engine.kernels import integers, quantised
+from bakeoff.reference_engine.kernels.blocks import BlockFormat
+from bakeoff.reference_engine.quantization.coded_linear import (
     CodedLinear,
     CodedWeight,
     coded_call_bytes,
     coded_nbytes,
     has_coded_products,
 )
-from reference_engine.quantization.integer_matrix import MIDDLE
-from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
+from bakeoff.reference_engine.quantization.integer_matrix import MIDDLE
+from bakeoff.reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
 """Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of

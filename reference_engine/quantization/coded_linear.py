@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch.nn.functional import linear
 
-from reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kernels.native import has_triton
 
 _DIVISION_ERROR = 1e-3
 """Largest deviation of quotients from whole numbers."""
@@ -15,7 +15,7 @@ def has_coded_products(device: torch.device, outputs: int, group: int) -> bool:
     """Whether the kernels run on a device and suit a weight of `outputs` rows with a scale for every `group` inputs."""
     if not has_triton(device):
         return False
-    from reference_engine.kernels.coded_products import suits_coded_products  # noqa: PLC0415 (needs Triton)
+    from bakeoff.reference_engine.kernels.coded_products import suits_coded_products  # noqa: PLC0415 (needs Triton)
 
     return suits_coded_products(outputs, group)
 
@@ -41,7 +41,7 @@ class CodedWeight:
 
 def coded_nbytes(shape: tuple[int, int], bits: int, group: int, *, has_offsets: bool) -> int:
     """Bytes that `CodedLinear` keeps for a weight of a shape; see `has_coded_products` for when it is used."""
-    from reference_engine.kernels.code_words import nbytes_of  # noqa: PLC0415 (needs Triton)
+    from bakeoff.reference_engine.kernels.code_words import nbytes_of  # noqa: PLC0415 (needs Triton)
 
     return nbytes_of(shape, bits, group, has_zeros=has_offsets)
 
@@ -67,8 +67,8 @@ class CodedLinear:
     def __init__(
         self, weight: CodedWeight, bias: torch.Tensor | None, dtype: torch.dtype, order: torch.Tensor | None = None
     ) -> None:
-        from reference_engine.kernels import coded_products  # noqa: PLC0415 (needs Triton)
-        from reference_engine.kernels.code_words import Words  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.kernels import coded_products  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.kernels.code_words import Words  # noqa: PLC0415 (needs Triton)
 
         codes, scales, zeros = _with_zeros(weight)
         self.weight = Words.of(codes, scales, zeros, weight.bits, weight.table)

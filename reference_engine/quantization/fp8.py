@@ -8,9 +8,9 @@ import dataclasses
 
 import torch
 
-from reference_engine.kernels.native import has_triton
-from reference_engine.quantization.matrix import Linear, SlabLinear
-from reference_engine.quantization.row_scales import RowScaledMatrix
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear
+from bakeoff.reference_engine.quantization.row_scales import RowScaledMatrix
 
 E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
@@ -92,7 +92,7 @@ class Fp8Linear:
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
         if has_triton(device):
-            from reference_engine.kernels import row_codes, small_products  # noqa: PLC0415 (needs Triton)
+            from bakeoff.reference_engine.kernels import row_codes, small_products  # noqa: PLC0415 (needs Triton)
 
             self._encode = row_codes.scaled_codes
             if small_products.suits_small_products(weight.codes):

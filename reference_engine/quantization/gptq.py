@@ -6,8 +6,8 @@ the upper Cholesky factor of H⁻¹, error (w_j - q_j) / U_jj times the rest of 
 
 import torch
 
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.rounding import Bits, decoded, from_codes, nearest, scales_of
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.rounding import Bits, decoded, from_codes, nearest, scales_of
 
 _DAMPING = 0.01
 """Share of the mean of H's diagonal that is added to it, which keeps H invertible."""

@@ -10,16 +10,16 @@ from typing import Literal, Self
 
 import torch
 
-from reference_engine.kernels import integers
-from reference_engine.kernels.quantised import has_bfloat16_pairs
-from reference_engine.quantization.coded_linear import (
+from bakeoff.reference_engine.kernels import integers
+from bakeoff.reference_engine.kernels.quantised import has_bfloat16_pairs
+from bakeoff.reference_engine.quantization.coded_linear import (
     CodedLinear,
     CodedWeight,
     coded_call_bytes,
     coded_nbytes,
     has_coded_products,
 )
-from reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
+from bakeoff.reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
 
 _FEW_ROWS = {4: 32, 8: 16}
 """If a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows; by bits."""

@@ -1,8 +1,8 @@
 """LLM.int8() (Dettmers et al., arXiv 2208.07339): INT8 products, except for the few inputs with large activations.
 
 An input is an outlier if a token of the batch reaches `THRESHOLD` in it. Outliers are multiplied in the dtype of the
-activations by their dequantised columns, the others as in :mod:`reference_engine.quantization.w8a8`. Which inputs are
-outliers depends on the whole batch, and so do a token's last bits.
+activations by their dequantised columns, the others as in :mod:`bakeoff.reference_engine.quantization.w8a8`. Which
+inputs are outliers depends on the whole batch, and so do a token's last bits.
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ import dataclasses
 import torch
 from torch.nn.functional import linear
 
-from reference_engine.quantization.matrix import Linear
-from reference_engine.quantization.w8a8 import W8A8Linear, W8A8Matrix
+from bakeoff.reference_engine.quantization.matrix import Linear
+from bakeoff.reference_engine.quantization.w8a8 import W8A8Linear, W8A8Matrix
 
 THRESHOLD = 6.0
 

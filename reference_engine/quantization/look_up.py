@@ -11,17 +11,17 @@ from typing import Self
 import torch
 from torch.nn.functional import pad
 
-from reference_engine.kernels import integers
-from reference_engine.quantization.block_scales import BlockScales
-from reference_engine.quantization.coded_linear import (
+from bakeoff.reference_engine.kernels import integers
+from bakeoff.reference_engine.quantization.block_scales import BlockScales
+from bakeoff.reference_engine.quantization.coded_linear import (
     CodedLinear,
     CodedWeight,
     coded_call_bytes,
     coded_nbytes,
     has_coded_products,
 )
-from reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, compiled_call_bytes, pack, unpack
-from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
+from bakeoff.reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, compiled_call_bytes, pack, unpack
+from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 _LARGEST_CODE = 127
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 import torch
 
-from reference_engine.quantization import fp8, mxfp4, nf4
-from reference_engine.quantization.llm_int8 import LlmInt8Matrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.rounding import absmax, zero_point
-from reference_engine.quantization.w8a8 import W8A8Matrix
+from bakeoff.reference_engine.quantization import fp8, mxfp4, nf4
+from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
+from bakeoff.reference_engine.quantization.w8a8 import W8A8Matrix
 
 _GROUPS = (128, 64, 32)
 

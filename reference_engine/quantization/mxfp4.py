@@ -7,8 +7,8 @@ of at most a quarter of the largest weight.
 
 import torch
 
-from reference_engine.quantization.block_scales import PlainScales
-from reference_engine.quantization.look_up import LookUpMatrix, midpoints
+from bakeoff.reference_engine.quantization.block_scales import PlainScales
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix, midpoints
 
 BLOCK = 32
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

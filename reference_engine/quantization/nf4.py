@@ -9,8 +9,8 @@ import functools
 
 import torch
 
-from reference_engine.quantization.block_scales import NestedScales, PlainScales
-from reference_engine.quantization.look_up import LookUpMatrix, in_blocks, midpoints
+from bakeoff.reference_engine.quantization.block_scales import NestedScales, PlainScales
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix, in_blocks, midpoints
 
 BLOCK = 64
 NESTED_BLOCK = 256

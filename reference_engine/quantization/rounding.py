@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from reference_engine.quantization.integer_matrix import IntegerMatrix, pack
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix, pack
 
 Bits = Literal[4, 8]
 

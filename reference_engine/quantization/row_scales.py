@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
+from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -10,9 +10,9 @@ from typing import Self
 import torch
 from torch.nn.functional import linear, pad
 
-from reference_engine.quantization.matrix import Linear
-from reference_engine.quantization.rounding import nearest, scales_of
-from reference_engine.quantization.row_scales import RowScaledMatrix
+from bakeoff.reference_engine.quantization.matrix import Linear
+from bakeoff.reference_engine.quantization.rounding import nearest, scales_of
+from bakeoff.reference_engine.quantization.row_scales import RowScaledMatrix
 
 _EXACT_COLUMNS = 1024
 """Sums of so many products of INT8 codes stay below 2^24, so float32 represents them exactly in any order."""

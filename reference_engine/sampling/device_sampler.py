@@ -15,12 +15,12 @@ from typing import Self
 import numpy as np
 import torch
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.kernels.native import has_triton
-from reference_engine.sampling.blocks import BLOCK
-from reference_engine.sampling.places import Place
-from reference_engine.sampling.sampler import argmax, choose_on_host
-from reference_engine.sampling.uniform import uniforms
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.sampling.blocks import BLOCK
+from bakeoff.reference_engine.sampling.places import Place
+from bakeoff.reference_engine.sampling.sampler import argmax, choose_on_host
+from bakeoff.reference_engine.sampling.uniform import uniforms
 
 _FEW, _MANY = 64, 1024  # tokens of a top-k
 _MOST_RANKED = 1 << 22  # scores ranked in one call, which takes up to 80 bytes for each
@@ -191,7 +191,7 @@ def _draw(kind: _Kind, blocks: _Blocks, rows: _Rows, top_k: int) -> Iterator[tor
         for part in rows.parts(max(1, _MOST_RANKED // width)):
             yield _draw_ranked(blocks, part, _best(blocks, part, top_k))
     elif kind is not _Kind.SORTED and has_triton(rows.index.device):
-        from reference_engine.kernels.nucleus import draw_nucleus  # noqa: PLC0415 (needs Triton)
+        from bakeoff.reference_engine.kernels.nucleus import draw_nucleus  # noqa: PLC0415 (needs Triton)
 
         tokens = draw_nucleus(
             blocks.scores.flatten(1), rows.index, blocks.tops(rows)[:, 0], rows.table[1], rows.table[2], *rows.table[4:]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.sampling.blocks import BLOCK, BlockedScores
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.sampling.blocks import BLOCK, BlockedScores
 
 
 def draw(blocked: BlockedScores, params: Sequence[SamplingParams], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from reference_engine.engine.grammar import GrammarState
-from reference_engine.engine.request import Request
+from bakeoff.reference_engine.engine.grammar import GrammarState
+from bakeoff.reference_engine.engine.request import Request
 
 _WORD = 32  # bits
 

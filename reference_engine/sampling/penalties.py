@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from reference_engine.engine.request import Request
-from reference_engine.sampling.history import TokenHistory
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.sampling.history import TokenHistory
 
 
 def penalise(scores: torch.Tensor, requests: Sequence[Request], histories: dict[str, TokenHistory]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from reference_engine.engine.outputs import PromptLogprob
-from reference_engine.engine.request import Request
-from reference_engine.sampling.reports import reported
+from bakeoff.reference_engine.engine.outputs import PromptLogprob
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.sampling.reports import reported
 
 Position = tuple[Request, int]
 """A request and the index of a token of its prompt whose successor is also in the prompt."""

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.sampling.blocks import BLOCK, BlockedScores
+from bakeoff.reference_engine.sampling.blocks import BLOCK, BlockedScores
 
 _LOW = 0xFFFFFFFF
 _SIGN_BIT, _OTHER_BITS = 31, 0x7FFFFFFF

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.sampling.blocks import BlockedScores
-from reference_engine.sampling.ranking import rank, top_k_floors
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.sampling.blocks import BlockedScores
+from bakeoff.reference_engine.sampling.ranking import rank, top_k_floors
 
 
 def reported(

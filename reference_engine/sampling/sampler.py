@@ -10,22 +10,22 @@ import msgspec
 import numpy as np
 import torch
 
-from reference_engine.engine.grammar import Grammars, GrammarState
-from reference_engine.engine.outputs import Candidate, SampledToken
-from reference_engine.engine.request import Request
-from reference_engine.errors import EngineBugError
-from reference_engine.kernels.cpu import best_kernels
-from reference_engine.sampling.blocks import BlockedScores
-from reference_engine.sampling.drawing import draw
-from reference_engine.sampling.history import TokenHistory
-from reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
-from reference_engine.sampling.penalties import penalise
-from reference_engine.sampling.places import Place
-from reference_engine.sampling.prompt_scores import PromptScores
-from reference_engine.sampling.reports import best_of_rows, reported
-from reference_engine.sampling.truncation import draw_truncated
-from reference_engine.sampling.uniform import uniforms
-from reference_engine.sampling.watermark import add_watermark
+from bakeoff.reference_engine.engine.grammar import Grammars, GrammarState
+from bakeoff.reference_engine.engine.outputs import Candidate, SampledToken
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kernels.cpu import best_kernels
+from bakeoff.reference_engine.sampling.blocks import BlockedScores
+from bakeoff.reference_engine.sampling.drawing import draw
+from bakeoff.reference_engine.sampling.history import TokenHistory
+from bakeoff.reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
+from bakeoff.reference_engine.sampling.penalties import penalise
+from bakeoff.reference_engine.sampling.places import Place
+from bakeoff.reference_engine.sampling.prompt_scores import PromptScores
+from bakeoff.reference_engine.sampling.reports import best_of_rows, reported
+from bakeoff.reference_engine.sampling.truncation import draw_truncated
+from bakeoff.reference_engine.sampling.uniform import uniforms
+from bakeoff.reference_engine.sampling.watermark import add_watermark
 
 Chooser = Callable[[torch.Tensor, Sequence[Request]], list[int]]
 """Tokens from scores float32 [num_rows, vocab_size] and one request per row."""

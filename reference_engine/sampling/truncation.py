@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.sampling.blocks import BlockedScores
-from reference_engine.sampling.ranking import rank, top_k_floors
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.sampling.blocks import BlockedScores
+from bakeoff.reference_engine.sampling.ranking import rank, top_k_floors
 
 
 def draw_truncated(

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reference_engine.engine.request import Request, Watermark
-from reference_engine.sampling.uniform import philox
+from bakeoff.reference_engine.engine.request import Request, Watermark
+from bakeoff.reference_engine.sampling.uniform import philox
 
 _GROUP = 8  # tokens that one column of Philox decides on, with 16 bits each
 _BITS = 16

@@ -6,16 +6,16 @@ its computed blocks stay cached for later requests with the same prefix.
 
 from collections.abc import Sequence
 
-from reference_engine.engine.limits import check_queue
-from reference_engine.engine.outputs import Occupancy
-from reference_engine.engine.request import Request
-from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.cache import Hit, KvCache
-from reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
-from reference_engine.scheduling.queues import Queues, Rank
-from reference_engine.scheduling.rules import PreemptionName, Rules
-from reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.engine.limits import check_queue
+from bakeoff.reference_engine.engine.outputs import Occupancy
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.cache import Hit, KvCache
+from bakeoff.reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
+from bakeoff.reference_engine.scheduling.queues import Queues, Rank
+from bakeoff.reference_engine.scheduling.rules import PreemptionName, Rules
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
 
 
 class Scheduler:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from reference_engine.errors import UserMistakeError
+from bakeoff.reference_engine.errors import UserMistakeError
 
 _LENGTH_BYTES = 4
 _BATCH = 256  # records that are encoded and written together, on another thread

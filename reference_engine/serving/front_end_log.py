@@ -4,9 +4,9 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from reference_engine.errors import RequestError, UserMistakeError
-from reference_engine.serving.core.client import EngineClient
-from reference_engine.serving.event_log import HttpRecord, Recording, Write
+from bakeoff.reference_engine.errors import RequestError, UserMistakeError
+from bakeoff.reference_engine.serving.core.client import EngineClient
+from bakeoff.reference_engine.serving.event_log import HttpRecord, Recording, Write
 
 
 class FrontEndLog:

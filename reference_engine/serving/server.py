@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
-from reference_engine.errors import PortInUseError, UserMistakeError
-from reference_engine.serving.openai_api.answers import encode
-from reference_engine.serving.openai_api.failures import errors_as_json
-from reference_engine.serving.openai_api.generation import GenerationRoutes
-from reference_engine.serving.openai_api.openapi import document
-from reference_engine.serving.service import Service, Status
+from bakeoff.reference_engine.errors import PortInUseError, UserMistakeError
+from bakeoff.reference_engine.serving.openai_api.answers import encode
+from bakeoff.reference_engine.serving.openai_api.failures import errors_as_json
+from bakeoff.reference_engine.serving.openai_api.generation import GenerationRoutes
+from bakeoff.reference_engine.serving.openai_api.openapi import document
+from bakeoff.reference_engine.serving.service import Service, Status
 
 _log = logging.getLogger(__name__)
 

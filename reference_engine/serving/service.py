@@ -9,16 +9,16 @@ import threading
 import time
 from pathlib import Path
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.grammar import Grammars
-from reference_engine.errors import EngineUnavailableError
-from reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
-from reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
-from reference_engine.serving.core.client import EngineClient
-from reference_engine.serving.core.launch import CoreProcess, Starter
-from reference_engine.serving.core.wire import Facts
-from reference_engine.serving.front_end_log import FrontEndLog
-from reference_engine.serving.openai_api.metrics import Metrics
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.errors import EngineUnavailableError
+from bakeoff.reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
+from bakeoff.reference_engine.serving.core.client import EngineClient
+from bakeoff.reference_engine.serving.core.launch import CoreProcess, Starter
+from bakeoff.reference_engine.serving.core.wire import Facts
+from bakeoff.reference_engine.serving.front_end_log import FrontEndLog
+from bakeoff.reference_engine.serving.openai_api.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 

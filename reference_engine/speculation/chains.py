@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
-from reference_engine.sampling import LaterPlace, Place, choose
-from reference_engine.scheduling.step import Chunk
-from reference_engine.speculation.draft_vocabulary import TokenMap
-from reference_engine.speculation.residual import Distribution, draw_drafts
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies, BlockCopy
+from bakeoff.reference_engine.sampling import LaterPlace, Place, choose
+from bakeoff.reference_engine.scheduling.step import Chunk
+from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap
+from bakeoff.reference_engine.speculation.residual import Distribution, draw_drafts
 
 Advance = Callable[[Sequence[Chunk], Sequence[int], int, torch.Tensor], torch.Tensor]
 """Takes the chunks whose chains continue, their rows among the latest tokens, the position of these after each

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch
-from reference_engine.engine.head_execution import HeadExecutor
-from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.models.decoder import Taps
-from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.speculation.chains import Chains, copies_of_group
-from reference_engine.speculation.residual import Distribution
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.engine.head_execution import HeadExecutor
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.models.decoder import Taps
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.speculation.chains import Chains, copies_of_group
+from bakeoff.reference_engine.speculation.residual import Distribution
 
 _MOST_HELD = 32
 """Most tokens of a request whose hidden states are kept for their entries while nothing is drafted."""

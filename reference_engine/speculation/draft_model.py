@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch, Executor
-from reference_engine.errors import EngineBugError
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.scheduling.step import Chunk, Step
-from reference_engine.speculation.chains import Chains, copies_of_group
-from reference_engine.speculation.draft_vocabulary import TokenMap
-from reference_engine.speculation.residual import Distribution
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import Batch, Executor
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.scheduling.step import Chunk, Step
+from bakeoff.reference_engine.speculation.chains import Chains, copies_of_group
+from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap
+from bakeoff.reference_engine.speculation.residual import Distribution
 
 _MOST_ROWS = 4
 """Most known tokens of a request that are computed as rows over one block table, so that a CUDA graph can run the

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.loading.files import read_json
-from reference_engine.loading.source import WeightSource
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.speculation.residual import Distribution
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.loading.files import read_json
+from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.speculation.residual import Distribution
 
 FILE = "draft_vocabulary.json"
 """File name in the folder of a checkpoint."""

@@ -5,8 +5,8 @@ Prompt lookup decoding, Saxena 2023; the longest context comes from a suffix aut
 
 from collections.abc import Iterable, Sequence
 
-from reference_engine.engine.request import Request
-from reference_engine.speculation.suffix_automaton import SuffixAutomaton
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.speculation.suffix_automaton import SuffixAutomaton
 
 LONGEST_CONTEXT = 4
 """In tokens; longer contexts are not distinguished, because their continuations are equally likely to be accepted."""

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.sampling.places import Place
-from reference_engine.sampling.uniform import uniforms
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.sampling.places import Place
+from bakeoff.reference_engine.sampling.uniform import uniforms
 
 Distribution = NDArray[np.float64]
 """Probabilities of all tokens, [vocab_size]."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, Self, get_args
 
-from reference_engine.errors import ConfigError
+from bakeoff.reference_engine.errors import ConfigError
 
 MethodName = Literal["ngram", "draft", "early_exit", "eagle"]
 MOST_TOKENS = 16

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from reference_engine.engine.request import Request
-from reference_engine.scheduling.step import Chunk
-from reference_engine.speculation.draft_lengths import DraftLengths, Offer
-from reference_engine.speculation.ngram import NgramDrafter
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.scheduling.step import Chunk
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths, Offer
+from bakeoff.reference_engine.speculation.ngram import NgramDrafter
 
 _PAUSE_STEPS = 32
 """Steps between two attempts to draft while drafting is not worth it, so that steps may overlap meanwhile."""

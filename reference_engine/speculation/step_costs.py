@@ -4,10 +4,10 @@ import time
 
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch, Executor
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.speculation.draft_lengths import StepCosts
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import Batch, Executor
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.speculation.draft_lengths import StepCosts
 
 _REPEATS = 5
 

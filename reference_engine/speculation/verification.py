@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import torch
 
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.request import Request
-from reference_engine.sampling import LaterPlace, Place, Sampler
-from reference_engine.sampling.sampler import Chooser, choose_on_host
-from reference_engine.speculation.residual import Distribution, accept_or_redraw
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.sampling import LaterPlace, Place, Sampler
+from bakeoff.reference_engine.sampling.sampler import Chooser, choose_on_host
+from bakeoff.reference_engine.speculation.residual import Distribution, accept_or_redraw
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""Implementations of the commands of `python -m reference_engine` other than `serve`."""
+"""Implementations of the commands of `python -m bakeoff.reference_engine` other than `serve`."""

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn.functional import kl_div, linear
 
-from reference_engine.errors import ConfigError
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.quantization.formats.base import Scheme
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.tools.layer_quantisers import Tensors
-from reference_engine.tools.layer_stream import LayerStream
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.quantization.formats.base import Scheme
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.tools.layer_quantisers import Tensors
+from bakeoff.reference_engine.tools.layer_stream import LayerStream
 
 PLAIN = "plain"
 _SLAB_TOKENS = 256  # tokens whose logits are computed at a time

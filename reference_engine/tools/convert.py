@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from reference_engine.loading.files import check_model_path
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf
-from reference_engine.models.config import config_to_hf
-from reference_engine.tools.checkpoint_folder import check_target, new_checkpoint, write_json, write_weights
+from bakeoff.reference_engine.loading.files import check_model_path
+from bakeoff.reference_engine.loading.gguf import GgufFile
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf
+from bakeoff.reference_engine.models.config import config_to_hf
+from bakeoff.reference_engine.tools.checkpoint_folder import check_target, new_checkpoint, write_json, write_weights
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 

@@ -14,23 +14,23 @@ from typing import Any
 
 import torch
 
-from reference_engine.engine.resolution import resolve_device
-from reference_engine.errors import ConfigError
-from reference_engine.loading.checkpoint import Checkpoint
-from reference_engine.loading.files import read_text
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.quantization.names import RoundingName
-from reference_engine.speculation.draft_vocabulary import DraftVocabulary
-from reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
-from reference_engine.tools.importance import layer_matrices
-from reference_engine.tools.quantisation_methods import Quantising
-from reference_engine.tools.straight_through import plain_weights, round_matrices
-from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
-from reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
-from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
-from reference_engine.tools.transformers_model import load_model, open_directory
-from reference_engine.tools.unfinished import digest
-from reference_engine.tools.vocabulary_trimming import (
+from bakeoff.reference_engine.engine.resolution import resolve_device
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.quantization.names import RoundingName
+from bakeoff.reference_engine.speculation.draft_vocabulary import DraftVocabulary
+from bakeoff.reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
+from bakeoff.reference_engine.tools.importance import layer_matrices
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
+from bakeoff.reference_engine.tools.straight_through import plain_weights, round_matrices
+from bakeoff.reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
+from bakeoff.reference_engine.tools.training import Batches, HeldOut, LossName, NextTokens, Trainer
+from bakeoff.reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
+from bakeoff.reference_engine.tools.transformers_model import load_model, open_directory
+from bakeoff.reference_engine.tools.unfinished import digest
+from bakeoff.reference_engine.tools.vocabulary_trimming import (
     check_rows,
     coverage_text,
     frequent_vocabulary,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from reference_engine.errors import RequestError
-from reference_engine.loading.files import read_text
-from reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 PIECE_TOKENS = 512
 """Tokens per piece of a text. Pieces do not see each other, so each is one observation of an interval."""

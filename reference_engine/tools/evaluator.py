@@ -21,18 +21,18 @@ import msgspec
 import torch
 from torch.nn.functional import cross_entropy
 
-from reference_engine.ablations.heavy_hitter import Census, HeavyHitterAttention
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.executors import attention_of, storage_of
-from reference_engine.engine.resolution import cache_layout, demand_of, resolve_config, resolve_device
-from reference_engine.errors import ConfigError, RequestError
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.files import read_text
-from reference_engine.models.decoder import Model
-from reference_engine.models.registry import build_model
-from reference_engine.tools.text_cache import TextCache
+from bakeoff.reference_engine.ablations.heavy_hitter import Census, HeavyHitterAttention
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.executors import attention_of, storage_of
+from bakeoff.reference_engine.engine.resolution import cache_layout, demand_of, resolve_config, resolve_device
+from bakeoff.reference_engine.errors import ConfigError, RequestError
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.models.decoder import Model
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.tools.text_cache import TextCache
 
 NEAR_TIE_NATS = 0.2
 """A mismatch below this regret may be rounding: bf16 has eight significant bits, so rounding two logits of 20 alone

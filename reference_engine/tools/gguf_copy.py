@@ -14,10 +14,10 @@ import gguf
 import numpy.typing as npt
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.files import check_model_path
-from reference_engine.loading.gguf import dequantised, open_gguf
-from reference_engine.tools.checkpoint_folder import whole_file
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.files import check_model_path
+from bakeoff.reference_engine.loading.gguf import dequantised, open_gguf
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 
 _TYPES = {
     "bfloat16": (torch.bfloat16, gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),

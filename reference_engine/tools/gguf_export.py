@@ -21,22 +21,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.gguf import ROPE_DIVISORS, gguf_name, permuted_heads
-from reference_engine.loading.gguf_tokenizer import (
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.gguf import ROPE_DIVISORS, gguf_name, permuted_heads
+from bakeoff.reference_engine.loading.gguf_tokenizer import (
     CONTROL_TOKEN,
     PRE_TOKENIZERS,
     USER_DEFINED_TOKEN,
     build_tokenizer,
 )
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.rope import frequency_divisors
-from reference_engine.models.shapes import weight_shapes
-from reference_engine.quantization.names import GgufName
-from reference_engine.tools.checkpoint_folder import whole_file
-from reference_engine.tools.progress import Progress
-from reference_engine.tools.transformers_model import open_plain
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.rope import frequency_divisors
+from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.quantization.names import GgufName
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
+from bakeoff.reference_engine.tools.progress import Progress
+from bakeoff.reference_engine.tools.transformers_model import open_plain
 
 _TYPES: Mapping[GgufName, tuple[gguf.GGMLQuantizationType, gguf.LlamaFileType]] = {
     "gguf-f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),

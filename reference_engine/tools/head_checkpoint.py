@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from reference_engine.loading.files import read_json
-from reference_engine.models.config import config_to_hf
-from reference_engine.models.eagle import SPECULATORS_TYPE, EagleConfig
-from reference_engine.tools.checkpoint_folder import write_json, write_weights
+from bakeoff.reference_engine.loading.files import read_json
+from bakeoff.reference_engine.models.config import config_to_hf
+from bakeoff.reference_engine.models.eagle import SPECULATORS_TYPE, EagleConfig
+from bakeoff.reference_engine.tools.checkpoint_folder import write_json, write_weights
 
 _LAYOUT_VERSION = "0.9.0"
 _NOT_OF_A_LAYER = ("architectures", "bos_token_id", "eos_token_id", "dtype")

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
-from reference_engine.kernels.cpu import TorchKernels
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.eagle import EagleConfig
-from reference_engine.models.rope import RotaryTable
+from bakeoff.reference_engine.kernels.cpu import TorchKernels
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.eagle import EagleConfig
+from bakeoff.reference_engine.models.rope import RotaryTable
 
 _STD = 0.02  # Transformers' usual initializer_range
 

@@ -17,21 +17,21 @@ from typing import Any
 
 import torch
 
-from reference_engine.engine.resolution import DTYPES, resolve_device
-from reference_engine.errors import ConfigError
-from reference_engine.loading.files import read_text
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.eagle import EagleConfig, default_taps
-from reference_engine.speculation.settings import MOST_TOKENS
-from reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
-from reference_engine.tools.head_checkpoint import write_head
-from reference_engine.tools.head_model import TrainableHead
-from reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
-from reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
-from reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
-from reference_engine.tools.transformers_model import load_model, open_directory
-from reference_engine.tools.unfinished import digest
-from reference_engine.tools.vocabulary_trimming import most_frequent
+from bakeoff.reference_engine.engine.resolution import DTYPES, resolve_device
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.eagle import EagleConfig, default_taps
+from bakeoff.reference_engine.speculation.settings import MOST_TOKENS
+from bakeoff.reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
+from bakeoff.reference_engine.tools.head_checkpoint import write_head
+from bakeoff.reference_engine.tools.head_model import TrainableHead
+from bakeoff.reference_engine.tools.teacher_text import Exchange, prompts_of, written_text
+from bakeoff.reference_engine.tools.training import Batches, HeldOut, Trainer, divergences, padded
+from bakeoff.reference_engine.tools.training_run import Say, TrainingFolder, TrainingRun, TrainingSettings, text_of
+from bakeoff.reference_engine.tools.transformers_model import load_model, open_directory
+from bakeoff.reference_engine.tools.unfinished import digest
+from bakeoff.reference_engine.tools.vocabulary_trimming import most_frequent
 
 _LATER = 0.8
 """Weight of a place of a chain relative to the previous one, as in EAGLE-3's released code."""

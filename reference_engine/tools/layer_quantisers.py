@@ -10,13 +10,13 @@ from typing import Protocol
 
 import torch
 
-from reference_engine.quantization.activations import Activations
-from reference_engine.quantization.awq import channel_scales, clipped
-from reference_engine.quantization.formats.base import IntegerScheme, Scheme
-from reference_engine.quantization.gptq import gptq
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.smoothing import smoothing_scales
+from bakeoff.reference_engine.quantization.activations import Activations
+from bakeoff.reference_engine.quantization.awq import channel_scales, clipped
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme, Scheme
+from bakeoff.reference_engine.quantization.gptq import gptq
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.smoothing import smoothing_scales
 
 Tensors = dict[str, torch.Tensor]
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.names import layer_prefix
 
 
 class _Recorder(nn.Module):

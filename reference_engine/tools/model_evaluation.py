@@ -18,12 +18,18 @@ import msgspec
 import torch
 from torch.nn.functional import kl_div
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.errors import RequestError
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.files import read_text
-from reference_engine.tools.evaluation_input import PIECE_TOKENS, Question, TokenSequence, pieces_of, questions_of
-from reference_engine.tools.evaluator import NEAR_TIE_NATS, STEP_TOKENS, PerplexityMeter
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.tools.evaluation_input import (
+    PIECE_TOKENS,
+    Question,
+    TokenSequence,
+    pieces_of,
+    questions_of,
+)
+from bakeoff.reference_engine.tools.evaluator import NEAR_TIE_NATS, STEP_TOKENS, PerplexityMeter
 
 _EXACT_STEP_TOKENS = 512  # bounds the logits; without rounding of the cache, the step does not matter
 

@@ -13,20 +13,20 @@ from typing import Any, Literal
 
 import torch
 
-from reference_engine.engine.resolution import resolve_device
-from reference_engine.errors import ConfigError
-from reference_engine.loading.files import read_json, read_text
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config import ModelConfig
-from reference_engine.tools.checkpoint_folder import (
+from bakeoff.reference_engine.engine.resolution import resolve_device
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.files import read_json, read_text
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.tools.checkpoint_folder import (
     check_target,
     copy_tokenizer,
     new_checkpoint,
     write_json,
     write_weights,
 )
-from reference_engine.tools.importance import MATRICES, Importance, input_norms, measure
-from reference_engine.tools.transformers_model import load_model, open_directory, pieces_of
+from bakeoff.reference_engine.tools.importance import MATRICES, Importance, input_norms, measure
+from bakeoff.reference_engine.tools.transformers_model import load_model, open_directory, pieces_of
 
 _LAYERS = "model.layers."
 Tensors = dict[str, torch.Tensor]

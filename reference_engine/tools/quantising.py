@@ -18,24 +18,24 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from reference_engine.engine.resolution import resolve_device
-from reference_engine.errors import ConfigError
-from reference_engine.loading.files import read_json, read_text
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.names import layer_prefix
-from reference_engine.models.shapes import weight_shapes
-from reference_engine.quantization.activations import observed
-from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme, stored_modules
-from reference_engine.quantization.formats.registry import layered_format
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.tools.bit_budget import cheapest, layer_costs
-from reference_engine.tools.checkpoint_folder import copy_tokenizer, whole_file, write_json
-from reference_engine.tools.layer_quantisers import INPUTS, LayerQuantiser, Tensors
-from reference_engine.tools.layer_stream import LayerStream
-from reference_engine.tools.progress import Progress
-from reference_engine.tools.quantisation_methods import Quantising
-from reference_engine.tools.transformers_model import check_directory, open_directory, pieces_of
-from reference_engine.tools.unfinished import begin, check_new, digest
+from bakeoff.reference_engine.engine.resolution import resolve_device
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.files import read_json, read_text
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.quantization.activations import observed
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme, stored_modules
+from bakeoff.reference_engine.quantization.formats.registry import layered_format
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.tools.bit_budget import cheapest, layer_costs
+from bakeoff.reference_engine.tools.checkpoint_folder import copy_tokenizer, whole_file, write_json
+from bakeoff.reference_engine.tools.layer_quantisers import INPUTS, LayerQuantiser, Tensors
+from bakeoff.reference_engine.tools.layer_stream import LayerStream
+from bakeoff.reference_engine.tools.progress import Progress
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
+from bakeoff.reference_engine.tools.transformers_model import check_directory, open_directory, pieces_of
+from bakeoff.reference_engine.tools.unfinished import begin, check_new, digest
 
 WORK = "quantising"
 RECORD = "quantization.json"

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from reference_engine.errors import ConfigError
-from reference_engine.quantization.formats.base import Scheme
-from reference_engine.tools.importance import layer_matrices
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.quantization.formats.base import Scheme
+from bakeoff.reference_engine.tools.importance import layer_matrices
 
 _ORIGINAL = ".parametrizations.weight.original"
 

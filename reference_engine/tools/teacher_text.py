@@ -13,11 +13,11 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import ConfigError, RequestError
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.offline import LLM
-from reference_engine.tools.progress import Progress
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import ConfigError, RequestError
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.tools.progress import Progress
 
 _PROMPT_TOKENS = 128
 _MOST_HELD_OUT = 32  # prompts

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from reference_engine.attention.base import AttentionBackend, Span
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import BlockTable
-from reference_engine.kv_cache.layout import CacheLayout
-from reference_engine.models.decoder import Model
+from bakeoff.reference_engine.attention.base import AttentionBackend, Span
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.block_table import BlockTable
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout
+from bakeoff.reference_engine.models.decoder import Model
 
 
 class TextCache:

@@ -13,10 +13,10 @@ import torch
 from torch.nn.functional import kl_div
 from torch.nn.utils import parametrize
 
-from reference_engine.tools.checkpoint_folder import whole_file
-from reference_engine.tools.importance import MATRICES
-from reference_engine.tools.straight_through import plain_name
-from reference_engine.tools.teacher_text import Exchange
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
+from bakeoff.reference_engine.tools.importance import MATRICES
+from bakeoff.reference_engine.tools.straight_through import plain_name
+from bakeoff.reference_engine.tools.teacher_text import Exchange
 
 LossName = Literal["forward-kl", "reverse-kl"]
 _WARM_UP_SHARE = 0.05

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import torch
 
-from reference_engine.errors import ConfigError
-from reference_engine.models.config import ModelConfig
-from reference_engine.offline import interrupts_held
-from reference_engine.tools.checkpoint_folder import whole_file
-from reference_engine.tools.progress import Progress
-from reference_engine.tools.teacher_text import Exchange, TextPlan
-from reference_engine.tools.training import HeldOut, Trainer
-from reference_engine.tools.unfinished import begin, check_new, flag
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.offline import interrupts_held
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
+from bakeoff.reference_engine.tools.progress import Progress
+from bakeoff.reference_engine.tools.teacher_text import Exchange, TextPlan
+from bakeoff.reference_engine.tools.training import HeldOut, Trainer
+from bakeoff.reference_engine.tools.unfinished import begin, check_new, flag
 
 _WORK, _STATE, _TEXT = "training", "state.pt", "text.jsonl"
 _POSITIVE = ("steps", "batch_tokens", "text_tokens", "answer_tokens", "save_steps")

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError, RequestError
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.quantised import QuantisedDirectory
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError, RequestError
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Their decoders are a list of layers with GQA and a gated MLP, below one head without a cap."""
@@ -50,7 +50,9 @@ def open_plain(path: Path) -> Checkpoint:
 def check_directory(path: Path) -> None:
     """Raises CheckpointError if the path is a file."""
     if path.is_file():
-        raise CheckpointError(f"{path} is a file; convert it first: python -m reference_engine convert {path} DIR")
+        raise CheckpointError(
+            f"{path} is a file; convert it first: python -m bakeoff.reference_engine convert {path} DIR"
+        )
 
 
 def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:  # noqa: ANN401 (no common type)

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.loading.files import read_json
-from reference_engine.tools.checkpoint_folder import whole_file, write_json
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.loading.files import read_json
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file, write_json
 
 _SETTINGS = "settings.json"
 _FILES = ("teacher", "student", "model", "text")  # settings stored as hashes

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from reference_engine.errors import ConfigError, RequestError
-from reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from reference_engine.loading.files import read_text
-from reference_engine.speculation.draft_vocabulary import FILE, DraftVocabulary, vocabulary_sha256
-from reference_engine.tools.checkpoint_folder import whole_file
-from reference_engine.tools.transformers_model import check_directory
+from bakeoff.reference_engine.errors import ConfigError, RequestError
+from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.speculation.draft_vocabulary import FILE, DraftVocabulary, vocabulary_sha256
+from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
+from bakeoff.reference_engine.tools.transformers_model import check_directory
 
 
 def trim(folder: Path, rows: int, *, text: Path | None, say: Callable[[str], None]) -> None:

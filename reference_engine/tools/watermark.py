@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from reference_engine.engine.request import Watermark
-from reference_engine.errors import RequestError
-from reference_engine.loading.files import read_text
-from reference_engine.loading.tokenizer import open_tokenizer
-from reference_engine.sampling.watermark import are_green
+from bakeoff.reference_engine.engine.request import Watermark
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.loading.tokenizer import open_tokenizer
+from bakeoff.reference_engine.sampling.watermark import are_green
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 >>> run.attribution.groupby(["trial", "part"]).seconds.mean()
 """
 
-from results.attribution.catalogue import PARTS, Latency, Part, PartInfo
-from results.attribution.trial import Attribution, attribution_of
+from bakeoff.results.attribution.catalogue import PARTS, Latency, Part, PartInfo
+from bakeoff.results.attribution.trial import Attribution, attribution_of
 
 __all__ = ["PARTS", "Attribution", "Latency", "Part", "PartInfo", "attribution_of"]

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 import msgspec
 
-from results.attribution.catalogue import Latency, Part
-from results.attribution.roofline import PHASE_OF, Bound, Ceiling, PhaseWork, Roofline, StepPhase
-from results.attribution.trial import Attribution
+from bakeoff.results.attribution.catalogue import Latency, Part
+from bakeoff.results.attribution.roofline import PHASE_OF, Bound, Ceiling, PhaseWork, Roofline, StepPhase
+from bakeoff.results.attribution.trial import Attribution
 
 NOTABLE_SHARE = 0.1
 """Share of the mean latency from which a part besides the largest is mentioned."""

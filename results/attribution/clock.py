@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.attribution.parts import ServerTrace
-from results.records import RequestRecord
-from results.spans import RequestSpan
+from bakeoff.results.attribution.parts import ServerTrace
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.spans import RequestSpan
 
 
 class ClockCheck(msgspec.Struct, frozen=True):

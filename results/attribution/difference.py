@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from results.attribution.catalogue import Latency, Part
-from results.attribution.parts import merge_interference
-from results.attribution.trial import Attribution
-from results.errors import NoEvidence, NotComparable
+from bakeoff.results.attribution.catalogue import Latency, Part
+from bakeoff.results.attribution.parts import merge_interference
+from bakeoff.results.attribution.trial import Attribution
+from bakeoff.results.errors import NoEvidence, NotComparable
 
 _COMPUTING = frozenset({
     Part.PREFILL, Part.STALL, Part.DECODE, Part.INTERFERENCE, Part.BUBBLES, Part.PREFILL_PHASE, Part.DECODE_PHASE,

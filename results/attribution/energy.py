@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from scipy.optimize import nnls
 
-from results.attribution.steps import Steps
-from results.metrics.series import series
-from results.records import TelemetryRecord, Window
-from results.units import NS_PER_S
+from bakeoff.results.attribution.steps import Steps
+from bakeoff.results.metrics.series import series
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.units import NS_PER_S
 
 MIN_INTERVALS = 30
 """Intervals between readings of the counter within the window. A slow driver is read every 400 ms: 12 s."""

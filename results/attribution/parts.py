@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from results.attribution.catalogue import SPAN_PARTS, STEP_PARTS, Latency, Part
-from results.attribution.steps import RequestSteps, Steps
-from results.records import RequestRecord
-from results.spans import RequestSpan
-from results.step_log import HttpRecord
-from results.units import NS_PER_S
+from bakeoff.results.attribution.catalogue import SPAN_PARTS, STEP_PARTS, Latency, Part
+from bakeoff.results.attribution.steps import RequestSteps, Steps
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.spans import RequestSpan
+from bakeoff.results.step_log import HttpRecord
+from bakeoff.results.units import NS_PER_S
 
 
 class ServerTrace(msgspec.Struct, frozen=True):

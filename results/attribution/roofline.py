@@ -13,14 +13,14 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from results.attribution.catalogue import Part
-from results.attribution.steps import Steps
-from results.ceilings import READ, Ceilings
-from results.metrics.machine import POWER_CAP
-from results.metrics.series import moved
-from results.records import TelemetryRecord, Window
-from results.step_costs import BatchCost, TrialCosts
-from results.units import NS_PER_S
+from bakeoff.results.attribution.catalogue import Part
+from bakeoff.results.attribution.steps import Steps
+from bakeoff.results.ceilings import READ, Ceilings
+from bakeoff.results.metrics.machine import POWER_CAP
+from bakeoff.results.metrics.series import moved
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.step_costs import BatchCost, TrialCosts
+from bakeoff.results.units import NS_PER_S
 
 BOUND_SHARE = 0.3
 """A phase is bound by the nearer limit if that accounts for at least this share of its time: of less, a machine with

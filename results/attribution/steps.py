@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from results.attribution.catalogue import Part
-from results.attribution.decode_cost import DecodeCost, fit
-from results.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
+from bakeoff.results.attribution.catalogue import Part
+from bakeoff.results.attribution.decode_cost import DecodeCost, fit
+from bakeoff.results.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
 
 
 class RequestSteps(msgspec.Struct, frozen=True):

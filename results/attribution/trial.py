@@ -5,18 +5,18 @@ from functools import cached_property
 
 import msgspec
 
-from results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS, Latency, Part
-from results.attribution.clock import ClockCheck, clock_check
-from results.attribution.decode_cost import DecodeCost
-from results.attribution.energy import PhaseEnergy, has_energy, phase_energy
-from results.attribution.parts import ServerTrace, merge_interference, split, split_span
-from results.attribution.roofline import Roofline, roofline_of
-from results.attribution.steps import Steps, steps_of
-from results.ceilings import Ceilings
-from results.records import RequestRecord, TelemetryRecord, TrialRecord
-from results.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
-from results.step_costs import TrialCosts
-from results.step_log import EngineEvent, HttpRecord
+from bakeoff.results.attribution.catalogue import DERIVED_PARTS, SPAN_PARTS, STEP_PARTS, Latency, Part
+from bakeoff.results.attribution.clock import ClockCheck, clock_check
+from bakeoff.results.attribution.decode_cost import DecodeCost
+from bakeoff.results.attribution.energy import PhaseEnergy, has_energy, phase_energy
+from bakeoff.results.attribution.parts import ServerTrace, merge_interference, split, split_span
+from bakeoff.results.attribution.roofline import Roofline, roofline_of
+from bakeoff.results.attribution.steps import Steps, steps_of
+from bakeoff.results.ceilings import Ceilings
+from bakeoff.results.records import RequestRecord, TelemetryRecord, TrialRecord
+from bakeoff.results.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
+from bakeoff.results.step_costs import TrialCosts
+from bakeoff.results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
 """Share of a request's E2E above which it counts as not attributed."""
@@ -31,7 +31,7 @@ class AttributedRequest(msgspec.Struct, frozen=True):
     """One request of the window.
 
     Attributes:
-        index: as in :class:`~results.records.RequestRecord`.
+        index: as in :class:`~bakeoff.results.records.RequestRecord`.
         parts: seconds of each known part, by latency; they sum to it.
         is_recorded: whether the server recorded it; if not, all after the send is unattributed.
     """

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from results.errors import NotServed
+from bakeoff.results.errors import NotServed
 
 COOKIE = "bakeoff_token"
 _HEADERS = {

@@ -13,20 +13,20 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from results.dashboard import prometheus
-from results.dashboard.access import AccessPolicy, guard
-from results.dashboard.addresses import report_at
-from results.dashboard.compare_page import compare_html
-from results.dashboard.history_page import history_page
-from results.dashboard.live import Live
-from results.dashboard.pages import message_html, report_html, served
-from results.dashboard.run_list import list_page, query_of
-from results.dashboard.watcher import SCAN_S, Watcher
-from results.errors import NotExportable, NotServed, ResultsError
-from results.index import Index, RunFacts
-from results.run import load
-from results.store import RunFolder
-from results.tables import Format, Table, table
+from bakeoff.results.dashboard import prometheus
+from bakeoff.results.dashboard.access import AccessPolicy, guard
+from bakeoff.results.dashboard.addresses import report_at
+from bakeoff.results.dashboard.compare_page import compare_html
+from bakeoff.results.dashboard.history_page import history_page
+from bakeoff.results.dashboard.live import Live
+from bakeoff.results.dashboard.pages import message_html, report_html, served
+from bakeoff.results.dashboard.run_list import list_page, query_of
+from bakeoff.results.dashboard.watcher import SCAN_S, Watcher
+from bakeoff.results.errors import NotExportable, NotServed, ResultsError
+from bakeoff.results.index import Index, RunFacts
+from bakeoff.results.run import load
+from bakeoff.results.store import RunFolder
+from bakeoff.results.tables import Format, Table, table
 
 WATCHER = web.AppKey("watcher", Watcher)
 _TYPES = {Format.CSV: "text/csv", Format.PARQUET: "application/vnd.apache.parquet", Format.JSON: "application/json"}

@@ -6,21 +6,21 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from results.comparison import EngineComparison, compare_sides
-from results.comparison_config import ComparisonConfig
-from results.dashboard.pages import served
-from results.errors import NoEvidence, ResultsError
-from results.gate import GateVerdict, judge
-from results.metrics import CATALOGUE, HEADLINE
-from results.report.charts.scales import Axis
-from results.report.charts.strips import ratio_axis, ratio_strip
-from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.gate import doubt_texts, regression_texts
-from results.run import load
-from results.sides import Side, side_of
-from results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
-from results.text.comparison import why_text
-from results.text.format import effect_text
+from bakeoff.results.comparison import EngineComparison, compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.dashboard.pages import served
+from bakeoff.results.errors import NoEvidence, ResultsError
+from bakeoff.results.gate import GateVerdict, judge
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.strips import ratio_axis, ratio_strip
+from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
+from bakeoff.results.report.gate import doubt_texts, regression_texts
+from bakeoff.results.run import load
+from bakeoff.results.sides import Side, side_of
+from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
+from bakeoff.results.text.comparison import why_text
+from bakeoff.results.text.format import effect_text
 
 _CLASSES = {
     Judgement.BETTER: "better",
@@ -91,7 +91,7 @@ def compare_html(root: Path, a: str, b: str, primary: str) -> str:
         root: folder of the runs.
         a: ``RUN@ENGINE``, or ``RUN`` for the engine that the other side has too, else its first engine.
         b: as ``a``.
-        primary: name of the primary metric; empty for the rule of :mod:`results.primary`.
+        primary: name of the primary metric; empty for the rule of :mod:`bakeoff.results.primary`.
     """
     return served("compare.html", compare_page(root, a, b, primary))
 

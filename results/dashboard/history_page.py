@@ -5,15 +5,15 @@ from collections.abc import Mapping
 import msgspec
 from markupsafe import Markup
 
-from results.dashboard.addresses import compare_at, report_at
-from results.errors import ResultsError
-from results.history import history_of
-from results.index import Index
-from results.metrics import CATALOGUE, HEADLINE
-from results.report.charts.history import Level, history_chart
-from results.report.history_table import change_texts, commits, history_notes, outcome_text, title
-from results.series import Change, Drift, Series, is_worse
-from results.text.format import moment_text
+from bakeoff.results.dashboard.addresses import compare_at, report_at
+from bakeoff.results.errors import ResultsError
+from bakeoff.results.history import history_of
+from bakeoff.results.index import Index
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.report.charts.history import Level, history_chart
+from bakeoff.results.report.history_table import change_texts, commits, history_notes, outcome_text, title
+from bakeoff.results.series import Change, Drift, Series, is_worse
+from bakeoff.results.text.format import moment_text
 
 NEWEST = 500
 """Maximum number of runs to analyse, newest first."""

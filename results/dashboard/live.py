@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from results.jsonl import read_after
-from results.records import RunStatus, TelemetryRecord, TrialPlan
-from results.run_log import Event, RunLog
-from results.store import RunFolder, TrialFolder
-from results.text.findings import sentences
-from results.units import NS_PER_S
+from bakeoff.results.jsonl import read_after
+from bakeoff.results.records import RunStatus, TelemetryRecord, TrialPlan
+from bakeoff.results.run_log import Event, RunLog
+from bakeoff.results.store import RunFolder, TrialFolder
+from bakeoff.results.text.findings import sentences
+from bakeoff.results.units import NS_PER_S
 
 _RECENT = 200
 _SECONDS = 60

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from results.report.html import report_script
-from results.report.offline import SHELL, asset, rendered
-from results.report.page import page_of
-from results.run import load
+from bakeoff.results.report.html import report_script
+from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.report.page import page_of
+from bakeoff.results.run import load
 
-_PACKAGE = "results.dashboard"
+_PACKAGE = "bakeoff.results.dashboard"
 
 
 def served(template: str, page: object, *scripts: str) -> str:

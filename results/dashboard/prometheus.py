@@ -7,12 +7,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from results.dashboard.live import Live, LiveRuns
-from results.errors import ResultsError
-from results.index import Index, Query, RunFacts
-from results.metrics import CATALOGUE
-from results.records import RunStatus
-from results.store import RunFolder
+from bakeoff.results.dashboard.live import Live, LiveRuns
+from bakeoff.results.errors import ResultsError
+from bakeoff.results.index import Index, Query, RunFacts
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import RunStatus
+from bakeoff.results.store import RunFolder
 
 NAMES = {
     "bakeoff_runs": "Runs in the folder, by status.",

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from results.dashboard.addresses import live_at, report_at, with_query
-from results.index import Index, Query, RunFacts
-from results.metrics import CATALOGUE
-from results.records import RunStatus
-from results.text.format import ABSENT, moment_text, value_text
+from bakeoff.results.dashboard.addresses import live_at, report_at, with_query
+from bakeoff.results.index import Index, Query, RunFacts
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import RunStatus
+from bakeoff.results.text.format import ABSENT, moment_text, value_text
 
 PER_PAGE = 50
 _DIGITS = 9  # of a commit

@@ -12,10 +12,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from results.dashboard.live import LiveRuns
-from results.errors import RunUnreadable
-from results.index import Index
-from results.index.store import folded, unreadable
+from bakeoff.results.dashboard.live import LiveRuns
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.index import Index
+from bakeoff.results.index.store import folded, unreadable
 
 R = TypeVar("R")
 

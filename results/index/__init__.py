@@ -3,9 +3,9 @@
 The index is derived from the run folders and can be deleted at any time.
 """
 
-from results.index.facts import CellFacts, Headline, RunFacts, Spread, facts_of
-from results.index.query import Order, Query
-from results.index.store import INDEX_FILE, Index, Scan
+from bakeoff.results.index.facts import CellFacts, Headline, RunFacts, Spread, facts_of
+from bakeoff.results.index.query import Order, Query
+from bakeoff.results.index.store import INDEX_FILE, Index, Scan
 
 __all__ = [
     "INDEX_FILE",

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import msgspec
 
-from results.cells import Trial
-from results.comparability import digest
-from results.metrics import CATALOGUE
-from results.primary import primary_load, primary_metric
-from results.records import RunStatus, Verdict
-from results.report.verdict import VerdictLine, verdict
-from results.run import Run, by_repeat
-from results.run_log import Manifest, Source
-from results.store import RunFolder
-from results.text.format import machine_text
+from bakeoff.results.cells import Trial
+from bakeoff.results.comparability import digest
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.primary import primary_load, primary_metric
+from bakeoff.results.records import RunStatus, Verdict
+from bakeoff.results.report.verdict import VerdictLine, verdict
+from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.run_log import Manifest, Source
+from bakeoff.results.store import RunFolder
+from bakeoff.results.text.format import machine_text
 
 
 class Spread(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +39,7 @@ class CellFacts(msgspec.Struct, frozen=True):
         workload: name.
         traffic_sha256: of what was sent.
         weights_sha256: of the model; empty if the engine does not report it.
-        conditions_sha256: of everything else that must be equal, see :mod:`results.comparability`.
+        conditions_sha256: of everything else that must be equal, see :mod:`bakeoff.results.comparability`.
         metrics: name in the catalogue → mean; without metrics that a valid trial lacks.
     """
 
@@ -73,7 +73,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: name of the folder.
         name: of the experiment.
-        status: see :meth:`results.store.RunFolder.status`.
+        status: see :meth:`bakeoff.results.store.RunFolder.status`.
         created_utc: ISO 8601.
         ended_utc: ISO 8601.
         machine: description, with the host name.
@@ -147,7 +147,7 @@ def facts_of(path: Path) -> RunFacts:
     """All facts of a run, from its folded logs.
 
     Raises:
-        RunNotFound, RunUnreadable: as :func:`results.load`.
+        RunNotFound, RunUnreadable: as :func:`bakeoff.results.load`.
     """
     folder = RunFolder.open(path)
     run = Run(folder)

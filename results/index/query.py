@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from results.records import RunStatus
+from bakeoff.results.records import RunStatus
 
 
 class Order(StrEnum):

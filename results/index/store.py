@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from results.errors import ResultsError, RunNotFound
-from results.index.facts import RunFacts, facts_of, planned_facts
-from results.index.query import ORDERS, Query, fenced, where
-from results.metrics.catalogue import DEFINITIONS
-from results.records import RunStatus
-from results.store import LOG_NAME, RunFolder
+from bakeoff.results.errors import ResultsError, RunNotFound
+from bakeoff.results.index.facts import RunFacts, facts_of, planned_facts
+from bakeoff.results.index.query import ORDERS, Query, fenced, where
+from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.records import RunStatus
+from bakeoff.results.store import LOG_NAME, RunFolder
 
 INDEX_FILE = ".index.sqlite"
 _VERSION = 1_000 * 3 + DEFINITIONS

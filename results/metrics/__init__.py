@@ -1,11 +1,11 @@
 """Metrics: pure functions from a trial's log to numbers with units.
 
->>> from results.metrics import trial_metrics, CATALOGUE
+>>> from bakeoff.results.metrics import trial_metrics, CATALOGUE
 """
 
-from results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, Better, Metric, Unit, headline
-from results.metrics.trial import has_failed, trial_metrics, under_load, whole_load_metrics
-from results.metrics.values import Absence, Value, absent
+from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, Better, Metric, Unit, headline
+from bakeoff.results.metrics.trial import has_failed, trial_metrics, under_load, whole_load_metrics
+from bakeoff.results.metrics.values import Absence, Value, absent
 
 __all__ = [
     "CATALOGUE",

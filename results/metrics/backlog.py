@@ -29,8 +29,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from results.records import RequestRecord, Window
-from results.units import NS_PER_S
+from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.units import NS_PER_S
 
 MIN_WAITING = 0.05
 MIN_ERROR = 0.02

@@ -5,10 +5,10 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics import latency, throughput
-from results.metrics.catalogue import CATALOGUE, QUANTILES
-from results.metrics.trial import latency_observations, share_of, under_load
-from results.records import RequestRecord, TelemetryRecord, TrialRecord
+from bakeoff.results.metrics import latency, throughput
+from bakeoff.results.metrics.catalogue import CATALOGUE, QUANTILES
+from bakeoff.results.metrics.trial import latency_observations, share_of, under_load
+from bakeoff.results.records import RequestRecord, TelemetryRecord, TrialRecord
 
 
 class Span(StrEnum):

@@ -10,7 +10,7 @@ DEFINITIONS = 3
 
 
 class Unit(StrEnum):
-    """Units of stored and computed values; :mod:`results.text.format` scales them for display."""
+    """Units of stored and computed values; :mod:`bakeoff.results.text.format` scales them for display."""
 
     SECONDS = "s"
     PER_SECOND = "/s"

@@ -9,10 +9,10 @@ compared over equal requests.
 
 from collections.abc import Iterable, Sequence
 
-from results.metrics import throughput
-from results.metrics.values import Value, absent
-from results.records import Outcome, RequestRecord, Slo, Window
-from results.units import NS_PER_S
+from bakeoff.results.metrics import throughput
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import Outcome, RequestRecord, Slo, Window
+from bakeoff.results.units import NS_PER_S
 
 
 def cycles_ns(load: Sequence[RequestRecord], inside: Iterable[RequestRecord]) -> dict[int, int]:

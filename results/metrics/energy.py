@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from results.metrics.series import moved, series
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord, Window
-from results.units import NS_PER_S
+from bakeoff.results.metrics.series import moved, series
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.units import NS_PER_S
 
 MIN_WINDOW_S = 15.0
 MIN_IDLE_S = 4.0

@@ -9,8 +9,8 @@ segments is not a pause between tokens.
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from results.records import RequestRecord, TokenSource, Window
-from results.units import NS_PER_S
+from bakeoff.results.records import RequestRecord, TokenSource, Window
+from bakeoff.results.units import NS_PER_S
 
 
 def ttft_s(request: RequestRecord) -> float | None:

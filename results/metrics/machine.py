@@ -5,9 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics.series import moved
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord, Window
+from bakeoff.results.metrics.series import moved
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord, Window
 
 POWER_CAP, SLOWDOWN, POWER_BRAKE = 0x04, 0x08, 0x80
 HEAT_OR_BRAKE = 0x20 | 0x40 | POWER_BRAKE

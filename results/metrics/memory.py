@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord
 
 
 def peak_host_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:

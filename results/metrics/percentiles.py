@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from results.metrics.values import Absence, Value, absent
+from bakeoff.results.metrics.values import Absence, Value, absent
 
 MIN_MEDIAN = 3
 _CONFIDENCE = 0.99

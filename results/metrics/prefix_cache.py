@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from results.records import RequestRecord
+from bakeoff.results.records import RequestRecord
 
 
 class PromptTokens(NamedTuple):

@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from results.metrics.backlog import Times, between, departures_while, is_queue_seen, times_of
-from results.records import Outcome, RequestRecord, TrialRecord, Window, WindowKind
+from bakeoff.results.metrics.backlog import Times, between, departures_while, is_queue_seen, times_of
+from bakeoff.results.records import Outcome, RequestRecord, TrialRecord, Window, WindowKind
 
 MIN_LOAD = 0.5
 MIN_STATES = 2.0

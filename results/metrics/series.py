@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord, Window
-from results.units import NS_PER_S
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.units import NS_PER_S
 
 Series = tuple[np.ndarray, np.ndarray]
 """Timestamps in monotonic nanoseconds, and values."""

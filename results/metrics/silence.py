@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from results.records import RequestRecord, Window
-from results.units import NS_PER_S
+from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.units import NS_PER_S
 
 _MIN_SHARE, _MIN_RATIO = 0.03, 8.0
 """A silence is reported from this share of the window and this multiple of the usual silence up. Answers that one slot

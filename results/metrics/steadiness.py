@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from results.records import RequestRecord, Window
-from results.statistics.distributions import t_tails
+from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.statistics.distributions import t_tails
 
 _MIN_BATCHES, _MAX_BATCHES = 6, 10
 _MAX_P = 1e-3

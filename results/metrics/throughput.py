@@ -7,10 +7,10 @@ the fraction would count time in the queue as work, so requests count by their l
 
 from collections.abc import Callable, Sequence
 
-from results.metrics import latency
-from results.metrics.prefix_cache import prompt_tokens
-from results.metrics.values import Value, absent
-from results.records import Outcome, RequestRecord, Slo, Window
+from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.prefix_cache import prompt_tokens
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import Outcome, RequestRecord, Slo, Window
 
 _EMPTY = "the window is empty"
 NO_SLO = "the experiment sets no SLO"

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from results.findings import FindingCode
-from results.metrics import latency, memory, throughput
-from results.metrics.catalogue import QUANTILES
-from results.metrics.energy import energy, per_unit
-from results.metrics.machine import foreign_cpu_share
-from results.metrics.percentiles import percentile
-from results.metrics.values import Absence, Value, absent
-from results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import latency, memory, throughput
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.energy import energy, per_unit
+from bakeoff.results.metrics.machine import foreign_cpu_share
+from bakeoff.results.metrics.percentiles import percentile
+from bakeoff.results.metrics.values import Absence, Value, absent
+from bakeoff.results.records import Outcome, Phase, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
 
 _QUEUED = {FindingCode.SATURATED, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR}
 
@@ -25,7 +25,7 @@ def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
 def trial_metrics(
     trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
 ) -> dict[str, Value]:
-    """Compute the values of :data:`~results.metrics.catalogue.CATALOGUE` for a trial.
+    """Compute the values of :data:`~bakeoff.results.metrics.catalogue.CATALOGUE` for a trial.
 
     Args:
         trial: record of the trial.

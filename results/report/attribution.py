@@ -6,14 +6,14 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from results.attribution import Attribution, Latency, Part
-from results.cells import Trial
-from results.levels import engines_of
-from results.metrics import Unit
-from results.records import Verdict
-from results.report.terminal_table import terminal_table
-from results.run import Run
-from results.text.attribution import (
+from bakeoff.results.attribution import Attribution, Latency, Part
+from bakeoff.results.cells import Trial
+from bakeoff.results.levels import engines_of
+from bakeoff.results.metrics import Unit
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.run import Run
+from bakeoff.results.text.attribution import (
     bottleneck_sentence,
     clock_line,
     cost_line,
@@ -25,10 +25,10 @@ from results.text.attribution import (
     span_lines,
     what_if_text,
 )
-from results.text.findings import sentence, sentences
-from results.text.format import plain, value_text
-from results.text.roofline import limit_lines
-from results.trace.kernels import read_kernels
+from bakeoff.results.text.findings import sentence, sentences
+from bakeoff.results.text.format import plain, value_text
+from bakeoff.results.text.roofline import limit_lines
+from bakeoff.results.trace.kernels import read_kernels
 
 
 class ProfiledTrial(msgspec.Struct, frozen=True):

@@ -4,10 +4,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.calibration import Calibration, GridCell
-from results.client_error import error_s
-from results.report.terminal_table import terminal_table
-from results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
+from bakeoff.results.calibration import Calibration, GridCell
+from bakeoff.results.client_error import error_s
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
 _COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from results.cells import Cell
-from results.metrics import Unit
-from results.records import ClientRecord
-from results.run import Run
-from results.text.format import ABSENT, error_text, listed, value_text
+from bakeoff.results.cells import Cell
+from bakeoff.results.metrics import Unit
+from bakeoff.results.records import ClientRecord
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
 """Metrics printed with the client's own error."""

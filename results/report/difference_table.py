@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from results.attribution import PARTS, Latency
-from results.attribution.difference import Difference
-from results.report.terminal_table import terminal_table
-from results.text.attribution import difference_sentence, part_text, signed_text
-from results.text.format import ABSENT, plain
+from bakeoff.results.attribution import PARTS, Latency
+from bakeoff.results.attribution.difference import Difference
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.attribution import difference_sentence, part_text, signed_text
+from bakeoff.results.text.format import ABSENT, plain
 
 _LATENCIES = (Latency.E2E, Latency.TTFT)
 _SHOWN = 5e-7

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from results.floor import FloorCell
-from results.metrics import CATALOGUE, HEADLINE
-from results.report.terminal_table import terminal_table
-from results.statistics.comparison import scale_of
-from results.text.comparison import change_text
-from results.text.format import plain
+from bakeoff.results.floor import FloorCell
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.statistics.comparison import scale_of
+from bakeoff.results.text.comparison import change_text
+from bakeoff.results.text.format import plain
 
 
 def print_floors(cells: Sequence[FloorCell], console: Console) -> None:

@@ -1,6 +1,6 @@
 """Numbered footnotes: one mark per distinct reason, in order of first use."""
 
-from results.text.format import listed, plain
+from bakeoff.results.text.format import listed, plain
 
 
 class Footnotes:

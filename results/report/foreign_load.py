@@ -2,9 +2,9 @@
 
 from statistics import median
 
-from results.metrics import Unit
-from results.run import Run
-from results.text.format import ABSENT, value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, value_text
 
 
 def foreign_load_text(run: Run) -> str:

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from results.frontier import FrontierPoint
-from results.metrics import Unit
-from results.report.terminal_table import terminal_table
-from results.statistics.interval import Interval
-from results.text.format import ABSENT, bounds_text, plain, scale_for
+from bakeoff.results.frontier import FrontierPoint
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import ABSENT, bounds_text, plain, scale_for
 
 
 def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:
     """Print each engine's frontier; a dot marks points on the joint frontier.
 
     Args:
-        points: from :func:`results.frontier.frontier`; those not on their engine's frontier are skipped.
+        points: from :func:`bakeoff.results.frontier.frontier`; those not on their engine's frontier are skipped.
         console: the console.
     """
     table = terminal_table("engine", "load")

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.metrics import CATALOGUE
-from results.report.terminal_table import terminal_table
-from results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
-from results.text.format import ABSENT, plain, value_text
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
+from bakeoff.results.text.format import ABSENT, plain, value_text
 
 _DIGITS = 9  # of a commit hash: unambiguous in practice
 _MAX_NAMED = 5

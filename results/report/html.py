@@ -1,11 +1,11 @@
-"""The report of a run as one offline HTML page, with the guarantees of :mod:`results.report.offline`."""
+"""The report of a run as one offline HTML page, with the guarantees of :mod:`bakeoff.results.report.offline`."""
 
 from pathlib import Path
 
-from results.atomic import write_atomic
-from results.report.offline import SHELL, asset, rendered
-from results.report.page import page_of
-from results.run import Run
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.report.page import page_of
+from bakeoff.results.run import Run
 
 
 def render_html(run: Run) -> str:

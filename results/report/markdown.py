@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from results.cells import Cell
-from results.levels import Level, levels_of
-from results.metrics import CATALOGUE
-from results.report.quality import match_of
-from results.run import Run
-from results.text.format import ABSENT, interval_text, plain
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import Level, levels_of
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report.quality import match_of
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, interval_text, plain
 
 _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 

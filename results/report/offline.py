@@ -15,9 +15,9 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from results.text.format import plain_block
+from bakeoff.results.text.format import plain_block
 
-SHELL = "results.report"
+SHELL = "bakeoff.results.report"
 """Package of ``shell.html``, the base of every page, and of the shared style and theme switch."""
 _ISLAND_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 

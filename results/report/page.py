@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from results.levels import engines_of
-from results.metrics.basis import family_of
-from results.records import RunStatus
-from results.report import clients
-from results.report.charts.scatter import MAX_DOTS
-from results.report.foreign_load import foreign_load_text
-from results.report.sections import (
+from bakeoff.results.levels import engines_of
+from bakeoff.results.metrics.basis import family_of
+from bakeoff.results.records import RunStatus
+from bakeoff.results.report import clients
+from bakeoff.results.report.charts.scatter import MAX_DOTS
+from bakeoff.results.report.foreign_load import foreign_load_text
+from bakeoff.results.report.sections import (
     answers,
     attribution,
     background,
@@ -27,10 +27,10 @@ from results.report.sections import (
     trials,
     views,
 )
-from results.report.verdict import VerdictLine, verdict
-from results.run import Run
-from results.server_view import ENGINE_FIGURES, EngineFigure
-from results.text.format import listed, machine_text, moment_text
+from bakeoff.results.report.verdict import VerdictLine, verdict
+from bakeoff.results.run import Run
+from bakeoff.results.server_view import ENGINE_FIGURES, EngineFigure
+from bakeoff.results.text.format import listed, machine_text, moment_text
 
 _STATUS = {
     RunStatus.COMPLETE: "Every planned trial ended.",

@@ -4,10 +4,10 @@ import math
 
 import msgspec
 
-from results.cells import Cell
-from results.quality import EARLY, LARGE_REGRET, QualitySummary
-from results.run import Run
-from results.text.format import ABSENT, listed
+from bakeoff.results.cells import Cell
+from bakeoff.results.quality import EARLY, LARGE_REGRET, QualitySummary
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, listed
 
 
 class MatchText(msgspec.Struct, frozen=True):

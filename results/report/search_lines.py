@@ -3,9 +3,9 @@
 from rich.console import Console
 from rich.text import Text
 
-from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
-from results.text.findings import sentences, violation_sentence
-from results.text.format import percent_text, plain
+from bakeoff.results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
+from bakeoff.results.text.findings import sentences, violation_sentence
+from bakeoff.results.text.format import percent_text, plain
 
 _TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
 

@@ -1,7 +1,7 @@
 """Summary of a run for the terminal, readable at 100 columns, in a pipe and without colour.
 
-Text from engines, models and users passes :func:`~results.text.format.plain`, so that it cannot control the terminal,
-and is printed as ``rich.text.Text``, so that it is not parsed as markup.
+Text from engines, models and users passes :func:`~bakeoff.results.text.format.plain`, so that it cannot control the
+terminal, and is printed as ``rich.text.Text``, so that it is not parsed as markup.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,21 +11,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.cells import Cell
-from results.levels import levels_of
-from results.metrics import CATALOGUE, Unit
-from results.records import RunStatus, TrialPlan, TrialRecord, Verdict
-from results.report.attribution import print_attribution, profiled_trials
-from results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
-from results.report.footnotes import Footnotes
-from results.report.foreign_load import foreign_load_text
-from results.report.quality import match_of, quality_warnings, unchecked_text
-from results.report.search_lines import print_search
-from results.report.terminal_table import terminal_table
-from results.report.verdict import verdict
-from results.run import Run
-from results.text.findings import sentence, sentences
-from results.text.format import (
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import levels_of
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.report.attribution import print_attribution, profiled_trials
+from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
+from bakeoff.results.report.footnotes import Footnotes
+from bakeoff.results.report.foreign_load import foreign_load_text
+from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
+from bakeoff.results.report.search_lines import print_search
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run import Run
+from bakeoff.results.text.findings import sentence, sentences
+from bakeoff.results.text.format import (
     ABSENT,
     interval_parts,
     listed,

@@ -7,15 +7,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.cells import Cell
-from results.levels import levels_of
-from results.metrics import CATALOGUE
-from results.records import Verdict
-from results.report.terminal_table import terminal_table
-from results.run import Run
-from results.text.format import ABSENT, plain, value_text
-from results.views import VIEWS, Tool
-from results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import levels_of
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, plain, value_text
+from bakeoff.results.views import VIEWS, Tool
+from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 WIDTH = 110
 """Width of the tables if the output is not a terminal."""

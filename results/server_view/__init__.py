@@ -1,13 +1,13 @@
 """The engine's own view of the load, from its metrics page sampled during a trial, next to the client's view.
 
->>> from results.server_view import server_view, ENGINE_FIGURES
+>>> from bakeoff.results.server_view import server_view, ENGINE_FIGURES
 """
 
-from results.server_view.catalogue import ENGINE_FIGURES, POSITIONED, EngineFigure
-from results.server_view.checks import Fall, fall, tokens_disagree
-from results.server_view.readings import Readings, readings
-from results.server_view.split import PARTS, Part
-from results.server_view.view import ServerCell, server_cell, server_view
+from bakeoff.results.server_view.catalogue import ENGINE_FIGURES, POSITIONED, EngineFigure
+from bakeoff.results.server_view.checks import Fall, fall, tokens_disagree
+from bakeoff.results.server_view.readings import Readings, readings
+from bakeoff.results.server_view.split import PARTS, Part
+from bakeoff.results.server_view.view import ServerCell, server_cell, server_view
 
 __all__ = [
     "ENGINE_FIGURES",

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from results.metrics.catalogue import Unit
-from results.server_view.split import PARTS
+from bakeoff.results.metrics.catalogue import Unit
+from bakeoff.results.server_view.split import PARTS
 
 
 class EngineFigure(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import msgspec
 
-from results.findings import Finding, FindingCode, warning
-from results.metrics.trial import under_load
-from results.records import Outcome, RequestRecord, TelemetryRecord
-from results.server_view.readings import is_number, readings
+from bakeoff.results.findings import Finding, FindingCode, warning
+from bakeoff.results.metrics.trial import under_load
+from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord
+from bakeoff.results.server_view.readings import is_number, readings
 
 TOKEN_TOLERANCE = 0.01
 """Relative difference allowed between the engine's and the client's output token counts."""

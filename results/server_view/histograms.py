@@ -2,9 +2,9 @@
 
 import msgspec
 
-from results.metrics.percentiles import required_count
-from results.metrics.values import Value, absent
-from results.server_view.readings import Readings
+from bakeoff.results.metrics.percentiles import required_count
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.server_view.readings import Readings
 
 
 class Quantile(msgspec.Struct, frozen=True):

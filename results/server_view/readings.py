@@ -10,8 +10,8 @@ from typing import TypeGuard
 
 import msgspec
 
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord, Window
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord, Window
 
 SOURCE = "server"
 BEFORE, AFTER = "before", "after"

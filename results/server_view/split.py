@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from results.metrics.values import Value, absent
+from bakeoff.results.metrics.values import Value, absent
 
 _MIN_REMAINDER = -0.01
 """As a fraction of the client's mean. Below it the engine's mean exceeds the client's, so it counts other requests."""

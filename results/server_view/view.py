@@ -5,16 +5,23 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from results.metrics.latency import pooled_tpot_s, ttft_from_send_s
-from results.metrics.trial import under_load
-from results.metrics.values import Value, absent
-from results.records import Outcome, RequestRecord, TelemetryRecord, Window
-from results.server_view import histograms
-from results.server_view.catalogue import ENGINE_FIGURES, GAUGES, HISTOGRAMS, POSITIONED, QUANTILES, WITH_QUANTILES
-from results.server_view.readings import Readings, readings
-from results.server_view.split import split
-from results.statistics.interval import Interval, interval_of
-from results.units import NS_PER_S
+from bakeoff.results.metrics.latency import pooled_tpot_s, ttft_from_send_s
+from bakeoff.results.metrics.trial import under_load
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord, Window
+from bakeoff.results.server_view import histograms
+from bakeoff.results.server_view.catalogue import (
+    ENGINE_FIGURES,
+    GAUGES,
+    HISTOGRAMS,
+    POSITIONED,
+    QUANTILES,
+    WITH_QUANTILES,
+)
+from bakeoff.results.server_view.readings import Readings, readings
+from bakeoff.results.server_view.split import split
+from bakeoff.results.statistics.interval import Interval, interval_of
+from bakeoff.results.units import NS_PER_S
 
 _UNVERIFIED = "no draft was verified"
 
@@ -36,7 +43,7 @@ class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
 def server_view(
     telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord], window: Window
 ) -> dict[str, Value]:
-    """Compute the values of :data:`~results.server_view.catalogue.ENGINE_FIGURES` for a trial.
+    """Compute the values of :data:`~bakeoff.results.server_view.catalogue.ENGINE_FIGURES` for a trial.
 
     Args:
         telemetry: samples of the trial.

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from results.statistics.distributions import chi_square_quantile, f_tail
-from results.statistics.two_sample import Contrast, Method, Scale, on_scale
+from bakeoff.results.statistics.distributions import chi_square_quantile, f_tail
+from bakeoff.results.statistics.two_sample import Contrast, Method, Scale, on_scale
 
 MIN_RUNS = 3
 """Minimum of baseline runs to estimate the variance between runs."""

@@ -4,8 +4,8 @@
 2. Outliers are removed: a value further than three times the noise from the median of its neighbours is replaced by
    that median (Hampel filter, which preserves steps).
 3. The best partition into levels and lines is found jointly with the autocorrelation
-   (:mod:`results.statistics.segments`). All segments are found at once, so that a step up and the step back do not
-   mask each other. A line is a drift, which no single commit caused.
+   (:mod:`bakeoff.results.statistics.segments`). All segments are found at once, so that a step up and the step back do
+   not mask each other. A line is a drift, which no single commit caused.
 4. Each step and each slope must be significant by Student's t of its generalised least squares. The weakest is removed
    and its segments merged until all are.
 
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from results.statistics.distributions import t_tails
-from results.statistics.segments import MIN_POINTS, Fit, Floats, Segment, divided
+from bakeoff.results.statistics.distributions import t_tails
+from bakeoff.results.statistics.segments import MIN_POINTS, Fit, Floats, Segment, divided
 
 _MAX_P = 3e-5
 _FURTHEST = 3.0  # multiples of the noise, from the median of the neighbours

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from results.metrics.catalogue import Better, Metric
-from results.statistics.between_runs import MIN_RUNS, NoiseFloor, between_runs, run_means
-from results.statistics.comparison import (
+from bakeoff.results.metrics.catalogue import Better, Metric
+from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor, between_runs, run_means
+from bakeoff.results.statistics.comparison import (
     ALPHA,
     Comparison,
     Criteria,
@@ -26,12 +26,12 @@ from results.statistics.comparison import (
     of_effect,
     scale_of,
 )
-from results.statistics.counts import boschloo
-from results.statistics.interval import Interval
-from results.statistics.multiplicity import holm
-from results.statistics.permutation import division_test, permutation_test, rank_test
-from results.statistics.pooling import Others, Runs, Trials, pool_runs, pool_trials
-from results.statistics.two_sample import MIN_PAIRS, Scale, contrast
+from bakeoff.results.statistics.counts import boschloo
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.multiplicity import holm
+from bakeoff.results.statistics.permutation import division_test, permutation_test, rank_test
+from bakeoff.results.statistics.pooling import Others, Runs, Trials, pool_runs, pool_trials
+from bakeoff.results.statistics.two_sample import MIN_PAIRS, Scale, contrast
 
 MIN_TRIALS = 3
 """Below it both values are shown, but no interval: that of two trials a side is as wide as chance makes it."""
@@ -63,7 +63,7 @@ def compare_runs(
         a: repeat → value of the baseline.
         b: repeat → value of the candidate.
         interleaved: whether equal repeats were measured next to each other.
-        only_pairs: whether only pairs count; see :func:`~results.statistics.two_sample.contrast`.
+        only_pairs: whether only pairs count; see :func:`~bakeoff.results.statistics.two_sample.contrast`.
         alpha: as in :class:`Criteria`.
         band: as in :class:`Criteria`; None for the metric's default.
         error: as in :class:`Criteria`.

@@ -4,11 +4,11 @@ from enum import StrEnum
 
 import msgspec
 
-from results.metrics.catalogue import Better, Metric, Unit
-from results.statistics.interval import Interval
-from results.statistics.permutation import PermutationTest
-from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Contrast, Method, Scale
+from bakeoff.results.metrics.catalogue import Better, Metric, Unit
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.permutation import PermutationTest
+from bakeoff.results.statistics.power import runs_needed, smallest_effect
+from bakeoff.results.statistics.two_sample import Contrast, Method, Scale
 
 ALPHA, COMPARE_ALPHA = 0.01, 0.05
 """Default false-alarm rates: of a gate, which runs often and unattended, and of a comparison that a person reads."""
@@ -57,7 +57,7 @@ class Evidence(msgspec.Struct, frozen=True):
     Attributes:
         method: how the interval was computed.
         p_value: for no difference; two-sided, but one-sided for failures.
-        permutation_p: p value of the permutation test; see :mod:`results.statistics.permutation`.
+        permutation_p: p value of the permutation test; see :mod:`bakeoff.results.statistics.permutation`.
         smallest_effect: smallest detectable change, as a fraction, with power 0.9.
         runs_needed: runs per side needed to detect a change of ``sought``; None if too many.
         alpha: significance level.
@@ -78,7 +78,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Reason for a judgement; :mod:`results.text.comparison` words it. Keys of ``parameters`` in parentheses."""
+    """Reason for a judgement, worded by :mod:`bakeoff.results.text.comparison`; ``parameters`` in parentheses."""
 
     INTERVAL = "interval"
     """The interval against the band and against no change."""

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from results.statistics.power import MAX_RUNS
+from bakeoff.results.statistics.power import MAX_RUNS
 
 Count = tuple[int, int]
 """Failures and trials."""
@@ -39,7 +39,7 @@ def trials_needed(a: Count, b: Count, level: float) -> int | None:
         level: one-sided.
 
     Returns:
-        None if it exceeds :data:`~results.statistics.power.MAX_RUNS`, or a side has no trial.
+        None if it exceeds :data:`~bakeoff.results.statistics.power.MAX_RUNS`, or a side has no trial.
     """
     if not a[1] or not b[1]:
         return None

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from results.statistics.distributions import t_quantile
+from bakeoff.results.statistics.distributions import t_quantile
 
 _BAND = 0.3
 """Largest log distance of a trial from the capacity."""

@@ -16,8 +16,8 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from results.metrics.catalogue import Unit
-from results.statistics.distributions import t_quantile
+from bakeoff.results.metrics.catalogue import Unit
+from bakeoff.results.statistics.distributions import t_quantile
 
 
 class Interval(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from results.statistics.two_sample import Contrast, Method, on_scale
+from bakeoff.results.statistics.two_sample import Contrast, Method, on_scale
 
 _MAX_DIVISIONS = 200_000
 _DRAWS = 20_000
@@ -46,7 +46,7 @@ def permutation_test(a: Mapping[int, float], b: Mapping[int, float], contrast: C
     Args:
         a: repeat → value.
         b: repeat → value, of the other side.
-        contrast: result of :func:`~results.statistics.two_sample.contrast` for ``a`` and ``b``.
+        contrast: result of :func:`~bakeoff.results.statistics.two_sample.contrast` for ``a`` and ``b``.
     """
     if contrast.method is Method.PAIRED:
         pairs = sorted(a.keys() & b.keys())

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
-from results.statistics.distributions import chi_square_quantile, f_tail
-from results.statistics.two_sample import Contrast, Method, Scale, on_scale
+from bakeoff.results.statistics.distributions import chi_square_quantile, f_tail
+from bakeoff.results.statistics.two_sample import Contrast, Method, Scale, on_scale
 
 _SIDES_DIFFER = 0.1
 """Two-sided level at which an F test says that the sides vary differently."""

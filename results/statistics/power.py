@@ -11,8 +11,8 @@ import functools
 import math
 import statistics
 
-from results.statistics.distributions import chi_square_quantile, noncentral_t_tail, t_quantile
-from results.statistics.two_sample import LARGEST_LOG, Contrast, Method, Scale
+from bakeoff.results.statistics.distributions import chi_square_quantile, noncentral_t_tail, t_quantile
+from bakeoff.results.statistics.two_sample import LARGEST_LOG, Contrast, Method, Scale
 
 POWER = 0.9
 _NODES = 16

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from results.statistics.distributions import t_quantile
-from results.statistics.interval import Interval
+from bakeoff.results.statistics.distributions import t_quantile
+from bakeoff.results.statistics.interval import Interval
 
 _BELOW, _ABOVE = 0.1, 0.05
 """The slope is taken between the percentiles this far below and above q."""

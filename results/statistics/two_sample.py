@@ -14,7 +14,7 @@ F(n − 1, n − 1). Where trials share nothing, it is chosen in 1 % of the comp
 by chance: they are half of the false alarms of three pairs beyond the level. Other loads of the same trials
 (:func:`share_noise`) make the choice more certain. ``benchmarks/statistics/verdicts.py`` states the level.
 
-Both are for sides measured in one run. For different runs see :mod:`results.statistics.between_runs`.
+Both are for sides measured in one run. For different runs see :mod:`bakeoff.results.statistics.between_runs`.
 """
 
 import math
@@ -25,8 +25,8 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from results.statistics.distributions import f_tail, t_quantile, t_tails
-from results.statistics.interval import Interval
+from bakeoff.results.statistics.distributions import f_tail, t_quantile, t_tails
+from bakeoff.results.statistics.interval import Interval
 
 _SHARED_NOISE = 0.01
 """Significance level of the F test that chooses the paired test."""

@@ -1,7 +1,7 @@
 """Interval of a percentile within one trial, from the autocorrelation of its requests.
 
 The interval covers what the same trial would have shown with more requests. It does not include the noise between
-engine starts, so engines are never compared by it (see :mod:`results.statistics.interval`). Requests are not
+engine starts, so engines are never compared by it (see :mod:`bakeoff.results.statistics.interval`). Requests are not
 independent: they wait in one queue, and the tokens of a response share its batches. The share of observations below a
 value is a mean over requests, and its variance that of independent requests times the integrated autocorrelation time τ
 of the requests' shares (Geyer: Practical Markov chain Monte Carlo, Statistical Science 7 (1992), 473–483). Slow
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from results.statistics.distributions import t_quantile
-from results.statistics.interval import Interval
+from bakeoff.results.statistics.distributions import t_quantile
+from bakeoff.results.statistics.interval import Interval
 
 MIN_BLOCKS = 20
 """Independent blocks, n / τ, that an interval needs. With fewer, τ itself is guesswork: a short part of a slow
@@ -33,7 +33,7 @@ def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float
         requests: observations of each request, in planned order; possibly none, infinity for a failed request.
         q: 0 < q < 1.
         states: independent states of the requests in flight that the window holds, if known
-            (:class:`results.metrics.relaxation.Relaxation`); there are no more blocks than that.
+            (:class:`bakeoff.results.metrics.relaxation.Relaxation`); there are no more blocks than that.
 
     Returns:
         ``n`` counts observations. None if there are fewer than :data:`MIN_BLOCKS` independent blocks.

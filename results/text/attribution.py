@@ -4,20 +4,20 @@ import math
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from results.attribution import PARTS, Attribution, Latency, Part
-from results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
-from results.attribution.clock import ClockCheck
-from results.attribution.difference import Difference
-from results.attribution.energy import EnergyPhase, PhaseEnergy
-from results.attribution.trial import MAX_UNATTRIBUTED
-from results.cells import Trial
-from results.metrics import CATALOGUE, Unit
-from results.records import Verdict
-from results.text.findings import sentences
-from results.text.format import ABSENT, listed, percent_text, value_text
-from results.text.roofline import limit_sentence
-from results.trace.kernels import KernelRecord
-from results.units import NS_PER_S
+from bakeoff.results.attribution import PARTS, Attribution, Latency, Part
+from bakeoff.results.attribution.bottleneck import NOTABLE_SHARE, Change, WhatIf, bottleneck, what_if
+from bakeoff.results.attribution.clock import ClockCheck
+from bakeoff.results.attribution.difference import Difference
+from bakeoff.results.attribution.energy import EnergyPhase, PhaseEnergy
+from bakeoff.results.attribution.trial import MAX_UNATTRIBUTED
+from bakeoff.results.cells import Trial
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.records import Verdict
+from bakeoff.results.text.findings import sentences
+from bakeoff.results.text.format import ABSENT, listed, percent_text, value_text
+from bakeoff.results.text.roofline import limit_sentence
+from bakeoff.results.trace.kernels import KernelRecord
+from bakeoff.results.units import NS_PER_S
 
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
 _NS_PER_US = 1e3

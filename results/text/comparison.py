@@ -1,11 +1,11 @@
 """Why a comparison has its judgement, and how the work of two sides differs, as clauses."""
 
-from results.comparison import EngineComparison
-from results.metrics import COMPARED, Metric, Unit
-from results.statistics.comparison import Comparison, Evidence, Judgement, Reason, scale_of
-from results.statistics.two_sample import Method, Scale
-from results.text.format import percent_text
-from results.work import WorkAspect, WorkComparison, WorkDifference
+from bakeoff.results.comparison import EngineComparison
+from bakeoff.results.metrics import COMPARED, Metric, Unit
+from bakeoff.results.statistics.comparison import Comparison, Evidence, Judgement, Reason, scale_of
+from bakeoff.results.statistics.two_sample import Method, Scale
+from bakeoff.results.text.format import percent_text
+from bakeoff.results.work import WorkAspect, WorkComparison, WorkDifference
 
 _TEMPLATES = {
     Reason.CLIENT_ERROR: "the difference of {difference} is within the client's own error of ± {error}",
@@ -37,7 +37,7 @@ _LARGE_CHANGE = 10.0
 
 
 def reason_text(comparison: Comparison) -> str:
-    """Why a comparison has its judgement; it may quote engines: :func:`~results.text.format.plain` it."""
+    """Why a comparison has its judgement; it may quote engines: :func:`~bakeoff.results.text.format.plain` it."""
     metric, evidence = COMPARED[comparison.metric], comparison.evidence
     if comparison.reason is Reason.INTERVAL:
         assert evidence is not None, "an interval is evidence"

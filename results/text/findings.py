@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from results.findings import Finding, FindingCode, Parameter, Severity
-from results.metrics import CATALOGUE, Unit
-from results.metrics.machine import PowerBasis
-from results.objectives import Violation
-from results.text.format import share_text, value_text
+from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.metrics.machine import PowerBasis
+from bakeoff.results.objectives import Violation
+from bakeoff.results.text.format import share_text, value_text
 
 _REQUESTS_FAILED = (
     "{failed_requests} of {measured_requests} requests failed, {outcome_requests} of them as {outcome}: {error}; "
@@ -230,7 +230,7 @@ _UNRECORDED = {"power_basis": "how this is known was not recorded"}
 
 
 def sentence(finding: Finding) -> str:
-    """One sentence without a full stop. It may quote engine output: :func:`~results.text.format.plain` it."""
+    """One sentence without a full stop. It may quote engine output: :func:`~bakeoff.results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
     return (_special_template(finding) or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
 

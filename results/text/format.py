@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from results.metrics.catalogue import Metric, Unit
-from results.records import RunStatus
-from results.run_log import Manifest
-from results.statistics.comparison import Comparison
-from results.statistics.interval import Interval
+from bakeoff.results.metrics.catalogue import Metric, Unit
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import Manifest
+from bakeoff.results.statistics.comparison import Comparison
+from bakeoff.results.statistics.interval import Interval
 
 ABSENT = "–"
 WIDE_FACTOR = 10.0

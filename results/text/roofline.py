@@ -1,11 +1,11 @@
 """How near prefill and decode of a profiled trial come to the machine's limits, as text."""
 
-from results.attribution import PARTS, Attribution
-from results.attribution.bottleneck import PhaseLimit, phase_limit
-from results.attribution.catalogue import Part
-from results.attribution.roofline import Bound, Ceiling, PhaseWork, Roofline
-from results.metrics import Unit
-from results.text.format import percent_text, rate_text, value_text
+from bakeoff.results.attribution import PARTS, Attribution
+from bakeoff.results.attribution.bottleneck import PhaseLimit, phase_limit
+from bakeoff.results.attribution.catalogue import Part
+from bakeoff.results.attribution.roofline import Bound, Ceiling, PhaseWork, Roofline
+from bakeoff.results.metrics import Unit
+from bakeoff.results.text.format import percent_text, rate_text, value_text
 
 
 def limit_sentence(attribution: Attribution, part: Part) -> str:

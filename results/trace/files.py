@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from results.atomic import write_atomic
-from results.run import Run
-from results.trace.kernels import read_kernels
-from results.trace.trial import trial_trace
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.run import Run
+from bakeoff.results.trace.kernels import read_kernels
+from bakeoff.results.trace.trial import trial_trace
 
 NAME = "trace.perfetto-trace"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from results.attribution.steps import Steps, steps_of
-from results.errors import UNDECODABLE, RunUnreadable
-from results.store import TrialFolder
+from bakeoff.results.attribution.steps import Steps, steps_of
+from bakeoff.results.errors import UNDECODABLE, RunUnreadable
+from bakeoff.results.store import TrialFolder
 
 _MARK = "engine step"
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

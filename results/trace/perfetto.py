@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from results.trace import protobuf
+from bakeoff.results.trace import protobuf
 
 _PACKET = 1  # of Trace
 _TIMESTAMP, _SEQUENCE_ID, _TRACK_EVENT, _TRACK_DESCRIPTOR = 8, 10, 11, 60  # of TracePacket

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
-from results.attribution import Attribution
-from results.attribution.parts import ServerTrace
-from results.attribution.steps import Steps, is_decode
-from results.metrics.latency import arrivals
-from results.metrics.series import rates
-from results.records import RequestRecord, TelemetryRecord
-from results.spans import RequestSpan
-from results.trace.kernels import KernelRecord
-from results.trace.perfetto import Trace, Track
+from bakeoff.results.attribution import Attribution
+from bakeoff.results.attribution.parts import ServerTrace
+from bakeoff.results.attribution.steps import Steps, is_decode
+from bakeoff.results.metrics.latency import arrivals
+from bakeoff.results.metrics.series import rates
+from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.spans import RequestSpan
+from bakeoff.results.trace.kernels import KernelRecord
+from bakeoff.results.trace.perfetto import Trace, Track
 
 _UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_share": "", "_w": "W", "_mhz": "MHz", "_c": "°C"}
 """Units by the end of a telemetry value's name; other values are not drawn."""

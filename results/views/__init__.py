@@ -1,13 +1,13 @@
 """Definition views: the figures that other benchmark clients would print for our log, and why they differ.
 
->>> from results import load
->>> from results.views import views
+>>> from bakeoff.results import load
+>>> from bakeoff.results.views import views
 >>> views(load("runs/RUN").finished[0])["vllm"].figures["Mean TTFT (ms)"].value
 """
 
-from results.cells import Trial
-from results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
-from results.views.base import Conventions, Definition, Figure, Log, MetricFamily, Tool, View
+from bakeoff.results.cells import Trial
+from bakeoff.results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
+from bakeoff.results.views.base import Conventions, Definition, Figure, Log, MetricFamily, Tool, View
 
 VIEWS: dict[str, Tool] = {
     tool.name: tool

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.records import RequestRecord
-from results.views.base import (
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Figure,
@@ -25,7 +25,7 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import rate, single, spread
+from bakeoff.results.views.statistics import rate, single, spread
 
 VERSION = "0.13.0"
 STATS = {"mean": "avg", "min": "min", "max": "max", "p99": "p99", "p90": "p90", "p50": "p50", "std": "std"}

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from results.cells import Trial
-from results.metrics import Value, under_load
-from results.records import Load, Outcome, RequestRecord, StreamEnd
-from results.units import NS_PER_S
+from bakeoff.results.cells import Trial
+from bakeoff.results.metrics import Value, under_load
+from bakeoff.results.records import Load, Outcome, RequestRecord, StreamEnd
+from bakeoff.results.units import NS_PER_S
 
 
 class MetricFamily(StrEnum):
@@ -103,7 +103,7 @@ class View(msgspec.Struct, frozen=True):
     """Figures of a tool for one log.
 
     Attributes:
-        tool: key in :data:`results.views.VIEWS`.
+        tool: key in :data:`bakeoff.results.views.VIEWS`.
         figures: by the name in the tool's output or result file, in its order.
         cannot: inputs of the tool that the log does not contain.
     """
@@ -117,7 +117,7 @@ class Tool(msgspec.Struct, frozen=True):
     """One tool.
 
     Attributes:
-        name: key in :data:`results.views.VIEWS` and on the command line.
+        name: key in :data:`bakeoff.results.views.VIEWS` and on the command line.
         title: as its authors write it.
         version: of the source that was read.
         conventions: for all metrics.

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from results.cells import Trial
-from results.records import RequestRecord
-from results.run import Run
-from results.views.aiperf import VERSION, Call, calls, duration_s
-from results.views.base import Log, sent_ns, until_closed_s
-from results.views.statistics import rate, stat_of
-from results.views.wall_clock import WallClock
+from bakeoff.results.cells import Trial
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.run import Run
+from bakeoff.results.views.aiperf import VERSION, Call, calls, duration_s
+from bakeoff.results.views.base import Log, sent_ns, until_closed_s
+from bakeoff.results.views.statistics import rate, stat_of
+from bakeoff.results.views.wall_clock import WallClock
 
 SCHEMA_VERSION = "1.4"
 SUMMARY, RECORDS = "profile_export_aiperf.json", "profile_export.jsonl"

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from results.cells import Trial
-from results.records import Load, Outcome
-from results.run import Run
-from results.views.base import Log
-from results.views.distribution import plain
-from results.views.guidellm import VERSION, Call, calls, window
-from results.views.guidellm_metrics import STATUSES, grouped, late_s, lines, metrics
-from results.views.wall_clock import WallClock
+from bakeoff.results.cells import Trial
+from bakeoff.results.records import Load, Outcome
+from bakeoff.results.run import Run
+from bakeoff.results.views.base import Log
+from bakeoff.results.views.distribution import plain
+from bakeoff.results.views.guidellm import VERSION, Call, calls, window
+from bakeoff.results.views.guidellm_metrics import STATUSES, grouped, late_s, lines, metrics
+from bakeoff.results.views.wall_clock import WallClock
 
 SCHEMA_VERSION = 2
 _DELAYS = (

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from results.cells import Trial
-from results.run import Run
-from results.views.base import Log, until_closed_s
-from results.views.statistics import rate, stat_of
-from results.views.vllm import Call, calls, peaks, tpots_s
-from results.views.wall_clock import WallClock
+from bakeoff.results.cells import Trial
+from bakeoff.results.run import Run
+from bakeoff.results.views.base import Log, until_closed_s
+from bakeoff.results.views.statistics import rate, stat_of
+from bakeoff.results.views.vllm import Call, calls, peaks, tpots_s
+from bakeoff.results.views.wall_clock import WallClock
 
 PERCENTILES = (50, 90, 95, 99)
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from results.atomic import write_atomic
-from results.benchmark_json import benchmark_json
-from results.errors import NotExportable, NotWritable
-from results.run import Run
-from results.tables import Format, Table, table
-from results.views import export_aiperf, export_guidellm, export_vllm
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.benchmark_json import benchmark_json
+from bakeoff.results.errors import NotExportable, NotWritable
+from bakeoff.results.run import Run
+from bakeoff.results.tables import Format, Table, table
+from bakeoff.results.views import export_aiperf, export_guidellm, export_vllm
 
 Files = dict[str, bytes]
 """Relative path → contents."""

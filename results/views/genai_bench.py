@@ -5,8 +5,8 @@ Source read: genai_bench/user/openai_user.py, metrics/request_metrics_collector.
 
 from collections.abc import Sequence
 
-from results.records import Outcome, RequestRecord
-from results.views.base import (
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Figure,
@@ -23,7 +23,7 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import rate, single, spread
+from bakeoff.results.views.statistics import rate, single, spread
 
 VERSION = "0.0.5"
 STATS = ("mean", "p50", "p90", "p95", "p99", "std")

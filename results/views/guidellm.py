@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.metrics import Value, absent
-from results.records import Outcome, RequestRecord
-from results.views.base import (
+from bakeoff.results.metrics import Value, absent
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Figure,
@@ -23,8 +23,8 @@ from results.views.base import (
     unstamped,
     whole,
 )
-from results.views.distribution import Summary, in_flight, plain, rates, summary
-from results.views.statistics import NOTHING, single
+from bakeoff.results.views.distribution import Summary, in_flight, plain, rates, summary
+from bakeoff.results.views.statistics import NOTHING, single
 
 VERSION = "0.8.1"
 STATS = {"mean": "Mean", "p50": "Mdn", "p95": "p95", "p99": "p99", "std": "std"}

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from results.records import Load, Outcome, RequestRecord
-from results.views.distribution import Summary, Weighted, in_flight, plain, rates
-from results.views.guidellm import Call, itl_summary, tpot_summary, window
+from bakeoff.results.records import Load, Outcome, RequestRecord
+from bakeoff.results.views.distribution import Summary, Weighted, in_flight, plain, rates
+from bakeoff.results.views.guidellm import Call, itl_summary, tpot_summary, window
 
 STATUSES = ("successful", "incomplete", "errored", "total")
 _KINDS = {

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from results.consistency import MAX_SPAN_S, MAX_TOKENS
-from results.errors import UNDECODABLE, NotImportable
-from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
-from results.units import NS_PER_S
+from bakeoff.results.consistency import MAX_SPAN_S, MAX_TOKENS
+from bakeoff.results.errors import UNDECODABLE, NotImportable
+from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
+from bakeoff.results.units import NS_PER_S
 
 Spread = Callable[[Sequence[int], int], list[int]]
 """(arrival times, number of tokens) → tokens per chunk."""

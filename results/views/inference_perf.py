@@ -5,8 +5,8 @@ Source read: inference_perf/reportgen/base.py, apis/streaming_parser.py, client/
 
 from collections.abc import Sequence
 
-from results.records import RequestRecord
-from results.views.base import (
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Figure,
@@ -20,7 +20,7 @@ from results.views.base import (
     unstamped,
     whole,
 )
-from results.views.statistics import rate, single, spread
+from bakeoff.results.views.statistics import rate, single, spread
 
 VERSION = "0.7.0"
 STATS = ("mean", "p50", "p90", "p95", "p99")

@@ -6,9 +6,9 @@ reports first and last tokens to it; here they are those of the stream.
 
 from collections.abc import Mapping, Sequence
 
-from results.metrics import Value, absent
-from results.records import Outcome, RequestRecord
-from results.views.base import (
+from bakeoff.results.metrics import Value, absent
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Figure,
@@ -22,7 +22,7 @@ from results.views.base import (
     sent_ns,
     unstamped,
 )
-from results.views.statistics import NOTHING, mean, rank_of, rate, single
+from bakeoff.results.views.statistics import NOTHING, mean, rank_of, rate, single
 
 VERSION = "6.0.17"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p97": 0.97, "p99": 0.99, "p99.9": 0.999}

@@ -5,8 +5,8 @@ Source read: sglang/benchmark/serving.py. Its Rust twin prints the same table.
 
 from collections.abc import Sequence
 
-from results.records import Outcome, RequestRecord
-from results.views.base import (
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Log,
@@ -23,7 +23,7 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import milliseconds, rate, single
+from bakeoff.results.views.statistics import milliseconds, rate, single
 
 VERSION = "0.5.23"
 

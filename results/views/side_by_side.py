@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.cells import Cell, Trial
-from results.records import Verdict
-from results.run import Run
-from results.statistics.interval import log_t_interval
-from results.views import VIEWS, MetricFamily, View, views
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.records import Verdict
+from bakeoff.results.run import Run
+from bakeoff.results.statistics.interval import log_t_interval
+from bakeoff.results.views import VIEWS, MetricFamily, View, views
 
 
 class Column(msgspec.Struct, frozen=True):

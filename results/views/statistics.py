@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from results.metrics import Value, absent
-from results.views.base import Figure, MetricFamily
+from bakeoff.results.metrics import Value, absent
+from bakeoff.results.views.base import Figure, MetricFamily
 
 NOTHING = "no request that the tool would have counted"
 

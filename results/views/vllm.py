@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.records import RequestRecord
-from results.views.base import (
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.views.base import (
     Conventions,
     Definition,
     Log,
@@ -23,7 +23,7 @@ from results.views.base import (
     until_closed_s,
     whole,
 )
-from results.views.statistics import milliseconds, rate, single
+from bakeoff.results.views.statistics import milliseconds, rate, single
 
 VERSION = "0.32.0"
 USAGE_UNSEEN = (

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from results.cells import Trial
-from results.run import Run
-from results.units import NS_PER_S
+from bakeoff.results.cells import Trial
+from bakeoff.results.run import Run
+from bakeoff.results.units import NS_PER_S
 
 
 class WallClock:

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bakeoff.harness.truth import Answered, Fault
 from benchmarks.peers.misread import often_wrong, wrong_figures
 from benchmarks.peers.protocol import Figures, Load
 from benchmarks.peers.running import Trial
 from benchmarks.peers.truths import truth_of
 from benchmarks.peers.watch import Footprint
-from harness.truth import Answered, Fault
 
 MS = 1_000_000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from engines import Access, Launch, Server, launched, pick_port
+from bakeoff.engines import Access, Launch, Server, launched, pick_port
 
 FAKE_ENGINE = r'''
 """Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die, /exit, /starve end it; signals are noted."""

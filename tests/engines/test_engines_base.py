@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, Engine, EngineError, Model, engine
-from engines.base import access_to, base_url
-from engines.errors import BadOption
-from engines.secrets import conceal, masked
+from bakeoff.engines import Deployment, Engine, EngineError, Model, engine
+from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.secrets import conceal, masked
 
 SENTINEL = "sk-sentinel-0451"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.build import build_of, checkout, image_id
-from engines.deployment import Container, Deployment, Ssh
+from bakeoff.engines.build import build_of, checkout, image_id
+from bakeoff.engines.deployment import Container, Deployment, Ssh
 from tests.engines.test_engines_server_engine import small
 
 COMMIT = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "c")

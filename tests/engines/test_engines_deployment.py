@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment
-from engines.deployment import Container, Ssh
+from bakeoff.engines import Deployment
+from bakeoff.engines.deployment import Container, Ssh
 
 IMAGE = Container("image:1")
 BOX = Ssh("box")

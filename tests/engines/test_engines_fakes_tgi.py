@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from engines.dialects import SseParser
+from bakeoff.engines.dialects import SseParser
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.tgi_flags import arguments, resolved

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines import guard
+from bakeoff.engines import guard
 from tests.engines.processes import Held, fake_engine
 
 GRACES_S = (0.3, 0.3)
@@ -21,7 +21,7 @@ SOON_S = 5.0
 SENTINEL = "hf-sentinel-9041"
 HARNESS = """
 import asyncio, pathlib, sys
-from engines import launched
+from bakeoff.engines import launched
 from tests.engines.processes import fake_engine
 
 async def main(folder, *behaviours):

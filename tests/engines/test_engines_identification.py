@@ -11,14 +11,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from engines import Deployment, Launch, attached, launched, pick_port
-from engines.base import access_to
-from engines.errors import EngineError, NotIdentified, NotReady
-from engines.identification import identify, only_model, tokenizer_folder
-from engines.identity import Identity
-from engines.registry import adapter_class, adapter_names
-from harness.errors import EvaluationFailed
-from harness.quality.prompt_logprobs import PromptScorer
+from bakeoff.engines import Deployment, Launch, attached, launched, pick_port
+from bakeoff.engines.base import access_to
+from bakeoff.engines.errors import EngineError, NotIdentified, NotReady
+from bakeoff.engines.identification import identify, only_model, tokenizer_folder
+from bakeoff.engines.identity import Identity
+from bakeoff.engines.registry import adapter_class, adapter_names
+from bakeoff.harness.errors import EvaluationFailed
+from bakeoff.harness.quality.prompt_logprobs import PromptScorer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython

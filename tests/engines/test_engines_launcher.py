@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engines import Access, EngineError, Launch, attached, launched, memory, pick_port
-from engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
-from engines.secrets import conceal
-from engines.tail import tail
+from bakeoff.engines import Access, EngineError, Launch, attached, launched, memory, pick_port
+from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from bakeoff.engines.secrets import conceal
+from bakeoff.engines.tail import tail
 from tests.engines.processes import Held, fake_engine, get, visit
 
 SOON_S = 5.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines import Launch, launched, launcher
-from engines.errors import EngineDied
-from engines.tail import tail
+from bakeoff.engines import Launch, launched, launcher
+from bakeoff.engines.errors import EngineDied
+from bakeoff.engines.tail import tail
 from tests.engines.processes import Held, fake_engine, guard_of, visit
 
 SOON_S = 5.0

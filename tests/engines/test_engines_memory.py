@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.memory import error_line, kernel_kills
+from bakeoff.engines.memory import error_line, kernel_kills
 
 ERROR_LINES = [
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.57 GiB",

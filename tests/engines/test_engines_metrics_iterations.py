@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.metrics.iterations import IterationReader
-from engines.metrics.source import COUNTERS, GAUGES
+from bakeoff.engines.metrics.iterations import IterationReader
+from bakeoff.engines.metrics.source import COUNTERS, GAUGES
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines import (
+from bakeoff.engines import (
     Deployment,
     EngineError,
     EngineSpec,
@@ -21,14 +21,14 @@ from engines import (
     registry,
     server_engine,
 )
-from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.environments import Environment
-from engines.errors import BadOption, NotInstalled, UnknownEngine
-from engines.server_engine import ServerEngine
+from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from bakeoff.engines.environments import Environment
+from bakeoff.engines.errors import BadOption, NotInstalled, UnknownEngine
+from bakeoff.engines.server_engine import ServerEngine
 
 SOMEWHERE = Deployment(url="http://127.0.0.1:1")
 OTHERS = """
-from engines.dialects import ReferenceDialect
+from bakeoff.engines.dialects import ReferenceDialect
 
 class Bare:
     adapter = "bare"

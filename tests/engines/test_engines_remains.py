@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from engines.remains import MARK, kill_remains
+from bakeoff.engines.remains import MARK, kill_remains
 
 SOON_S = 5.0
 WAIT = "import signal, sys; print('up', flush=True); signal.pause()"

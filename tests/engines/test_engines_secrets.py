@@ -2,8 +2,8 @@
 
 import pytest
 
-from engines import secrets
-from engines.secrets import (
+from bakeoff.engines import secrets
+from bakeoff.engines.secrets import (
     MASK,
     conceal,
     conceal_environment,

@@ -17,12 +17,12 @@ import msgspec
 import psutil
 import pytest
 
-from engines import Deployment, EngineError, EngineSpec, Launch, Model, Setup, launched
-from engines.deployment import Container, Ssh
-from engines.dialects import Dialect, OpenAiDialect
-from engines.errors import BadOption, EngineDied, ModelNotFound, NotInstalled
-from engines.server_engine import ServerEngine
-from engines.spec import Spellings, flag
+from bakeoff.engines import Deployment, EngineError, EngineSpec, Launch, Model, Setup, launched
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.dialects import Dialect, OpenAiDialect
+from bakeoff.engines.errors import BadOption, EngineDied, ModelNotFound, NotInstalled
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import Spellings, flag
 from tests.engines.elsewhere import Elsewhere, elsewhere
 from tests.engines.processes import Held, fake_engine
 
@@ -266,7 +266,7 @@ def command_lines() -> str:
 
 HARNESS = """
 import asyncio, pathlib, sys
-from engines import launched
+from bakeoff.engines import launched
 from tests.engines.test_engines_server_engine import container, fake, remote
 
 async def main(way, folder, *words):

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from engines import EngineSpec, Speculation
-from engines.errors import BadOption
-from engines.spec import Cannot, Setting, Spellings, flag, key, one_of, option_argv, spelt, switch, variable
+from bakeoff.engines import EngineSpec, Speculation
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.spec import Cannot, Setting, Spellings, flag, key, one_of, option_argv, spelt, switch, variable
 
 SPELLINGS: Spellings = {
     "dtype": one_of(("float16", "bfloat16"), flag("--dtype")),

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
-from engines.dialects import ReferenceDialect
-from harness.client import Driver
-from harness.client.fake import ScriptedTransport
-from harness.client.wire import WireSession, wire_sessions
-from harness.host.clock import LoopClock, run_virtual
-from results.records import StreamRecord
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Driver
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.results.records import StreamRecord
+from bakeoff.workloads import PlannedSession
 from tests.harness.samples import DONE, FINISH, TOKEN, MemoryRecorder
-from workloads import PlannedSession
 
 T = TypeVar("T")
 ANSWER = [(0.1, TOKEN), (0.1, TOKEN), (0.0, FINISH + DONE)]

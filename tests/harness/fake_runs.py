@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import results
-from harness.conduct.run import create_run, run_experiment
-from harness.conduct.world import inside
-from harness.experiment.config import experiment_from
-from harness.virtual.runs import QUIET
-from results.cells import Trial
-from results.records import Outcome, Phase, RequestRecord
+from bakeoff import results
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.virtual.runs import QUIET
+from bakeoff.results.cells import Trial
+from bakeoff.results.records import Outcome, Phase, RequestRecord
 from tests.engines.fakes.answers import Answering, by_tokenizer
 from tests.engines.fakes.stage import running
 from tests.harness.in_process import InProcess

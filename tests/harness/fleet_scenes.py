@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from engines.dialects import ReferenceDialect
-from harness.client import Closed, Fleet, LoadResult, Open
-from harness.client.fleet import LoadOrder
-from harness.client.wire import WireSession, wire_sessions
-from harness.truth import Schedule, Truth, truth_process
-from results.records import StreamRecord
-from results.store import TrialFolder
-from workloads import PlannedSession, Session, Turn
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Closed, Fleet, LoadResult, Open
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.truth import Schedule, Truth, truth_process
+from bakeoff.results.records import StreamRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlannedSession, Session, Turn
 
 T = TypeVar("T")
 

@@ -4,17 +4,17 @@ import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 
-from harness.client import Fleet, HttpTransport
-from harness.client.orders import Prepare
-from harness.conduct.world import RealWorld, Telemetry
-from harness.experiment.config import ClientConfig
-from harness.host.clock import Clock, MonotonicClock
-from harness.virtual.telemetry import VirtualSampler
-from harness.virtual.worker_host import NoMeter, VirtualWorkerHost
+from bakeoff.harness.client import Fleet, HttpTransport
+from bakeoff.harness.client.orders import Prepare
+from bakeoff.harness.conduct.world import RealWorld, Telemetry
+from bakeoff.harness.experiment.config import ClientConfig
+from bakeoff.harness.host.clock import Clock, MonotonicClock
+from bakeoff.harness.virtual.telemetry import VirtualSampler
+from bakeoff.harness.virtual.worker_host import NoMeter, VirtualWorkerHost
 
 
 class _Sockets:
-    """A :class:`~harness.client.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
+    """A :class:`~bakeoff.harness.client.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
 
     def transport(self, order: Prepare) -> HttpTransport:
         return HttpTransport(order.base_url, order.access)

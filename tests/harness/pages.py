@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from engines import Access
-from engines.metrics import Histogram, Prometheus, Series
-from harness.telemetry import ServerPage
+from bakeoff.engines import Access
+from bakeoff.engines.metrics import Histogram, Prometheus, Series
+from bakeoff.harness.telemetry import ServerPage
 
 SOURCE = Prometheus(
     {"running": (Series("running"),), "output_tokens_total": (Series("tokens_total"),)}, {"ttft_s": Histogram("ttft")}

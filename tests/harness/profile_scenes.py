@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from harness.traffic.profile import ShownProfile
-from workloads import Seed, Session, Tokenizer
-from workloads.outline import SessionOutline, TurnOutline
-from workloads.presets import Anchor
-from workloads.profile import WorkloadProfile, check_anchor, profile_workload
+from bakeoff.harness.traffic.profile import ShownProfile
+from bakeoff.workloads import Seed, Session, Tokenizer
+from bakeoff.workloads.outline import SessionOutline, TurnOutline
+from bakeoff.workloads.presets import Anchor
+from bakeoff.workloads.profile import WorkloadProfile, check_anchor, profile_workload
 
 
 class Scripted(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord
-from workloads import PlannedSession, Session, Turn
+from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord
+from bakeoff.workloads import PlannedSession, Session, Turn
 
 
 class MemoryRecorder:

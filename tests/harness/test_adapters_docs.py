@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import results
-from engines import registry
-from engines.errors import BadOption
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from results.findings import is_against_engine
-from results.records import EngineDescription, RunStatus, TokenSource
+from bakeoff import results
+from bakeoff.engines import registry
+from bakeoff.engines.errors import BadOption
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.results.findings import is_against_engine
+from bakeoff.results.records import EngineDescription, RunStatus, TokenSource
 from tests.engines.fakes.quill import VERSION
 from tests.engines.quill import example, install, model
 from tests.harness.fake_runs import measured_run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from results.findings import FindingCode
-from results.records import Outcome, TokenSource
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import Outcome, TokenSource
 from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic
 from tests.engines.fakes.openai import FakeOpenAi

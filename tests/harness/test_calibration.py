@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.calibration.client_error import (
+from bakeoff.harness.calibration.client_error import (
     LENGTHS,
     MAX_SENT_BYTES,
     Shape,
@@ -19,17 +19,17 @@ from harness.calibration.client_error import (
     planned_sessions,
     spread_of,
 )
-from harness.calibration.grid import calibrate_grid, calibration_path
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.client import Issue, LoadResult, local_fleet
-from harness.conduct.trial import shape_of
-from harness.errors import BadGrid, ClientFailed
-from harness.truth import Answered
-from results.calibration import Calibration, read_calibration
-from results.errors import NotCalibrated, RunUnreadable
-from results.metrics import CATALOGUE, Unit
-from results.records import ClientError, ClientRecord, Load, Outcome, Phase, RequestRecord
+from bakeoff.harness.calibration.grid import calibrate_grid, calibration_path
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.client import Issue, LoadResult, local_fleet
+from bakeoff.harness.conduct.trial import shape_of
+from bakeoff.harness.errors import BadGrid, ClientFailed
+from bakeoff.harness.truth import Answered
+from bakeoff.results.calibration import Calibration, read_calibration
+from bakeoff.results.errors import NotCalibrated, RunUnreadable
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.records import ClientError, ClientRecord, Load, Outcome, Phase, RequestRecord
 from tests.harness.samples import request
 
 MS = 1_000_000

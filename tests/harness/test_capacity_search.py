@@ -9,23 +9,23 @@ import msgspec
 import numpy as np
 import pytest
 
-import results
-from harness.conduct.policies import Done
-from harness.conduct.policies.capacity_search import CapacitySearch, attempt_of, requests_needed
-from harness.conduct.policies.search_config import search_config
-from harness.conduct.run import create_run
-from harness.conduct.world import World
-from harness.experiment.config import experiment_from
-from harness.virtual import VirtualWorld
-from results.findings import Finding, FindingCode
-from results.metrics import Absence, Value, absent
-from results.objectives import Violation, objectives
-from results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
-from results.report.search_lines import skip_text
-from results.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
-from results.search import Attempt, Ended, EngineSearch, Over
-from results.text.findings import sentence
-from results.units import NS_PER_S
+from bakeoff import results
+from bakeoff.harness.conduct.policies import Done
+from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch, attempt_of, requests_needed
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.conduct.run import create_run
+from bakeoff.harness.conduct.world import World
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.virtual import VirtualWorld
+from bakeoff.results.findings import Finding, FindingCode
+from bakeoff.results.metrics import Absence, Value, absent
+from bakeoff.results.objectives import Violation, objectives
+from bakeoff.results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.report.search_lines import skip_text
+from bakeoff.results.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
+from bakeoff.results.search import Attempt, Ended, EngineSearch, Over
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.units import NS_PER_S
 from tests.results.handmade import request, trial
 from tests.results.some_findings import remark, void
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Driver
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.host.clock import LoopClock, run_virtual
 from benchmarks.queueing import simulated_ttfts_s
-from engines.dialects import ReferenceDialect
-from harness.client import Driver
-from harness.client.fake import ScriptedTransport
-from harness.client.wire import wire_sessions
-from harness.host.clock import LoopClock, run_virtual
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, opened
 
 S = 1_000_000_000

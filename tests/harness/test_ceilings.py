@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.host import ceilings
-from harness.host.ceilings import Size, measure, rates
-from harness.host.environment import environment
-from results.ceilings import Ceilings, store_ceilings, stored_ceilings
-from results.errors import RunUnreadable
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.host import ceilings
+from bakeoff.harness.host.ceilings import Size, measure, rates
+from bakeoff.harness.host.environment import environment
+from bakeoff.results.ceilings import Ceilings, store_ceilings, stored_ceilings
+from bakeoff.results.errors import RunUnreadable
 
 CPU = torch.device("cpu")
 SOME = [
@@ -126,7 +126,7 @@ def test_damaged_ceilings_are_refused_with_the_command_that_renews_them(tmp_path
 def test_without_torch_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.delitem(sys.modules, "harness.host.ceilings")
+    monkeypatch.delitem(sys.modules, "bakeoff.harness.host.ceilings")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert guarded(make_app(), ["machine"]) == 2
     assert capsys.readouterr().err == "bakeoff: bakeoff machine needs torch; run: pip install 'bakeoff[engine]'\n"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from harness.host.child import child_process, read_line, send, tail
+from bakeoff.harness.host.child import child_process, read_line, send, tail
 
 ECHO = """
 import sys

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import make_app
-from harness.conduct.policies.gate import gate_experiment
-from harness.experiment.config import load_experiment
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.conduct.policies.gate import gate_experiment
+from bakeoff.harness.experiment.config import load_experiment
 
 CI = Path(__file__).parents[2] / "docs/ci"
 WORKFLOWS = sorted(CI.glob("*.yml"))

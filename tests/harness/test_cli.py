@@ -10,16 +10,16 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-import results
-from engines import Model, models, pick_port
-from engines.errors import NotIdentified
-from harness import version
-from harness.cli import listing, make_app
-from harness.cli.guarded import guarded
-from harness.conduct.world import inside
-from harness.experiment.bench import bench_experiment
-from harness.virtual import VirtualEngine, VirtualWorld
-from results.errors import NotWritable, RunUnreadable
+from bakeoff import results
+from bakeoff.engines import Model, models, pick_port
+from bakeoff.engines.errors import NotIdentified
+from bakeoff.harness import version
+from bakeoff.harness.cli import listing, make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
+from bakeoff.results.errors import NotWritable, RunUnreadable
 from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint
 
@@ -49,7 +49,7 @@ def test_help_names_every_command_and_imports_nothing_heavy():
         assert command in done.stdout
     for group in ("engines", "models", "workloads"):
         assert group in done.stdout
-    code = "import sys, harness.cli; print([m for m in ('pandas', 'torch', 'numpy', 'aiohttp') if m in sys.modules])"
+    code = "import sys, bakeoff.harness.cli; print([m for m in ('pandas', 'torch', 'numpy', 'aiohttp') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -115,7 +115,7 @@ def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], mon
     started: list[str] = []
     monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
     in_process("serve", *arguments)
-    assert started == [sys.executable, "-m", "reference_engine", "serve", *arguments]
+    assert started == [sys.executable, "-m", "bakeoff.reference_engine", "serve", *arguments]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_bench_measures_a_running_server(tmp_path: Path):
     port = pick_port()
     order = json.dumps({"schedule": {"ttft_s": 0.02, "itl_s": 0.005}, "port": port, "core": None})
     with subprocess.Popen(
-        [sys.executable, "-m", "harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "bakeoff.harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as truth:
         assert truth.stdout is not None
         truth.stdout.readline()

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from harness.host.clock import LoopClock, MonotonicClock, run_virtual, sleep_until_ns
+from bakeoff.harness.host.clock import LoopClock, MonotonicClock, run_virtual, sleep_until_ns
 
 
 def test_an_hour_of_virtual_time_takes_no_time():

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.client.clock_offset import RoundTrip, estimate, measured, spanning
-from harness.client.machine import Machine
-from harness.client.worker_host import WorkerClock
+from bakeoff.harness.client.clock_offset import RoundTrip, estimate, measured, spanning
+from bakeoff.harness.client.machine import Machine
+from bakeoff.harness.client.worker_host import WorkerClock
 
 DAY_NS = 86_400_000_000_000
 delays_ns = st.tuples(st.integers(0, 50_000_000), st.integers(0, 50_000_000))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
-from harness.client import decode_stream
-from harness.client.plausibility import is_miscounted
-from harness.client.token_counts import apportion, token_counts
-from results.metrics import latency
-from results.records import Outcome, StreamEnd, StreamRecord, TokenSource
+from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
+from bakeoff.harness.client import decode_stream
+from bakeoff.harness.client.plausibility import is_miscounted
+from bakeoff.harness.client.token_counts import apportion, token_counts
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome, StreamEnd, StreamRecord, TokenSource
 from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
 
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from engines import Deployment, Model, engine
-from engines.dialects import (
+from bakeoff.engines import Deployment, Model, engine
+from bakeoff.engines.dialects import (
     AnthropicDialect,
     Dialect,
     LlamaCppDialect,
@@ -23,9 +23,9 @@ from engines.dialects import (
     VllmDialect,
     holds_to_schema,
 )
-from harness.errors import BadExperiment
-from harness.experiment.demands import refuse_unmet
-from workloads import Message, Turn
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.demands import refuse_unmet
+from bakeoff.workloads import Message, Turn
 
 SCHEMA = '{"type":"object"}'
 CHAT = Turn(9, 3, messages=(Message("user", "Hi"),), json_schema=SCHEMA)

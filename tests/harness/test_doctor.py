@@ -9,8 +9,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from harness.cli import make_app
-from harness.host.doctor import Check, State, examine_machine
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.host.doctor import Check, State, examine_machine
 
 CPUS = "sys/devices/system/cpu"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -202,7 +202,7 @@ def test_the_command_prints_one_line_for_each(
         Check("swap", State.FINE, "none"),
         Check("SMT", State.UNKNOWN, "not shown"),
     ]
-    monkeypatch.setattr("harness.host.doctor.examine_machine", lambda: checks)
+    monkeypatch.setattr("bakeoff.harness.host.doctor.examine_machine", lambda: checks)
     app = make_app()
     assert app("doctor", result_action="return_value") == 0
     assert capsys.readouterr().out.splitlines() == [

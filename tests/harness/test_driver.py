@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from harness.client import Driver, Issue
-from harness.client.fake import ScriptedTransport
-from harness.host.clock import LoopClock, run_virtual
-from results.errors import NotWritable
-from results.records import Phase, StreamEnd
+from bakeoff.harness.client import Driver, Issue
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.records import Phase, StreamEnd
+from bakeoff.workloads import PlannedSession
 from tests.harness.driving import ANSWER, S, drive, wire
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, closed, opened, session
-from workloads import PlannedSession
 
 
 def test_closed_loop_keeps_exactly_the_wanted_number_in_flight():

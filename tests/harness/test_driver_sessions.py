@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.client import Driver, Issue
-from harness.client.fake import ScriptedTransport
-from results.records import StreamRecord
+from bakeoff.harness.client import Driver, Issue
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.results.records import StreamRecord
+from bakeoff.workloads import PlannedSession, Replay, Seed, Tokenizer, plan_recorded
 from tests.harness.driving import ANSWER, S, drive, wire
 from tests.harness.samples import FINISH, TOKEN, closed, session
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import PlannedSession, Replay, Seed, Tokenizer, plan_recorded
 
 
 def talks(count: int, turns: int, think_s: float, gap_s: float | None = None) -> list[PlannedSession]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engines import registry
-from results.findings import is_against_engine
-from results.records import EngineDescription, RunStatus
+from bakeoff.engines import registry
+from bakeoff.results.findings import is_against_engine
+from bakeoff.results.records import EngineDescription, RunStatus
 from tests.engines.elsewhere import Elsewhere, elsewhere
 from tests.engines.quill import install, model
 from tests.harness.fake_runs import measured_run

@@ -15,16 +15,16 @@ from typing import Any
 import psutil
 import pytest
 
-import results
-from engines import registry
-from harness.conduct.run import create_run, run_experiment
-from harness.experiment.config import experiment_from
-from harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
-from harness.virtual.runs import QUIET
-from results.findings import FindingCode, invalid
-from results.frames import FrameLog
-from results.records import Phase, RunStatus, StreamRecord, Verdict
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.engines import registry
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
+from bakeoff.harness.virtual.runs import QUIET
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.frames import FrameLog
+from bakeoff.results.records import Phase, RunStatus, StreamRecord, Verdict
+from bakeoff.results.store import RunFolder
 from tests.engines.quill import install, model
 
 FEW = 3

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from engines import adapter_names, pick_port, registry
-from engines.environments import RECIPES, lookup
-from harness.cli import make_app
-from harness.cli.engine_tables import bytes_text
-from harness.cli.guarded import guarded
+from bakeoff.engines import adapter_names, pick_port, registry
+from bakeoff.engines.environments import RECIPES, lookup
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.engine_tables import bytes_text
+from bakeoff.harness.cli.guarded import guarded
 from tests.engines.environments.tiny_packages import pretend, recipe
 from tests.engines.processes import FAKE_ENGINE, Held
 
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
 SMALL = """
 import sys
-from engines.dialects import ReferenceDialect
-from engines.server_engine import ServerEngine
-from engines.spec import flag
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.engines.spec import flag
 
 class Small(ServerEngine):
     adapter = "small"
@@ -148,7 +148,7 @@ class TestInstall:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         folder = pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",), needs_gpu=True), tiny_engine="3.1")
-        monkeypatch.setattr("engines.machine.has_gpu", lambda: False)
+        monkeypatch.setattr("bakeoff.engines.machine.has_gpu", lambda: False)
         assert engines("install", "tiny") == 0
         printed = capsys.readouterr()
         assert printed.out == f"{folder}\n"
@@ -166,8 +166,8 @@ class TestInstall:
 
 
 def tiny_adapter() -> type:
-    from engines.dialects import ReferenceDialect  # noqa: PLC0415
-    from engines.server_engine import ServerEngine  # noqa: PLC0415
+    from bakeoff.engines.dialects import ReferenceDialect  # noqa: PLC0415
+    from bakeoff.engines.server_engine import ServerEngine  # noqa: PLC0415
 
     class Tiny(ServerEngine):
         adapter = "tiny"

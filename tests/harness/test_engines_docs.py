@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.environments import RECIPES
-from harness.experiment.config import experiment_from
+from bakeoff.engines.environments import RECIPES
+from bakeoff.harness.experiment.config import experiment_from
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-from harness import cli, entry
-from harness.cli.guarded import guarded
+from bakeoff.harness import cli, entry
+from bakeoff.harness.cli.guarded import guarded
 from tests.harness.test_cli import in_process
 from tests.results.builders import Sheet, build_run
 

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from harness.host.environment import source
-from results.run_log import Source
+from bakeoff.harness.host.environment import source
+from bakeoff.results.run_log import Source
 
 
 def git(folder: Path, *arguments: str) -> str:

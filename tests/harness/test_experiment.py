@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from engines.errors import BadOption as BadEngineOption
-from engines.errors import UnknownEngine
-from harness.errors import BadExperiment
-from harness.experiment.config import (
+from bakeoff.engines.errors import BadOption as BadEngineOption
+from bakeoff.engines.errors import UnknownEngine
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import (
     ClientConfig,
     Experiment,
     QualityConfig,
@@ -16,8 +16,8 @@ from harness.experiment.config import (
     load_experiment,
     with_client,
 )
-from results.records import Cache, Load, Slo
-from workloads import BadOption, UnknownWorkload
+from bakeoff.results.records import Cache, Load, Slo
+from bakeoff.workloads import BadOption, UnknownWorkload
 
 ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {

@@ -6,15 +6,15 @@ from typing import cast
 
 import pytest
 
-from engines.dialects import HttpRequest, ReferenceDialect
-from harness.client import Driver, Transport
-from harness.client.failing import FailureDetector, RampFailures
-from harness.client.fake import ScriptedTransport
-from harness.client.sessions import PreparedSession, RequestInFlight
-from harness.host.clock import LoopClock, run_virtual
-from harness.virtual import Fault, VirtualEngine, virtual_experiment, virtual_run
-from results.findings import FindingCode
-from results.records import RunStatus, StreamEnd, Verdict
+from bakeoff.engines.dialects import HttpRequest, ReferenceDialect
+from bakeoff.harness.client import Driver, Transport
+from bakeoff.harness.client.failing import FailureDetector, RampFailures
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.sessions import PreparedSession, RequestInFlight
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.harness.virtual import Fault, VirtualEngine, virtual_experiment, virtual_run
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import RunStatus, StreamEnd, Verdict
 from tests.harness.driving import S, wire
 from tests.harness.samples import DONE, FINISH, TOKEN, MemoryRecorder, closed
 

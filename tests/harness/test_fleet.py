@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.harness.client import Closed, Open, local_fleet
+from bakeoff.harness.client.fleet import Fleet, LoadOrder, divided
+from bakeoff.harness.errors import BadExperiment, ClientFailed
+from bakeoff.harness.host.clock import run_virtual
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.frames import FrameLog
+from bakeoff.results.records import StreamEnd, StreamRecord
+from bakeoff.results.store import TrialFolder
 from benchmarks.essence import essence
-from harness.client import Closed, Open, local_fleet
-from harness.client.fleet import Fleet, LoadOrder, divided
-from harness.errors import BadExperiment, ClientFailed
-from harness.host.clock import run_virtual
-from results.errors import NotWritable
-from results.frames import FrameLog
-from results.records import StreamEnd, StreamRecord
-from results.store import TrialFolder
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way, wire
 
 OPEN = Open(duration_s=0.3)

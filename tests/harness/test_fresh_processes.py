@@ -11,7 +11,7 @@ import cyclopts
 import msgspec
 import pytest
 
-from harness.cli import make_app
+from bakeoff.harness.cli import make_app
 from tests.fresh import PACKAGES, ROOT, modules
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 from tests.results.test_views_import import result

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import results
-from harness.conduct.policies.gate import InterimAnalyses, gate_experiment, noise
-from harness.conduct.world import inside
-from harness.errors import BadExperiment
-from harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
-from results.comparison_config import ComparisonConfig
-from results.gate import Outcome
-from results.records import RunStatus
-from results.run_log import Source
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experiment, noise
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.virtual import Fault, VirtualEngine, VirtualWorld, virtual_experiment
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.gate import Outcome
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import Source
+from bakeoff.results.store import RunFolder
 from tests.harness.test_cli import in_process as bakeoff
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -161,7 +161,7 @@ def test_a_gate_continues_until_the_verdict_is_clear(tmp_path: Path, monkeypatch
     )
     judged = analyses(path, 5).analyse(3)
     undecided = msgspec.structs.replace(judged, outcome=Outcome.CANNOT_TELL)
-    monkeypatch.setattr("harness.conduct.policies.gate.judge", lambda *_: undecided)
+    monkeypatch.setattr("bakeoff.harness.conduct.policies.gate.judge", lambda *_: undecided)
     assert not analyses(path, 5).is_clear(3)
     monkeypatch.undo()
     nothing = build_run(tmp_path / "2", replace(SAME, repeats=3, invalid=tuple(range(6))))

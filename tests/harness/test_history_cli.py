@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results import history
+from bakeoff.results import history
 from tests.harness.test_cli import in_process as bakeoff
 from tests.results.nights import Nights, nights
 

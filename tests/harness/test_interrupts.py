@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import results
-from harness.conduct.run import create_run, recover, run_experiment
-from harness.conduct.world import inside
-from harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from harness.virtual.runs import QUIET
-from results.records import Outcome, RunStatus
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.harness.conduct.run import create_run, recover, run_experiment
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.harness.virtual.runs import QUIET
+from bakeoff.results.records import Outcome, RunStatus
+from bakeoff.results.store import RunFolder
 
 ENGINES = {"a": VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.05)))}
 EXPERIMENT = virtual_experiment(

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-import results
-from engines import pick_port
-from results.findings import FindingCode
-from results.metrics import latency
-from results.records import Outcome, RunStatus, TokenSource, Verdict
+from bakeoff import results
+from bakeoff.engines import pick_port
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_flags import defaults

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.client.loop_lag import TICK_NS, LoopLag
+from bakeoff.harness.client.loop_lag import TICK_NS, LoopLag
 
 MS = 1_000_000
 

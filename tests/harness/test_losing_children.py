@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.client import local_worker
-from harness.client.local_worker import LocalWorker
-from harness.client.orders import ClockTime, ReadClock
-from harness.conduct.run import create_run, run_experiment
-from harness.conduct.world import inside
-from harness.errors import WorkerLost
-from harness.host.threads import WorkCancelled, check_cancelled, in_thread
-from harness.virtual import VirtualEngine, VirtualWorld, virtual_experiment
-from harness.virtual.runs import QUIET, run_in
-from results.store import earlier_run
+from bakeoff.harness.client import local_worker
+from bakeoff.harness.client.local_worker import LocalWorker
+from bakeoff.harness.client.orders import ClockTime, ReadClock
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import WorkerLost
+from bakeoff.harness.host.threads import WorkCancelled, check_cancelled, in_thread
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, virtual_experiment
+from bakeoff.harness.virtual.runs import QUIET, run_in
+from bakeoff.results.store import earlier_run
 
 
 def test_a_stopped_worker_is_lost_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

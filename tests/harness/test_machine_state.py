@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings, sampler_lost
-from results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
-from results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
-from results.records import TelemetryRecord, Window
+from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE, machine_findings, sampler_lost
+from bakeoff.results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
+from bakeoff.results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
+from bakeoff.results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
 WINDOW = Window(0, 10 * S)

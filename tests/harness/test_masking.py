@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engines import Access
-from harness.client.redaction import redacting_recorder
-from results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.engines import Access
+from bakeoff.harness.client.redaction import redacting_recorder
+from bakeoff.results.records import Phase, StreamEnd, StreamRecord
 from tests.harness.samples import MemoryRecorder
 
 KEY = "sk-0123456789"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from engines import secrets
-from harness.errors import BadExperiment
-from harness.testing import Bakeoff, Measured, NoVerdict, summary
-from results import load
-from results.benchmark_json import benchmark_json
-from results.errors import NoEvidence, NotComparable, RunNotFound
-from results.findings import FindingCode, invalid
-from results.floor import FLOOR_FILE
-from results.metrics import CATALOGUE
-from results.text.format import value_text
+from bakeoff.engines import secrets
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.testing import Bakeoff, Measured, NoVerdict, summary
+from bakeoff.results import load
+from bakeoff.results.benchmark_json import benchmark_json
+from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.floor import FLOOR_FILE
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.text.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.floors import with_floor
 
@@ -176,7 +176,7 @@ def test_a_mistake_in_an_objective_shows_before_anything_is_measured(tmp_path: P
 
 
 def test_each_run_of_a_test_has_a_title_and_one_that_never_ended_is_no_evidence(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("harness.testing.bakeoff.run_into", lambda *_: False)
+    monkeypatch.setattr("bakeoff.harness.testing.bakeoff.run_into", lambda *_: False)
     bakeoff, runs = fixture(tmp_path)
     for _ in range(3):
         with pytest.raises(AssertionError, match="the run is INVALID: a trial never ended"):
@@ -187,7 +187,7 @@ def test_each_run_of_a_test_has_a_title_and_one_that_never_ended_is_no_evidence(
 
 
 def test_an_interrupt_ends_the_session(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("harness.testing.bakeoff.run_into", lambda *_: True)
+    monkeypatch.setattr("bakeoff.harness.testing.bakeoff.run_into", lambda *_: True)
     with pytest.raises(KeyboardInterrupt):
         fixture(tmp_path)[0].bench(**SERVER)
 

@@ -14,14 +14,14 @@ import torch
 from aiohttp import web
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engines import Deployment, pick_port
-from harness.cli import evaluating as cli_evaluating
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.cli.options import standard_output
-from harness.errors import EvaluationFailed
-from harness.quality import evaluation
-from harness.quality.evaluation import (
+from bakeoff.engines import Deployment, pick_port
+from bakeoff.harness.cli import evaluating as cli_evaluating
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.cli.options import standard_output
+from bakeoff.harness.errors import EvaluationFailed
+from bakeoff.harness.quality import evaluation
+from bakeoff.harness.quality.evaluation import (
     EvaluationSettings,
     Header,
     Line,
@@ -32,10 +32,10 @@ from harness.quality.evaluation import (
     built_in_text,
     evaluate,
 )
-from harness.quality.prompt_logprobs import Prediction, PromptScorer
+from bakeoff.harness.quality.prompt_logprobs import Prediction, PromptScorer
+from bakeoff.workloads import Tokenizer
 from tests.engines.fakes.stage import Fake, running
 from tests.workloads.small_tokenizers import LESSON, checkpoint
-from workloads import Tokenizer
 
 HEADER = Header("bfloat16", "auto", "cpu", "1a2b", "3c4d", 3, 2)
 PIECES = [

@@ -8,12 +8,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.cli.shrinking import RoundingMethod, built_in_prompts, quantize
-from harness.quality import scorer
-from reference_engine.__main__ import build_parser
-from reference_engine.quantization.names import GgufName, RoundingName, WrittenName
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.cli.shrinking import RoundingMethod, built_in_prompts, quantize
+from bakeoff.harness.quality import scorer
+from bakeoff.reference_engine.__main__ import build_parser
+from bakeoff.reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 
 class Became(BaseException):
@@ -57,7 +57,7 @@ def test_defaults_are_those_of_the_reference_engine(become, folder, tmp_path, co
     words = [folder, folder] if command == "distil" else [folder]
     words += [] if command == "trim" else ["--out", tmp_path / "out"]
     argv, text = become(command, *words)
-    assert argv[:3] == ["-m", "reference_engine", command]
+    assert argv[:3] == ["-m", "bakeoff.reference_engine", command]
     parsed = vars(build_parser().parse_args(argv[2:]))
     plain = vars(build_parser().parse_args([command, *map(str, words)]))
     assert parsed == plain

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from harness.client.moderator import DENSE_PER_MS, Moderator
+from bakeoff.harness.client.moderator import DENSE_PER_MS, Moderator
 
 MS = 1_000_000
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from harness.conduct.progress import Estimate
-from harness.experiment.config import Experiment, WorkloadConfig, experiment_from
-from harness.traffic.expected import ExpectedLength
-from results.records import Load, TrialPlan, TrialRecord, Verdict, Window
-from results.run_log import EngineStarted, EngineStarting, TrialFinished
-from results.units import NS_PER_S as S
+from bakeoff.harness.conduct.progress import Estimate
+from bakeoff.harness.experiment.config import Experiment, WorkloadConfig, experiment_from
+from bakeoff.harness.traffic.expected import ExpectedLength
+from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window
+from bakeoff.results.run_log import EngineStarted, EngineStarting, TrialFinished
+from bakeoff.results.units import NS_PER_S as S
 
 FIRST_GUESS_S = 4 * 6 + 4 * 15
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines.launcher import Launch
-from harness.telemetry import OwnProcesses
-from harness.telemetry.own_processes import at_address, in_container, own_processes
+from bakeoff.engines.launcher import Launch
+from bakeoff.harness.telemetry import OwnProcesses
+from bakeoff.harness.telemetry.own_processes import at_address, in_container, own_processes
 
 
 @pytest.fixture

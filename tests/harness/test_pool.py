@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from harness.client.pool import MAX_IDLE_S, Pool
-from harness.host.clock import LoopClock, run_virtual
+from bakeoff.harness.client.pool import MAX_IDLE_S, Pool
+from bakeoff.harness.host.clock import LoopClock, run_virtual
 
 DISTANCE_S = 0.06
 """What opening a connection takes."""

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-import results
-from harness.conduct.run import create_run, run_experiment
-from harness.experiment.config import experiment_from
-from harness.virtual import VirtualEngine, VirtualWorld, run_in
-from harness.virtual.runs import QUIET
-from results.cells import Trial
-from results.findings import Finding, FindingCode
-from results.metrics import under_load
-from results.records import Outcome, Phase, RequestRecord, Verdict
+from bakeoff import results
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
+from bakeoff.harness.virtual.runs import QUIET
+from bakeoff.results.cells import Trial
+from bakeoff.results.findings import Finding, FindingCode
+from bakeoff.results.metrics import under_load
+from bakeoff.results.records import Outcome, Phase, RequestRecord, Verdict
+from bakeoff.workloads import Seed, Tokenizer, workload
+from bakeoff.workloads.presets import built_in, preset_names
+from bakeoff.workloads.shapes import chosen_sessions
 from tests.harness.tiny_model import tiny_engine, tiny_model
-from workloads import Seed, Tokenizer, workload
-from workloads.presets import built_in, preset_names
-from workloads.shapes import chosen_sessions
 
 SCALE, PER_S = 0.02, 20.0
 TRIAL: dict[str, Any] = {"ramp_s": 0.1, "duration_s": 5.0, "warm_up_s": 0.0}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.telemetry import proc
-from harness.telemetry.proc import ProcessStat, ProcessTree
+from bakeoff.harness.telemetry import proc
+from bakeoff.harness.telemetry.proc import ProcessStat, ProcessTree
 
 S = 1_000_000_000
 LINE = b"42 (a ) R (b) S 7 42 42 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 5 0 9876 123456 789 18446744073709551615 0 0 0"

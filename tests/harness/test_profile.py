@@ -9,35 +9,35 @@ from typing import Any
 import msgspec
 import pytest
 
-import results
-from engines import Deployment, Model, attached, engine
-from engines.adapters.reference import ReferenceEngine
-from engines.errors import StepLogMissing
-from engines.server import Server
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.conduct import conductor
-from harness.conduct.kernels import record_kernels
-from harness.conduct.world import inside
-from harness.errors import BadExperiment
-from harness.experiment.config import profiling
-from harness.experiment.fingerprint import fingerprint
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from results.attribution import Latency, Part
-from results.attribution.roofline import Roofline
-from results.ceilings import Ceilings, store_ceilings
-from results.findings import Finding, FindingCode, Severity
-from results.frames import FrameAppender
-from results.records import TrialRecord, Verdict
-from results.report import render_html
-from results.report.attribution import profiled_trials
-from results.run_log import TrialFinished
-from results.step_costs import StepCost, TrialCosts
-from results.step_log import RequestQueued, StepRecord
-from results.store import TrialFolder
-from results.tables import Format, Table, table
-from results.trace import write_traces
-from results.trace.kernels import read_kernels
+from bakeoff import results
+from bakeoff.engines import Deployment, Model, attached, engine
+from bakeoff.engines.adapters.reference import ReferenceEngine
+from bakeoff.engines.errors import StepLogMissing
+from bakeoff.engines.server import Server
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.conduct import conductor
+from bakeoff.harness.conduct.kernels import record_kernels
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import profiling
+from bakeoff.harness.experiment.fingerprint import fingerprint
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results.attribution import Latency, Part
+from bakeoff.results.attribution.roofline import Roofline
+from bakeoff.results.ceilings import Ceilings, store_ceilings
+from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.records import TrialRecord, Verdict
+from bakeoff.results.report import render_html
+from bakeoff.results.report.attribution import profiled_trials
+from bakeoff.results.run_log import TrialFinished
+from bakeoff.results.step_costs import StepCost, TrialCosts
+from bakeoff.results.step_log import RequestQueued, StepRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.results.tables import Format, Table, table
+from bakeoff.results.trace import write_traces
+from bakeoff.results.trace.kernels import read_kernels
 from tests.results.amending import amend_trial
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.1, "min_requests": 2}

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from harness.client.loop_lag import NAMES, SOURCE
-from harness.verdict.punctuality import off_schedule, stalled
-from results.findings import FindingCode, invalid
-from results.records import RequestRecord, TelemetryRecord
+from bakeoff.harness.client.loop_lag import NAMES, SOURCE
+from bakeoff.harness.verdict.punctuality import off_schedule, stalled
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.records import RequestRecord, TelemetryRecord
 from tests.harness.samples import request
 
 MS = 1_000_000

@@ -15,15 +15,15 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from harness.experiment.bench import bench_experiment
-from harness.testing import Bakeoff, Measured
-from results.benchmark_json import read_benchmark_json
-from results.objectives import objectives
+from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.testing import Bakeoff, Measured
+from bakeoff.results.benchmark_json import read_benchmark_json
+from bakeoff.results.objectives import objectives
 from tests.results.builders import build_run
 from tests.workloads.small_tokenizers import checkpoint
 
 HERE = Path(__file__).parents[2]
-PLUGIN = "harness.pytest_plugin"
+PLUGIN = "bakeoff.harness.pytest_plugin"
 
 
 def session(
@@ -43,7 +43,7 @@ def session(
 @contextmanager
 def truth(ttft_s: float, itl_s: float) -> Generator[str]:
     order = json.dumps({"schedule": {"ttft_s": ttft_s, "itl_s": itl_s}})
-    argv = [sys.executable, "-m", "harness.truth", order]
+    argv = [sys.executable, "-m", "bakeoff.harness.truth", order]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HERE) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().removeprefix(b"ready "))
@@ -155,7 +155,7 @@ def test_a_run_that_is_no_evidence_fails_with_its_reason(scene: SimpleNamespace)
     assert "the run is INVALID: openai, repeat 1: http://127.0.0.1:1 cannot be reached: " in shown[3]
     assert "bakeoff report runs/" in shown[4]
     assert failure(scene, "test_mistake")[3:] == [
-        "E       harness.errors.BadExperiment: nothing.toml does not exist; give the path of an experiment file",
+        "E       bakeoff.harness.errors.BadExperiment: nothing.toml does not exist; give the path of an experiment file",
         "test_chat.py:32: BadExperiment",
     ]
 
@@ -193,8 +193,8 @@ def test_the_file_holds_the_session_and_pytest_benchmark_reads_it(scene: SimpleN
 def test_the_json_file_is_a_baseline(scene: SimpleNamespace) -> None:
     """The same verdict as that of the run's folder, by option, for the test of the same name."""
     text = """
-        import results
-        from harness.testing import Measured
+        from bakeoff import results
+        from bakeoff.harness.testing import Measured
 
         def test_fast(request):
             run = Measured(request.node.nodeid, results.load("{run}"), request.config.getoption("bakeoff_baseline"))
@@ -211,8 +211,8 @@ def test_an_unused_plugin_imports_only_pytest(tmp_path: Path) -> None:
         import sys
 
         def test_nothing_was_imported():
-            heavy = {"results", "engines", "workloads", "harness.testing", "numpy", "msgspec", "pandas", "uvloop"}
-            assert not heavy & set(sys.modules)
+            heavy = {"results", "engines", "workloads", "bakeoff.harness.testing", "numpy", "msgspec", "pandas",
+            "uvloop"} assert not heavy & set(sys.modules)
     """
     done = session(tmp_path, text, "-q", "--bakeoff-json", "all.json")
     assert done.returncode == 0, done.stdout
@@ -252,9 +252,9 @@ def test_pytest_xdist_workers_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_invalid_marks_and_unwritable_files(tmp_path: Path) -> None:
     text = """
         import pytest
-        import results
-        from harness.pytest_plugin import _RUNS
-        from harness.testing import Measured
+        from bakeoff import results
+        from bakeoff.harness.pytest_plugin import _RUNS
+        from bakeoff.harness.testing import Measured
 
         @pytest.mark.bakeoff("ttft_p50<5s")
         def test_words(bakeoff): pass

@@ -13,27 +13,27 @@ import torch
 from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import results
-from engines import Engine, Model, engine
-from harness.client import decode_stream
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, run_experiment
-from harness.experiment.config import Experiment, experiment_from
-from harness.quality import asks_logprobs, check_quality
-from harness.quality.scorer import Line, Score, Scores
-from harness.traffic.planner import traffic_planner
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import SamplingParams
-from reference_engine.offline import generate, load_engine
-from reference_engine.tools.evaluator import score_lines
-from results.frames import FrameAppender
-from results.quality import QualityRecord
-from results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict, Window
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.engines import Engine, Model, engine
+from bakeoff.harness.client import decode_stream
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.quality import asks_logprobs, check_quality
+from bakeoff.harness.quality.scorer import Line, Score, Scores
+from bakeoff.harness.traffic.planner import traffic_planner
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.tools.evaluator import score_lines
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.quality import QualityRecord
+from bakeoff.results.records import Outcome, Phase, StreamRecord, TrialPlan, TrialRecord, Verdict, Window
+from bakeoff.results.store import RunFolder
+from bakeoff.workloads import Tokenizer, prompt_reader
 from tests.harness.samples import stream
 from tests.harness.tiny_model import tiny_engine
 from tests.workloads.small_tokenizers import LESSON, checkpoint
-from workloads import Tokenizer, prompt_reader
 
 REQUESTS, TOKENS = 9, 12
 Answers = list[list[int]]
@@ -61,7 +61,7 @@ def _scored_here(monkeypatch: pytest.MonkeyPatch) -> None:
         scores = [msgspec.json.decode(line, type=Score) for line in written]
         return Scores({score.id: score for score in scores})
 
-    monkeypatch.setattr("harness.quality.check.scored", scored)
+    monkeypatch.setattr("bakeoff.harness.quality.check.scored", scored)
 
 
 class Scene:

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines.dialects import Dialect, OpenAiDialect, TransformersDialect
-from harness.quality import asks_logprobs
-from harness.quality.answers import Candidate, prepared
-from harness.quality.check import ranked
-from results.records import Outcome, Phase, RequestRecord
+from bakeoff.engines.dialects import Dialect, OpenAiDialect, TransformersDialect
+from bakeoff.harness.quality import asks_logprobs
+from bakeoff.harness.quality.answers import Candidate, prepared
+from bakeoff.harness.quality.check import ranked
+from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.workloads import Message, Tokenizer, Turn
 from tests.harness.samples import stream
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import Message, Tokenizer, Turn
 
 TURN = Turn(4, 3, messages=(Message("user", "a note"),))
 

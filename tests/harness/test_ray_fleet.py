@@ -18,25 +18,25 @@ import pytest
 import ray
 from rich.console import Console
 
-import results
+from bakeoff import results
+from bakeoff.engines import Access, pick_port
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, ray_worker
+from bakeoff.harness.client.forwarder import CHUNK_BYTES
+from bakeoff.harness.client.machine import Machine
+from bakeoff.harness.client.orders import Prepare
+from bakeoff.harness.client.ray_fleet import ray_fleet
+from bakeoff.harness.client.ray_worker import Description, RayWorker, copy_shifted, shifted
+from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.errors import ClientFailed
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.records import Phase, RunStatus, StreamEnd, StreamRecord
+from bakeoff.results.store import TrialFolder
 from benchmarks.ray_nodes import ray_nodes
-from engines import Access, pick_port
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.client import Closed, Fleet, LoadResult, Open, ray_worker
-from harness.client.forwarder import CHUNK_BYTES
-from harness.client.machine import Machine
-from harness.client.orders import Prepare
-from harness.client.ray_fleet import ray_fleet
-from harness.client.ray_worker import Description, RayWorker, copy_shifted, shifted
-from harness.client.worker_host import WorkerClock
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, run_experiment
-from harness.errors import ClientFailed
-from harness.experiment.config import experiment_from
-from results.frames import FrameAppender, FrameLog
-from results.records import Phase, RunStatus, StreamEnd, StreamRecord
-from results.store import TrialFolder
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way
 from tests.harness.samples import TOKEN, stream
 from tests.workloads.small_tokenizers import checkpoint
@@ -327,7 +327,7 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
             async with ray_fleet(f"127.0.0.1:{server.getsockname()[1]}", 1):
                 raise AssertionError("entered")
 
-    monkeypatch.setattr("harness.client.ray_fleet._CONNECT_S", 0.1)
+    monkeypatch.setattr("bakeoff.harness.client.ray_fleet._CONNECT_S", 0.1)
     for init, words in (
         (never, "cannot join the Ray cluster at .*: no reply; check"),
         (refuse, "Version mismatch:; check"),
@@ -344,7 +344,7 @@ def test_a_cluster_that_does_not_take_us_is_not_waited_for(monkeypatch: pytest.M
         connected.append(True)
 
     connecting, connected, shut = threading.Event(), [], threading.Event()
-    monkeypatch.setattr("harness.client.ray_fleet._CONNECT_S", 0.1)
+    monkeypatch.setattr("bakeoff.harness.client.ray_fleet._CONNECT_S", 0.1)
     monkeypatch.setattr(ray, "init", late)
     with pytest.raises(ClientFailed, match="no reply"):
         play(enter())

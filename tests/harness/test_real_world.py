@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engines import Model
-from harness.conduct.world import RealWorld
-from harness.experiment.config import ModelConfig
+from bakeoff.engines import Model
+from bakeoff.harness.conduct.world import RealWorld
+from bakeoff.harness.experiment.config import ModelConfig
+from bakeoff.workloads import NoTokenizer
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import NoTokenizer
 
 
 def test_a_model_that_is_only_named_has_the_tokenizer_of_the_cached_one(

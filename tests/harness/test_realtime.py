@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.host.realtime import lower_priority, raise_priority, without_preempting
+from bakeoff.harness.host.realtime import lower_priority, raise_priority, without_preempting
 
 T = TypeVar("T")
 

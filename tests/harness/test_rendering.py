@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from engines.dialects import OpenAiDialect
-from engines.dialects.triton import TritonDialect
-from harness.client.rendering import asking, written_out
+from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.engines.dialects.triton import TritonDialect
+from bakeoff.harness.client.rendering import asking, written_out
+from bakeoff.workloads import Tokenizer
+from bakeoff.workloads.types import Message, Turn
 from tests.workloads.small_tokenizers import PLAIN, checkpoint
-from workloads import Tokenizer
-from workloads.types import Message, Turn
 
 CHAT = (Message("user", "Explain the risks."), Message("assistant", "None."), Message("user", "And now?"))
 

@@ -7,22 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
-import results
-from engines import Model
-from engines.registry import engine
-from engines.server_engine import ServerEngine
-from harness.conduct.conductor import Conductor
-from harness.conduct.policies.search_config import search_config
-from harness.conduct.progress import trial_line
-from harness.conduct.run import create_run
-from harness.conduct.world import RealWorld
-from harness.experiment.config import experiment_from
-from harness.experiment.fingerprint import fingerprint
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from results.errors import RunNotFound
-from results.records import Load, RunStatus, TrialPlan
-from results.run_log import TrialFinished
-from results.store import RunFolder, earlier_run
+from bakeoff import results
+from bakeoff.engines import Model
+from bakeoff.engines.registry import engine
+from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.harness.conduct.conductor import Conductor
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.conduct.progress import trial_line
+from bakeoff.harness.conduct.run import create_run
+from bakeoff.harness.conduct.world import RealWorld
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.fingerprint import fingerprint
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results.errors import RunNotFound
+from bakeoff.results.records import Load, RunStatus, TrialPlan
+from bakeoff.results.run_log import TrialFinished
+from bakeoff.results.store import RunFolder, earlier_run
 
 MACHINE = {"cpu": "c", "cores": 2, "gpus": None}
 BASE: dict[str, Any] = {

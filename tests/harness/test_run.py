@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import results
-from engines import pick_port
-from engines.errors import EngineError, NotReady
-from harness.calibration.client_error import Shape
-from harness.client import Fleet
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, recover, run_experiment
-from harness.conduct.world import inside
-from harness.experiment.config import Experiment, experiment_from
-from harness.truth import Schedule, truth_process
-from harness.virtual import (
+from bakeoff import results
+from bakeoff.engines import pick_port
+from bakeoff.engines.errors import EngineError, NotReady
+from bakeoff.harness.calibration.client_error import Shape
+from bakeoff.harness.client import Fleet
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, recover, run_experiment
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.harness.virtual import (
     Death,
     Fault,
     Fixed,
@@ -31,11 +31,11 @@ from harness.virtual import (
     virtual_experiment,
     virtual_run,
 )
-from results.errors import NotWritable
-from results.findings import FindingCode
-from results.records import ClientError, Outcome, Phase, RunStatus, Verdict
-from results.run_log import Event, RunEnded, TrialFinished
-from results.store import RunFolder
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import ClientError, Outcome, Phase, RunStatus, Verdict
+from bakeoff.results.run_log import Event, RunEnded, TrialFinished
+from bakeoff.results.store import RunFolder
 from tests.workloads.small_tokenizers import checkpoint
 
 ENGINE = VirtualEngine(service=PerToken(Fixed(0.02), Fixed(0.005)))

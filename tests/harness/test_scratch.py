@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.host.scratch import scratch_folder
+from bakeoff.harness.host.scratch import scratch_folder
 
 
 @pytest.fixture(autouse=True)

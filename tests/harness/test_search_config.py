@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.conduct.policies.search_config import search_config, search_warnings
-from harness.conduct.run import create_run
-from harness.errors import BadExperiment
-from harness.experiment.config import Experiment, experiment_from
-from results.errors import NotComparable, RunNotFound
-from results.records import Load
-from results.run_log import LevelJudged
-from results.search import Attempt, Over, SearchConfig
-from results.store import RunFolder
+from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings
+from bakeoff.harness.conduct.run import create_run
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.results.errors import NotComparable, RunNotFound
+from bakeoff.results.records import Load
+from bakeoff.results.run_log import LevelJudged
+from bakeoff.results.search import Attempt, Over, SearchConfig
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend, append
 from tests.results.builders import build_run
 

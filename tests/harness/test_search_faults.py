@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-import results
-from harness.conduct.policies.search_config import search_config
-from harness.experiment.config import experiment_from
-from harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
-from results.findings import FindingCode
-from results.records import RunStatus
-from results.search import Ended, EngineSearch
+from bakeoff import results
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import RunStatus
+from bakeoff.results.search import Ended, EngineSearch
 
 
 def searched(

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import results
-from harness.conduct.world import inside
-from harness.truth import Schedule
-from harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
-from results.findings import FindingCode
-from results.records import RunStatus
-from results.report.search_lines import attempt_why
-from results.search import Ended
+from bakeoff import results
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.truth import Schedule
+from bakeoff.harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import RunStatus
+from bakeoff.results.report.search_lines import attempt_why
+from bakeoff.results.search import Ended
 from tests.harness.fake_runs import tokenizer
 from tests.harness.test_cli import in_process as bakeoff
 from tests.harness.truth_client import serving
@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_read(tmp_path: Path, capsys: Any):
     with serving(Schedule(ttft_s=0.1, itl_s=0.005, slots=4)) as server:
         place = file(tmp_path, url=f"http://127.0.0.1:{server.port}", tokenizer=str(tokenizer(tmp_path)))
         argv = [
-            sys.executable, "-c", "import harness.entry; harness.entry.main()", "search", str(place),
+            sys.executable, "-c", "import bakeoff.harness.entry; bakeoff.harness.entry.main()", "search", str(place),
             "--slo", "ttft_p50<160ms", "--out", str(tmp_path / "runs"),
         ]  # fmt: skip
 

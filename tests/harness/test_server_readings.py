@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import results
-from engines.adapters.reference import ReferenceEngine
-from engines.metrics import Prometheus
-from harness.conduct.progress import PlainObserver
-from harness.conduct.run import create_run, run_experiment
-from results.cells import Trial
-from results.findings import FindingCode, is_against_engine
-from results.metrics import under_load
-from results.records import Verdict
+from bakeoff import results
+from bakeoff.engines.adapters.reference import ReferenceEngine
+from bakeoff.engines.metrics import Prometheus
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.results.cells import Trial
+from bakeoff.results.findings import FindingCode, is_against_engine
+from bakeoff.results.metrics import under_load
+from bakeoff.results.records import Verdict
 from tests.harness.pages import SOURCE, page_server
 from tests.harness.test_run import make_experiment, truth
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from harness.traffic.session_law import SessionLaw
-from results.records import Pace
-from workloads import SessionShape
+from bakeoff.harness.traffic.session_law import SessionLaw
+from bakeoff.results.records import Pace
+from bakeoff.workloads import SessionShape
 
 PACE = Pace(ttft_s=0.5, token_s=0.1)
 

@@ -11,10 +11,10 @@ import psutil
 import pytest
 import tokenizers
 
-import results
-from engines import pick_port
-from results.findings import FindingCode
-from results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
+from bakeoff import results
+from bakeoff.engines import pick_port
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.sglang import SLOW_FIRST_S, FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running

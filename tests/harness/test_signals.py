@@ -1,6 +1,6 @@
 import signal
 
-from harness.host.signals import stop_signals
+from bakeoff.harness.host.signals import stop_signals
 
 
 def test_a_hangup_stops_a_run_unless_nohup_said_to_ignore_it():

@@ -12,18 +12,18 @@ import aiohttp
 import msgspec
 import pytest
 
-from engines import Engine, Launch, Model
-from harness.client import Fleet
-from harness.conduct import engine_start, recording, spans
-from harness.conduct.engine_start import EngineUnderTest
-from harness.conduct.spans import TYPE, SpanReceiver, read_clocks, receiving
-from harness.experiment.config import profiling
-from harness.host.clock import LoopClock, run_virtual
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from results import Run
-from results.errors import NotWritable
-from results.frames import FrameAppender, FrameLog
-from results.spans import ClockReading, SpanBatch, SpanFrame
+from bakeoff.engines import Engine, Launch, Model
+from bakeoff.harness.client import Fleet
+from bakeoff.harness.conduct import engine_start, recording, spans
+from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.spans import TYPE, SpanReceiver, read_clocks, receiving
+from bakeoff.harness.experiment.config import profiling
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results import Run
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.spans import ClockReading, SpanBatch, SpanFrame
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 0.5, "ramp_s": 0.1, "min_requests": 2}
 

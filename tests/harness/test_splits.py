@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.engines.dialects import Dialect, OpenAiDialect, ReferenceDialect, TransformersDialect
+from bakeoff.results.records import Outcome
 from benchmarks.cutting import HEAD, chunked, decoded, received
-from engines.dialects import Dialect, OpenAiDialect, ReferenceDialect, TransformersDialect
-from results.records import Outcome
 
 RECORDINGS = Path(__file__).parent / "recordings"
 STREAMS: dict[str, Dialect] = {

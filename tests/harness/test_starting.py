@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import harness.conduct.engine_start
-from engines import EngineError, Model, engine
-from harness.conduct.world import RealWorld
-from harness.telemetry.gpu import open_gpus
-from harness.virtual.telemetry import VirtualSampler
+import bakeoff.harness.conduct.engine_start
+from bakeoff.engines import EngineError, Model, engine
+from bakeoff.harness.conduct.world import RealWorld
+from bakeoff.harness.telemetry.gpu import open_gpus
+from bakeoff.harness.virtual.telemetry import VirtualSampler
 from tests.engines.quill import model
 from tests.harness.fake_nvml import FakeNvml
 from tests.harness.fake_runs import measured_run
@@ -47,7 +47,7 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
         sampled.append(order[-1])
         return into(self, *order, **rest)
 
-    monkeypatch.setattr(harness.conduct.engine_start, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
+    monkeypatch.setattr(bakeoff.harness.conduct.engine_start, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
     monkeypatch.setattr(VirtualSampler, "into", noted)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if inherited is not None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from harness.verdict.judge import Evidence, judge
-from results.findings import Finding, FindingCode, invalid
-from results.records import Load, RequestRecord, TelemetryRecord, Verdict, Window
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.records import Load, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request
 
 S = 1_000_000_000

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-import results
-from engines.dialects.anthropic import AnthropicDialect
-from harness.cli.reading import read
-from harness.conduct.run import recover
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from results.errors import RunUnreadable
-from results.records import RequestRecord
-from results.run_log import TrialFinished
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.engines.dialects.anthropic import AnthropicDialect
+from bakeoff.harness.cli.reading import read
+from bakeoff.harness.conduct.run import recover
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.run_log import TrialFinished
+from bakeoff.results.store import RunFolder
 from tests.harness.test_cli import in_process as bakeoff
 
 WORLD = VirtualWorld({"a": VirtualEngine()})
@@ -105,7 +105,7 @@ def test_a_damaged_raw_log_gives_no_requests_back(run: Path) -> None:
 def test_requests_that_are_decoded_differently_here_are_not_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run / TRIAL / "requests.jsonl"
     file.unlink()
-    monkeypatch.setattr("harness.conduct.run.dialect", lambda *_: AnthropicDialect())
+    monkeypatch.setattr("bakeoff.harness.conduct.run.dialect", lambda *_: AnthropicDialect())
     with pytest.raises(RunUnreadable, match="its raw log is decoded differently here"):
         recover(RunFolder.open(run))
     assert not file.exists()

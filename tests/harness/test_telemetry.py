@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.telemetry import sampler
-from harness.telemetry.host import HostProbe, ProcessProbe
-from harness.telemetry.loop import Ticker, sample
-from results.errors import NotWritable
-from results.jsonl import read_log
-from results.records import TelemetryRecord
-from results.store import TrialFolder
+from bakeoff.harness.telemetry import sampler
+from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe
+from bakeoff.harness.telemetry.loop import Ticker, sample
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.jsonl import read_log
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.store import TrialFolder
 
 
 def test_ticks_are_absolute_and_missed_ones_counted():
@@ -144,7 +144,7 @@ def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tm
 def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
     code = (
         "import asyncio, os, pathlib, sys\n"
-        "from harness.telemetry import sampler\n"
+        "from bakeoff.harness.telemetry import sampler\n"
         "async def main():\n"
         "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), os.getpid(), []):\n"
         "        print(s._process.pid, flush=True)\n"
@@ -160,7 +160,7 @@ def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
     assert not child.is_running()
 
 
-@pytest.mark.parametrize("process", ["harness.telemetry.__main__", "harness.client.worker"])
+@pytest.mark.parametrize("process", ["bakeoff.harness.telemetry.__main__", "bakeoff.harness.client.worker"])
 def test_what_starts_with_every_run_imports_little(process: str) -> None:
     code = f"import sys, {process}; print([m for m in ('aiohttp', 'pandas', 'scipy', 'rich') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"[]\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.telemetry.cpu import CpuProbe, TreeTime, read_process
+from bakeoff.harness.telemetry.cpu import CpuProbe, TreeTime, read_process
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SECOND_NS = 1_000_000_000

@@ -7,16 +7,16 @@ from typing import Any
 import pynvml
 import pytest
 
-import harness.telemetry.__main__ as sampler_process
-from harness.telemetry.gpu import open_gpus, used_bytes, visible_to
-from harness.telemetry.gpu_probe import GpuProbe
-from harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
-from harness.telemetry.orders import Sample
-from harness.verdict.machine_state import machine_findings
-from results.findings import Finding, FindingCode, Severity
-from results.jsonl import read_log
-from results.metrics.machine import held_back
-from results.records import TelemetryRecord, Window
+import bakeoff.harness.telemetry.__main__ as sampler_process
+from bakeoff.harness.telemetry.gpu import open_gpus, used_bytes, visible_to
+from bakeoff.harness.telemetry.gpu_probe import GpuProbe
+from bakeoff.harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
+from bakeoff.harness.telemetry.orders import Sample
+from bakeoff.harness.verdict.machine_state import machine_findings
+from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.jsonl import read_log
+from bakeoff.results.metrics.machine import held_back
+from bakeoff.results.records import TelemetryRecord, Window
 from tests.harness.fake_nvml import (
     DRIVER_HEAT,
     NVLINK_TX,

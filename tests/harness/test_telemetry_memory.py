@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.telemetry.host import shared_memory
+from bakeoff.harness.telemetry.host import shared_memory
 
 ROLLUP = """556a943a2000-7ffed7ddc000 ---p 00000000 00:00 0                          [rollup]
 Rss:                1708 kB

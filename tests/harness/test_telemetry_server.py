@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engines import Access, pick_port
-from engines.metrics import Prometheus
-from harness.telemetry import Sampler, ServerPage, sampler
-from harness.telemetry.server import PageReader
-from results.records import TelemetryRecord
-from results.store import TrialFolder
+from bakeoff.engines import Access, pick_port
+from bakeoff.engines.metrics import Prometheus
+from bakeoff.harness.telemetry import Sampler, ServerPage, sampler
+from bakeoff.harness.telemetry.server import PageReader
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.store import TrialFolder
 from tests.harness.pages import PAGE, SOURCE, page_server
 
 FRAME = {"running": 3.0, "output_tokens_total": 100.0, "ttft_s_sum": 4.5, "ttft_s_count": 9.0}

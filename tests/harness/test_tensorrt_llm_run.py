@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 
-import results
-from results.findings import FindingCode
-from results.metrics import latency
-from results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
+from bakeoff import results
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import by_tokenizer
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake

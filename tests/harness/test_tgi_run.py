@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import results
-from engines.errors import EngineError
-from results.findings import FindingCode
-from results.metrics import latency
-from results.records import Outcome, RunStatus, TokenSource, Verdict
+from bakeoff import results
+from bakeoff.engines.errors import EngineError
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.stage import Script, Token
 from tests.engines.fakes.tgi import PIECE_TOKENS, FakeTgi

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.client.fake import ScriptedTransport
-from harness.experiment.config import Experiment, experiment_from
-from harness.traffic.beginning import Beginning
-from harness.traffic.plan_file import PlanFile
-from harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
-from results.records import Cache, Load, Pace
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.traffic.beginning import Beginning
+from bakeoff.harness.traffic.plan_file import PlanFile
+from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
+from bakeoff.results.records import Cache, Load, Pace
+from bakeoff.workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
+from bakeoff.workloads.plan import plan_sha256
 from tests.harness.driving import ANSWER, drive, wire
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
-from workloads.plan import plan_sha256
 
 CLOSED, OPEN = Load(concurrency=2), Load(rate_per_s=4.0, arrival="poisson")
 URL = "http://127.0.0.1:9"

@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.traffic.profile import figures
-from harness.traffic.profile.charts import arrival_charts, session_charts
-from harness.traffic.profile.selection import parse_options
+from bakeoff.harness.traffic.profile import figures
+from bakeoff.harness.traffic.profile.charts import arrival_charts, session_charts
+from bakeoff.harness.traffic.profile.selection import parse_options
+from bakeoff.workloads import BadOption, Seed, WorkloadError
+from bakeoff.workloads.presets import Anchor
+from bakeoff.workloads.profile import profile_workload
 from tests.harness.profile_scenes import Scripted, dialogues, profiled, shown_profile, singles
-from workloads import BadOption, Seed, WorkloadError
-from workloads.presets import Anchor
-from workloads.profile import profile_workload
 
 
 class TestFigures:

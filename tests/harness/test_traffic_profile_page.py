@@ -12,13 +12,13 @@ import pytest
 from playwright.sync_api import Browser
 from rich.console import Console
 
-from harness.traffic.profile import ShownProfile, print_profile, render_page, write_page
-from harness.traffic.profile.figures import arrival_lines, prefix_lines, session_lines
-from results.errors import NotWritable
+from bakeoff.harness.traffic.profile import ShownProfile, print_profile, render_page, write_page
+from bakeoff.harness.traffic.profile.figures import arrival_lines, prefix_lines, session_lines
+from bakeoff.results.errors import NotWritable
+from bakeoff.workloads.presets import Anchor
 from tests.harness.profile_scenes import Scripted, dialogues, shown_profile, singles
 from tests.results.browsing import launched, listen, only_page
 from tests.results.hostile import XSS
-from workloads.presets import Anchor
 
 ANCHORS = (
     Anchor("input_p50", 1, 9999, "somebody's trace"),

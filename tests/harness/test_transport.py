@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trustme
 
-from engines import pick_port
-from engines.dialects import HttpRequest, ReferenceDialect, SseParser
-from harness.client import HttpTransport, StreamLog, Transport
-from harness.client import pool as pool_module
-from harness.client.aiohttp_transport import AiohttpTransport
-from harness.client.transport import limit_bytes
-from results.records import StreamEnd
+from bakeoff.engines import pick_port
+from bakeoff.engines.dialects import HttpRequest, ReferenceDialect, SseParser
+from bakeoff.harness.client import HttpTransport, StreamLog, Transport
+from bakeoff.harness.client import pool as pool_module
+from bakeoff.harness.client.aiohttp_transport import AiohttpTransport
+from bakeoff.harness.client.transport import limit_bytes
+from bakeoff.results.records import StreamEnd
 from tests.harness.samples import DONE, FINISH, TOKEN
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import results
-from results.records import Outcome, RunStatus, TokenSource, Verdict
+from bakeoff import results
+from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
+from bakeoff.workloads import Tokenizer
+from bakeoff.workloads.text import writer
 from tests.engines.fakes.stage import Script, Token, running
 from tests.engines.fakes.triton import TritonFake, TritonMetrics
 from tests.harness.fake_runs import measured_run, only, tokenizer
-from workloads import Tokenizer
-from workloads.text import writer
 
 ROOT = Path(__file__).parents[2]
 TRITON = "from tests.engines.fakes.triton import main; main(sys.argv[1:])"

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.cli.truth import serve_truth
-from harness.truth import Answered, Ending, Fault, Schedule
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.cli.truth import serve_truth
+from bakeoff.harness.truth import Answered, Ending, Fault, Schedule
 from tests.harness.truth_client import ask, request
 
-BAKEOFF = [sys.executable, "-c", "import harness.entry; harness.entry.main()", "truth"]
+BAKEOFF = [sys.executable, "-c", "import bakeoff.harness.entry; bakeoff.harness.entry.main()", "truth"]
 
 
 def started(*arguments: object) -> tuple[subprocess.Popen[str], int]:

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from harness.truth import Ending, Fault, Schedule
-from harness.truth.record import lateness_s
-from harness.truth.timetable import Change, Disruptions
+from bakeoff.harness.truth import Ending, Fault, Schedule
+from bakeoff.harness.truth.record import lateness_s
+from bakeoff.harness.truth.timetable import Change, Disruptions
 from tests.harness.truth_client import Reply, ask, connect, only, read, request, serving
 
 

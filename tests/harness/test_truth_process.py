@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.errors import TruthFailed
-from harness.truth import Answered, Fault, Schedule, Truth, truth_process
+from bakeoff.harness.errors import TruthFailed
+from bakeoff.harness.truth import Answered, Fault, Schedule, Truth, truth_process
 from tests.harness.truth_client import ask, connect, read, request
 
 
@@ -113,7 +113,7 @@ def test_a_killed_process_is_noticed():
 
 
 def started(order: dict[str, Any]) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-m", "harness.truth", json.dumps(order)]
+    argv = [sys.executable, "-m", "bakeoff.harness.truth", json.dumps(order)]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 

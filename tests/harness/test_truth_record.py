@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from engines.dialects import Finish, ReferenceDialect, SseParser, TokenDelta, Usage
-from harness.truth import Answered, Ending, Fault, Schedule
-from harness.truth.record import connections_used, gaps_s, in_flight, lateness_s, stream_records, ttft_s
-from results.records import StreamEnd, StreamRecord
+from bakeoff.engines.dialects import Finish, ReferenceDialect, SseParser, TokenDelta, Usage
+from bakeoff.harness.truth import Answered, Ending, Fault, Schedule
+from bakeoff.harness.truth.record import connections_used, gaps_s, in_flight, lateness_s, stream_records, ttft_s
+from bakeoff.results.records import StreamEnd, StreamRecord
 from tests.harness.truth_client import Reply, ask, connect, connect_narrow, only, read, request, serving
 
 MS = 1_000_000

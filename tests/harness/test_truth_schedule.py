@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.errors import BadSchedule
-from harness.truth import Fault, Schedule
+from bakeoff.harness.errors import BadSchedule
+from bakeoff.harness.truth import Fault, Schedule
 
 
 def test_due_times_are_exact_to_the_nanosecond_however_long_the_answer():

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.truth import Fault, Schedule
-from harness.truth.answered import CHAT, COMPLETIONS, CompletionRequest
-from harness.truth.payloads import VOCABULARY
-from harness.truth.script import FINISH, ROLE, TOKENS, Script
+from bakeoff.harness.truth import Fault, Schedule
+from bakeoff.harness.truth.answered import CHAT, COMPLETIONS, CompletionRequest
+from bakeoff.harness.truth.payloads import VOCABULARY
+from bakeoff.harness.truth.script import FINISH, ROLE, TOKENS, Script
 from tests.harness.truth_client import Reply
 
 

@@ -3,10 +3,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.verdict.judge import Evidence, judge
-from results.findings import Cause, Finding, FindingCode, Severity, invalid, note, warning
-from results.metrics.machine import HEAT_OR_BRAKE
-from results.records import (
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import Cause, Finding, FindingCode, Severity, invalid, note, warning
+from bakeoff.results.metrics.machine import HEAT_OR_BRAKE
+from bakeoff.results.records import (
     Cache,
     ClientError,
     Load,
@@ -21,7 +21,7 @@ from results.records import (
     Window,
     WindowKind,
 )
-from results.text.findings import sentence
+from bakeoff.results.text.findings import sentence
 from tests.harness.samples import request
 
 S = 1_000_000_000

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.verdict.judge import Evidence, judge
-from results.findings import Finding, FindingCode, invalid, warning
-from results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
 from tests.harness.samples import request
 from tests.results.readings import reading
 

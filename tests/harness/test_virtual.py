@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-import results
-from harness.conduct.policies.search_config import search_config
-from harness.virtual import (
+from bakeoff import results
+from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.virtual import (
     Batched,
     Death,
     Ending,
@@ -29,10 +29,10 @@ from harness.virtual import (
     virtual_run,
     virtual_search,
 )
-from results.comparison_config import ComparisonConfig
-from results.gate import Outcome as Gate
-from results.records import Outcome, Phase, RunStatus, Verdict
-from results.search import Over
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.gate import Outcome as Gate
+from bakeoff.results.records import Outcome, Phase, RunStatus, Verdict
+from bakeoff.results.search import Over
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
 LOADS = [{"concurrency": 2}, {"rate_per_s": 20.0, "arrival": "poisson"}]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import results
-from harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff import results
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 
 ROOT = Path(results.__file__).parents[1]
 EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"warm_up_s": 0.0, "duration_s": 2.0})

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from engines import attached
-from engines.dialects import ReferenceDialect
-from harness.client.fleet import LoadOrder
-from harness.client.wire import WireSession
-from harness.conduct.warm_up import WarmUp, WarmUpResult
-from harness.experiment.config import TrialConfig
-from results.frames import FrameAppender
-from results.records import Phase, StreamEnd, StreamRecord
-from results.store import TrialFolder
-from workloads import PlannedSession, Session, Turn
+from bakeoff.engines import attached
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.conduct.warm_up import WarmUp, WarmUpResult
+from bakeoff.harness.experiment.config import TrialConfig
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import PlannedSession, Session, Turn
 
 ENGINE: Any = SimpleNamespace(dialect=ReferenceDialect(), model_id="m")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.traffic.profile.catalogue import REPLAYS
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.traffic.profile.catalogue import REPLAYS
+from bakeoff.workloads import Seed, Tokenizer, plan_recorded, prompt_reader, workload, workload_names
+from bakeoff.workloads.presets import preset_names
+from bakeoff.workloads.traces.formats import TRACE_FORMATS
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import Seed, Tokenizer, plan_recorded, prompt_reader, workload, workload_names
-from workloads.presets import preset_names
-from workloads.traces.formats import TRACE_FORMATS
 
 ROOT = Path(__file__).parents[2]
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
@@ -142,7 +142,7 @@ class TestShow:
     def test_the_pulled_model_counts_by_default(
         self, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("harness.traffic.profile.selection.cached", lambda name: tokenizer)
+        monkeypatch.setattr("bakeoff.harness.traffic.profile.selection.cached", lambda name: tokenizer)
         assert run("show", "random", "-n", "20", "--json") == 0
         assert json.loads(capsys.readouterr().out)["tokenizer"] == str(tokenizer)
         assert run("show", "chat", "-n", "20", "--json") == 0
@@ -285,7 +285,7 @@ def test_without_a_model_sample_says_what_to_give(no_model: None, capsys: pytest
 
 def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from harness.cli import make_app\n"
+        "import sys; from bakeoff.harness.cli import make_app\n"
         "make_app()(['workloads', 'show', '--help'], result_action='return_value')\n"
         "print([name for name in ('numpy', 'tokenizers', 'workloads', 'results') if name in sys.modules])"
     )

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.traffic.profile.figures import anchor_texts
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.traffic.profile.figures import anchor_texts
+from bakeoff.workloads import ARRIVALS, Seed, Tokenizer, arrival, prompt_reader, registry, workload
+from bakeoff.workloads.presets import built_in, preset_names
+from bakeoff.workloads.traces.formats import TRACE_FORMATS, trace_format
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import ARRIVALS, Seed, Tokenizer, arrival, prompt_reader, registry, workload
-from workloads.presets import built_in, preset_names
-from workloads.traces.formats import TRACE_FORMATS, trace_format
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "workloads.md"
 BLOCK = re.compile(r"<!-- (\w+): generated [^\n]* -->\n(.*?)<!-- end -->", re.DOTALL)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import workloads.fitting
-from harness.cli import fitting, make_app
-from harness.cli.guarded import guarded
+import bakeoff.workloads.fitting
+from bakeoff.harness.cli import fitting, make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.workloads import Seed, Tokenizer, workload
+from bakeoff.workloads.arrivals import Gamma
+from bakeoff.workloads.presets.preset import read_preset
+from bakeoff.workloads.rng import Rng
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import Seed, Tokenizer, workload
-from workloads.arrivals import Gamma
-from workloads.presets.preset import read_preset
-from workloads.rng import Rng
 
 assert fitting.fit, "importing the module puts the command into its group"
 
@@ -36,7 +36,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in a folder of its own, with few draws."""
-    monkeypatch.setattr(workloads.fitting, "fit", partial(workloads.fitting.fit, budget=20_000))
+    monkeypatch.setattr(bakeoff.workloads.fitting, "fit", partial(bakeoff.workloads.fitting.fit, budget=20_000))
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

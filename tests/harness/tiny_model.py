@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engines import EngineSpec, Model, engine, launched, pick_port
+from bakeoff.engines import EngineSpec, Model, engine, launched, pick_port
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 

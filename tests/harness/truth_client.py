@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from harness.truth import Answered, Schedule, TruthServer
+from bakeoff.harness.truth import Answered, Schedule, TruthServer
 
 
 @contextlib.contextmanager

@@ -21,16 +21,16 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from triton.runtime import interpreter
 
-from reference_engine.engine import assembly
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.runner import Collected
-from reference_engine.offline import load_engine
-from reference_engine.parallel.group import connect
-from reference_engine.parallel.messages import decode_batch, encode_batch
-from reference_engine.serving.core import loop as core_loop
-from reference_engine.serving.server import make_app
-from reference_engine.serving.service import Service
+from bakeoff.reference_engine.engine import assembly
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.runner import Collected
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.parallel.group import connect
+from bakeoff.reference_engine.parallel.messages import decode_batch, encode_batch
+from bakeoff.reference_engine.serving.core import loop as core_loop
+from bakeoff.reference_engine.serving.server import make_app
+from bakeoff.reference_engine.serving.service import Service
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "w"), ("o", "r"), ("Ġw", "or")]

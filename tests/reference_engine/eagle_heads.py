@@ -4,10 +4,10 @@ import dataclasses
 
 import torch
 
-from reference_engine.loading.safetensors import read_config
-from reference_engine.models.eagle import head_shapes
-from reference_engine.tools.head_checkpoint import write_head
-from reference_engine.tools.head_training import head_config
+from bakeoff.reference_engine.loading.safetensors import read_config
+from bakeoff.reference_engine.models.eagle import head_shapes
+from bakeoff.reference_engine.tools.head_checkpoint import write_head
+from bakeoff.reference_engine.tools.head_training import head_config
 
 
 def random_head(directory, checkpoint_dir, *, tokens=None, scale=0.3, drop=(), reshape=(), **changes):

@@ -6,9 +6,9 @@ import itertools
 import gguf
 import torch
 
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.loading.gguf import open_gguf
-from reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.loading.gguf import open_gguf
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
 
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],

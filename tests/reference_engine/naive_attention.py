@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.storage import KvStorage
+from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
 
 
 class NaiveAttention:

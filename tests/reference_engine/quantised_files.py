@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.shapes import weight_shapes
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.offline import LLM
 
 SETTINGS = {"num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32, "threads": 1, "dtype": "float32"}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -171,7 +171,7 @@ def write_pair(folder, config, draw, tensors_of, *, plain=("lm_head",), raw=TINY
 
 
 def config_of(raw) -> ModelConfig:
-    from reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415 (imports every family)
+    from bakeoff.reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415 (imports every family)
 
     return config_from_hf(raw, "x")
 

@@ -3,11 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.kv_cache.block_table import RELEASED, Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from tests.reference_engine.naive_attention import NaiveAttention
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 4, 2, 8, 4

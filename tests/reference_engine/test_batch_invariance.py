@@ -11,24 +11,24 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-import reference_engine.attention as attention_package
-from reference_engine.attention.base import Span
-from reference_engine.attention.triton_backend import TritonAttention
-from reference_engine.engine import batch_invariance, executors, graph_execution
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import Batch
-from reference_engine.engine.executors import build_executor
-from reference_engine.engine.graph_execution import GraphExecutor
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.errors import ConfigError
-from reference_engine.kernels import cpu, invariant_products, paged_attention
-from reference_engine.kernels.invariant_products import multiply_invariantly
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import EVERYTHING, Visible, block_list
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.quantised import store_maker
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.checkpoint import open_checkpoint
+import bakeoff.reference_engine.attention as attention_package
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.triton_backend import TritonAttention
+from bakeoff.reference_engine.engine import batch_invariance, executors, graph_execution
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.engine.executors import build_executor
+from bakeoff.reference_engine.engine.graph_execution import GraphExecutor
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels import cpu, invariant_products, paged_attention
+from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, Visible, block_list
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.quantised import store_maker
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from tests.reference_engine.models.tiny_families import VOCAB_SIZE, engine_config, make_family
 
 CPU = torch.device("cpu")

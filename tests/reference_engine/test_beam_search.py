@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.engine.beam_search import BeamSearch
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Candidate, SampledToken
-from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
-from reference_engine.errors import EngineBugError, RequestError
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.engine.beam_search import BeamSearch
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import Candidate, SampledToken
+from bakeoff.reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams
+from bakeoff.reference_engine.errors import EngineBugError, RequestError
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.offline import LLM
 from tests.reference_engine.stepping import Bench, RememberingRunner, request, sample, search
 
 STOP = 2

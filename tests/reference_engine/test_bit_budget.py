@@ -6,18 +6,18 @@ import random
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.errors import ConfigError
-from reference_engine.loading.files import read_json
-from reference_engine.loading.quantised import QuantisedDirectory
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_format
-from reference_engine.quantization.formats.base import IntegerScheme
-from reference_engine.tools import quantising
-from reference_engine.tools.bit_budget import PLAIN, Cost, cheapest, layer_costs
-from reference_engine.tools.importance import MATRICES
-from reference_engine.tools.quantisation_methods import Quantising
-from reference_engine.tools.quantising import quantise
-from reference_engine.tools.transformers_model import load_model
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.files import read_json
+from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, read_format
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme
+from bakeoff.reference_engine.tools import quantising
+from bakeoff.reference_engine.tools.bit_budget import PLAIN, Cost, cheapest, layer_costs
+from bakeoff.reference_engine.tools.importance import MATRICES
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
+from bakeoff.reference_engine.tools.quantising import quantise
+from bakeoff.reference_engine.tools.transformers_model import load_model
 
 CPU = torch.device("cpu")
 PIECES = [[5, 17, 40, 8, 99, 23], [7, 7, 200, 31]]

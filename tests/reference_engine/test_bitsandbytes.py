@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.quantization import nf4
-from reference_engine.quantization.bitsandbytes import encoded, is_stored, matrix_of, plain_of, tensors_of
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.quantization import nf4
+from bakeoff.reference_engine.quantization.bitsandbytes import encoded, is_stored, matrix_of, plain_of, tensors_of
 
 PLACES = torch.arange(70)
 SAMPLE = ((PLACES % 23 - 9) * (1 + (PLACES >= 64))).view(7, 10).bfloat16()

@@ -3,10 +3,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reference_engine.ablations.contiguous import RunPool
-from reference_engine.errors import BlockAccountingError, EngineBugError
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.block_table import RELEASED, BlockTable, Visible
+from bakeoff.reference_engine.ablations.contiguous import RunPool
+from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, BlockTable, Visible
 
 
 def test_a_pool_gives_all_or_nothing():

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear
 
-from reference_engine.kernels import quantised
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.kernels.quantised import BlockLinear, has_kernel
-from reference_engine.models.linear import JoinedLinear, make_joined, make_linear, rows_of
-from reference_engine.quantization import matrix as matrix_module
-from reference_engine.quantization.matrix import SlabLinear
+from bakeoff.reference_engine.kernels import quantised
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.kernels.quantised import BlockLinear, has_kernel
+from bakeoff.reference_engine.models.linear import JoinedLinear, make_joined, make_linear, rows_of
+from bakeoff.reference_engine.quantization import matrix as matrix_module
+from bakeoff.reference_engine.quantization.matrix import SlabLinear
 from tests.reference_engine.gguf_blocks import random_blocks, truth
 
 CPU = torch.device("cpu")

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.quantization import fp8, nf4
-from reference_engine.quantization.formats.base import IntegerScheme
-from reference_engine.quantization.formats.registry import READERS, format_for, format_of
-from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
-from reference_engine.quantization.llm_int8 import LlmInt8Matrix
-from reference_engine.quantization.look_up import LookUpMatrix
-from reference_engine.quantization.rounding import absmax, zero_point
-from reference_engine.quantization.w8a8 import W8A8Matrix
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.quantization import fp8, nf4
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme
+from bakeoff.reference_engine.quantization.formats.registry import READERS, format_for, format_of
+from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
+from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
+from bakeoff.reference_engine.quantization.w8a8 import W8A8Matrix
 from tests.reference_engine import quantised_files as files
 from tests.reference_engine.quantised_files import TINY, compressed, tokens_of
 

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.quantization.activations import Activations, observed
-from reference_engine.quantization.awq import channel_scales, clipped
-from reference_engine.quantization.formats.base import IntegerScheme
-from reference_engine.quantization.formats.schemes import Int8Scheme
-from reference_engine.quantization.gptq import gptq
-from reference_engine.quantization.rounding import absmax, zero_point
-from reference_engine.tools.layer_quantisers import INPUTS, AwqLayer, SmoothedLayer
-from reference_engine.tools.layer_stream import LayerStream
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.quantization.activations import Activations, observed
+from bakeoff.reference_engine.quantization.awq import channel_scales, clipped
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme
+from bakeoff.reference_engine.quantization.formats.schemes import Int8Scheme
+from bakeoff.reference_engine.quantization.gptq import gptq
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
+from bakeoff.reference_engine.tools.layer_quantisers import INPUTS, AwqLayer, SmoothedLayer
+from bakeoff.reference_engine.tools.layer_stream import LayerStream
 
 GROUP = 32
 NORMS = ("input_layernorm", "post_attention_layernorm")

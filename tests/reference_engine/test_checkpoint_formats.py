@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AwqConfig, GPTQConfig
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.quantization.formats.base import IntegerScheme
-from reference_engine.quantization.formats.registry import READERS, format_of, integer_format
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.rounding import from_codes
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme
+from bakeoff.reference_engine.quantization.formats.registry import READERS, format_of, integer_format
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.rounding import from_codes
 from tests.reference_engine import quantised_files as files
 from tests.reference_engine.quantised_files import AWQ, CASES, GPTQ, Drawn, compressed, drawn_for
 

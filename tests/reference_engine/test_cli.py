@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from reference_engine.__main__ import build_parser, main
-from reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.__main__ import build_parser, main
+from bakeoff.reference_engine.engine.config import EngineConfig
 
 
 def test_flags_and_fields_have_the_same_names_and_defaults():

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from reference_engine.kernels import coded_products, row_codes, small_products
-from reference_engine.kernels.code_words import Words
-from reference_engine.quantization import coded_linear, fp8
-from reference_engine.quantization.integer_matrix import unpack
-from reference_engine.quantization.rounding import absmax, zero_point
+from bakeoff.reference_engine.kernels import coded_products, row_codes, small_products
+from bakeoff.reference_engine.kernels.code_words import Words
+from bakeoff.reference_engine.quantization import coded_linear, fp8
+from bakeoff.reference_engine.quantization.integer_matrix import unpack
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
 from tests.reference_engine.test_triton_kernels import CPU
 
 

@@ -8,20 +8,20 @@ import threading
 
 import pytest
 
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.step import Engine
-from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.sampling import Sampler
-from reference_engine.scheduling.rules import Rules
-from reference_engine.scheduling.scheduler import Scheduler
-from reference_engine.serving.core import loop
-from reference_engine.serving.core.client import EngineClient
-from reference_engine.serving.core.wire import Facts
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.step import Engine
+from bakeoff.reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
+from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.scheduling.rules import Rules
+from bakeoff.reference_engine.scheduling.scheduler import Scheduler
+from bakeoff.reference_engine.serving.core import loop
+from bakeoff.reference_engine.serving.core.client import EngineClient
+from bakeoff.reference_engine.serving.core.wire import Facts
 from tests.reference_engine.conftest import ThreadCore
 
 

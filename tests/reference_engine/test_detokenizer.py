@@ -2,8 +2,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reference_engine.engine.detokenizer import Detokenizer, StopMatcher
-from reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.engine.detokenizer import Detokenizer, StopMatcher
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """When the device had a step's results, told on the host's clock."""
 
-from reference_engine.engine.runner import DeviceClock
+from bakeoff.reference_engine.engine.runner import DeviceClock
 
 
 class Event:

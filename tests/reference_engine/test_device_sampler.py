@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reference_engine.engine.request import Request, SamplingParams, Watermark
-from reference_engine.kernels import nucleus
-from reference_engine.sampling import choose_on_device, device_sampler
-from reference_engine.sampling.blocks import BlockedScores
-from reference_engine.sampling.drawing import draw
-from reference_engine.sampling.truncation import draw_truncated
-from reference_engine.sampling.uniform import uniforms
+from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.kernels import nucleus
+from bakeoff.reference_engine.sampling import choose_on_device, device_sampler
+from bakeoff.reference_engine.sampling.blocks import BlockedScores
+from bakeoff.reference_engine.sampling.drawing import draw
+from bakeoff.reference_engine.sampling.truncation import draw_truncated
+from bakeoff.reference_engine.sampling.uniform import uniforms
 from tests.reference_engine.stepping import sample
 
 NUMBERS = itertools.count()

@@ -9,17 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from reference_engine.__main__ import main
-from reference_engine.engine.request import SamplingParams
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.offline import LLM
-from reference_engine.tools import distillation as module
-from reference_engine.tools import teacher_text
-from reference_engine.tools.distillation import Distillation, distil
-from reference_engine.tools.progress import Progress
-from reference_engine.tools.pruning import Pruning, prune
-from reference_engine.tools.teacher_text import Exchange
-from reference_engine.tools.training import Batches, divergences, learning_rate, logits_of
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.tools import distillation as module
+from bakeoff.reference_engine.tools import teacher_text
+from bakeoff.reference_engine.tools.distillation import Distillation, distil
+from bakeoff.reference_engine.tools.progress import Progress
+from bakeoff.reference_engine.tools.pruning import Pruning, prune
+from bakeoff.reference_engine.tools.teacher_text import Exchange
+from bakeoff.reference_engine.tools.training import Batches, divergences, learning_rate, logits_of
 
 PROMPTS = "".join(f"hello world, said hero number {number}\n" for number in range(100))
 SETTINGS = {

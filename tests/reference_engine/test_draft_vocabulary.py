@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.attention.base import Span
-from reference_engine.engine.execution import Batch
-from reference_engine.engine.runner import ModelRunner
-from reference_engine.errors import CheckpointError
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.offline import load_engine
-from reference_engine.sampling import Sampler
-from reference_engine.speculation import residual
-from reference_engine.speculation.draft_lengths import DraftLengths
-from reference_engine.speculation.draft_model import DraftModel
-from reference_engine.speculation.draft_vocabulary import (
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.engine.runner import ModelRunner
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.speculation import residual
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths
+from bakeoff.reference_engine.speculation.draft_model import DraftModel
+from bakeoff.reference_engine.speculation.draft_vocabulary import (
     FILE,
     DraftVocabulary,
     TokenMap,
     read_draft_vocabulary,
     vocabulary_sha256,
 )
-from reference_engine.speculation.speculator import Speculator
-from reference_engine.tools.vocabulary_trimming import (
+from bakeoff.reference_engine.speculation.speculator import Speculator
+from bakeoff.reference_engine.tools.vocabulary_trimming import (
     coverage_text,
     frequent_vocabulary,
     most_frequent,

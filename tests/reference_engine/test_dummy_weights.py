@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import CheckpointError, RequestError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.dummy import DummyWeights
-from reference_engine.loading.tokenizer import number_tokenizer, open_tokenizer
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import CheckpointError, RequestError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.dummy import DummyWeights
+from bakeoff.reference_engine.loading.tokenizer import number_tokenizer, open_tokenizer
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.offline import LLM
 from tests.reference_engine.serving import with_server
 
 RAW = {

@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.loading.safetensors import SafetensorsFiles
-from reference_engine.models.eagle import default_taps, draft_tokens, read_config
-from reference_engine.offline import LLM, load_engine
-from reference_engine.speculation.settings import Speculation
-from reference_engine.tools.head_model import TrainableHead
-from reference_engine.tools.transformers_model import load_model
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.loading.safetensors import SafetensorsFiles
+from bakeoff.reference_engine.models.eagle import default_taps, draft_tokens, read_config
+from bakeoff.reference_engine.offline import LLM, load_engine
+from bakeoff.reference_engine.speculation.settings import Speculation
+from bakeoff.reference_engine.tools.head_model import TrainableHead
+from bakeoff.reference_engine.tools.transformers_model import load_model
 from tests.reference_engine.eagle_heads import random_head
 from tests.reference_engine.test_speculation import CASES, PROMPTS, SAMPLING, answers
 

@@ -4,14 +4,14 @@ import random
 import pytest
 import torch
 
-from reference_engine.engine.assembly import build_engine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.offline import generate
+from bakeoff.reference_engine.engine.assembly import build_engine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.errors import ConfigError, EngineUnavailableError, RequestError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.offline import generate
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
 

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from reference_engine.engine.detokenizer import Detokenizer
-from reference_engine.engine.outputs import Phases, SampledToken, TokenOutput
-from reference_engine.engine.request import FinishReason, Request, SamplingParams
-from reference_engine.loading.tokenizer import Tokenizer, number_tokenizer
-from reference_engine.serving.core.streams import TokenStream
-from reference_engine.serving.openai_api.answers import sse
-from reference_engine.serving.openai_api.bulk_histogram import BulkHistogram
-from reference_engine.serving.openai_api.choices import Choice, OpenChoices
-from reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
-from reference_engine.serving.openai_api.fields import ChatFields, CompletionFields, StreamOptions
-from reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
+from bakeoff.reference_engine.engine.detokenizer import Detokenizer
+from bakeoff.reference_engine.engine.outputs import Phases, SampledToken, TokenOutput
+from bakeoff.reference_engine.engine.request import FinishReason, Request, SamplingParams
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer, number_tokenizer
+from bakeoff.reference_engine.serving.core.streams import TokenStream
+from bakeoff.reference_engine.serving.openai_api.answers import sse
+from bakeoff.reference_engine.serving.openai_api.bulk_histogram import BulkHistogram
+from bakeoff.reference_engine.serving.openai_api.choices import Choice, OpenChoices
+from bakeoff.reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
+from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, CompletionFields, StreamOptions
+from bakeoff.reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
 from tests.reference_engine.conftest import SPECIAL, VOCAB_SIZE, make_tokenizer
 from tests.reference_engine.serving import LONG, TEXT, with_server
 

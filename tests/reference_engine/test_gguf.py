@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.loading.gguf_tokenizer import build_tokenizer
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config import RopeScaling
-from reference_engine.tools.convert import convert_gguf
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.gguf import GgufFile
+from bakeoff.reference_engine.loading.gguf_tokenizer import build_tokenizer
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.config import RopeScaling
+from bakeoff.reference_engine.tools.convert import convert_gguf
 from tests.reference_engine.models.tiny_families import make_family
 
 NAMES = {

@@ -4,13 +4,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engines.models.store import GGUF_NAME
-from reference_engine.__main__ import main
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.tools.convert import convert_gguf
-from reference_engine.tools.gguf_copy import copy_gguf
+from bakeoff.engines.models.store import GGUF_NAME
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.gguf import GgufFile
+from bakeoff.reference_engine.tools.convert import convert_gguf
+from bakeoff.reference_engine.tools.gguf_copy import copy_gguf
 from tests.reference_engine.test_gguf import write_gguf
 
 TYPES = {"bfloat16": ("BF16", 32), "float16": ("F16", 1), "float32": ("F32", 0)}

@@ -7,13 +7,13 @@ import gguf
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.errors import CheckpointError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.tools.gguf_export import write_gguf
-from reference_engine.tools.quantisation_methods import Quantising
-from reference_engine.tools.quantising import quantise
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.gguf import GgufFile
+from bakeoff.reference_engine.tools.gguf_export import write_gguf
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
+from bakeoff.reference_engine.tools.quantising import quantise
 from tests.reference_engine.models.tiny_families import make_family
 
 BLOCKS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4")

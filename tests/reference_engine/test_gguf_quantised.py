@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import CheckpointError
-from reference_engine.kernels import quantised
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.gguf import GgufFile
-from reference_engine.models.weights import Weights
-from reference_engine.offline import LLM
-from reference_engine.quantization.blocks import BlockMatrix
-from reference_engine.tools.evaluator import Sample, Scorer
-from reference_engine.tools.gguf_copy import copy_gguf
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.kernels import quantised
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.gguf import GgufFile
+from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.tools.evaluator import Sample, Scorer
+from bakeoff.reference_engine.tools.gguf_copy import copy_gguf
 from tests.reference_engine.gguf_blocks import random_blocks
 from tests.reference_engine.test_gguf import gguf_name, write_gguf
 

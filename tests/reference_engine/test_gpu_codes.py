@@ -9,16 +9,16 @@ import random
 import pytest
 import torch
 
-from reference_engine.kernels import code_words, coded_products
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.kernels.code_words import Words, look_up_of, nbytes_of
-from reference_engine.models.weights import Weights
-from reference_engine.quantization import coded_linear, mxfp4, nf4
-from reference_engine.quantization.block_scales import PlainScales
-from reference_engine.quantization.blocks import BlockMatrix
-from reference_engine.quantization.coded_linear import CodedLinear
-from reference_engine.quantization.look_up import LookUpMatrix
-from reference_engine.quantization.matrix import SlabLinear
+from bakeoff.reference_engine.kernels import code_words, coded_products
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.kernels.code_words import Words, look_up_of, nbytes_of
+from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.quantization import coded_linear, mxfp4, nf4
+from bakeoff.reference_engine.quantization.block_scales import PlainScales
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.quantization.coded_linear import CodedLinear
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix
+from bakeoff.reference_engine.quantization.matrix import SlabLinear
 from tests.reference_engine.gguf_blocks import random_blocks
 from tests.reference_engine.test_triton_kernels import CPU
 

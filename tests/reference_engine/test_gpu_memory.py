@@ -5,17 +5,17 @@ import dataclasses
 import pytest
 import torch
 
-from reference_engine.engine import executors
-from reference_engine.engine.assembly import build_engine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.gpu_memory import GpuBudget, largest_batch
-from reference_engine.engine.request import SamplingParams
-from reference_engine.engine.resolution import demand_of, resolve_config
-from reference_engine.errors import ConfigError
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.sizing import Demand
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate
+from bakeoff.reference_engine.engine import executors
+from bakeoff.reference_engine.engine.assembly import build_engine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.gpu_memory import GpuBudget, largest_batch
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.engine.resolution import demand_of, resolve_config
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import generate
 
 BLOCK = 16 * 2 * 2 * 2 * 16 * 4  # tokens, layers, keys and values, heads, head_dim, bytes
 

@@ -5,24 +5,24 @@ import random
 import pytest
 import torch
 
-import reference_engine.attention as attention_package
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.attention.triton_backend import TritonAttention
-from reference_engine.engine import executors, graph_execution, resolution
-from reference_engine.engine.execution import Batch, LocalExecutor
-from reference_engine.engine.graph_execution import GraphExecutor, GraphShape
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.kernels import cpu, paged_attention
-from reference_engine.kernels.cpu import TorchKernels
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import block_list
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.decoder import Taps
-from reference_engine.models.registry import build_model
-from reference_engine.offline import load_engine
+import bakeoff.reference_engine.attention as attention_package
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.attention.triton_backend import TritonAttention
+from bakeoff.reference_engine.engine import executors, graph_execution, resolution
+from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor
+from bakeoff.reference_engine.engine.graph_execution import GraphExecutor, GraphShape
+from bakeoff.reference_engine.engine.resolution import cache_layout
+from bakeoff.reference_engine.kernels import cpu, paged_attention
+from bakeoff.reference_engine.kernels.cpu import TorchKernels
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_table import block_list
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.decoder import Taps
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.offline import load_engine
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 
 CPU = torch.device("cpu")

@@ -7,15 +7,21 @@ import signal
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import ConfigError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.safetensors import SafetensorsFiles, read_config
-from reference_engine.offline import LLM
-from reference_engine.tools.head_training import HeadLesson, HeadTraining, frequent_tokens, head_config, train_head
-from reference_engine.tools.teacher_text import Exchange
-from reference_engine.tools.training import divergences, logits_of
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.safetensors import SafetensorsFiles, read_config
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.tools.head_training import (
+    HeadLesson,
+    HeadTraining,
+    frequent_tokens,
+    head_config,
+    train_head,
+)
+from bakeoff.reference_engine.tools.teacher_text import Exchange
+from bakeoff.reference_engine.tools.training import divergences, logits_of
 from tests.reference_engine.eagle_heads import random_head
 from tests.reference_engine.test_distillation import Clock
 

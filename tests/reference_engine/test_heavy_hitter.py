@@ -3,15 +3,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
-from reference_engine.attention.base import Span
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.errors import ConfigError, EngineBugError, RequestError
-from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.quantised import store_maker
-from reference_engine.kv_cache.storage import allocate_storage, token_bytes
-from reference_engine.offline import generate
+from bakeoff.reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.errors import ConfigError, EngineBugError, RequestError
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.quantised import store_maker
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage, token_bytes
+from bakeoff.reference_engine.offline import generate
 from tests.reference_engine.naive_attention import NaiveAttention
 
 HEADS, KV_HEADS, DIM = 4, 2, 8

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import linear, pad
 
-from reference_engine.kernels.integers import IntegerLinear
-from reference_engine.quantization import integer_matrix
-from reference_engine.quantization.integer_matrix import IntegerMatrix, pack
-from reference_engine.quantization.matrix import SlabLinear
+from bakeoff.reference_engine.kernels.integers import IntegerLinear
+from bakeoff.reference_engine.quantization import integer_matrix
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix, pack
+from bakeoff.reference_engine.quantization.matrix import SlabLinear
 
 CPU = torch.device("cpu")
 BLOCK = 32  # columns of a row that are rounded together

@@ -10,16 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.native_backend import NativeAttention
-from reference_engine.kernels import native
-from reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
-from reference_engine.kernels.gemm import TiledLinear, can_tile
-from reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.models.linear import PlainLinear
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.native_backend import NativeAttention
+from bakeoff.reference_engine.kernels import native
+from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
+from bakeoff.reference_engine.kernels.gemm import TiledLinear, can_tile
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.models.linear import PlainLinear
+from bakeoff.reference_engine.models.weights import Weights
 from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")

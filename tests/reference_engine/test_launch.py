@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.serving.core import launch
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.serving.core import launch
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import shutil
 import pytest
 import torch
 
-from reference_engine.errors import CheckpointError, RequestError
-from reference_engine.loading.chat_template import ChatTemplate
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.files import read_text
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_config
+from bakeoff.reference_engine.errors import CheckpointError, RequestError
+from bakeoff.reference_engine.loading.chat_template import ChatTemplate
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.files import read_text
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, read_config
 
 
 @pytest.fixture

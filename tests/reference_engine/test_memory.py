@@ -9,12 +9,12 @@ import psutil
 import pytest
 import torch
 
-from reference_engine.engine.memory import FreedMemory
-from reference_engine.models.linear import can_pack
+from bakeoff.reference_engine.engine.memory import FreedMemory
+from bakeoff.reference_engine.models.linear import can_pack
 
 COUNT = """
 import ctypes, sys, threading
-from reference_engine.engine.memory import share_one_arena
+from bakeoff.reference_engine.engine.memory import share_one_arena
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
@@ -46,8 +46,8 @@ def test_threads_share_an_arena_where_that_is_configured(tmp_path, how: str, is_
 MULTIPLY = """
 import os, sys
 import psutil, torch
-from reference_engine.engine.memory import FreedMemory, keep_few_multiplications
-from reference_engine.models.linear import PackedLinear
+from bakeoff.reference_engine.engine.memory import FreedMemory, keep_few_multiplications
+from bakeoff.reference_engine.models.linear import PackedLinear
 
 now = [0.0]
 freed = FreedMemory(lambda: now[0])

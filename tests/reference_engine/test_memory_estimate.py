@@ -5,25 +5,25 @@ import json
 import pytest
 import torch
 
+from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.engine.executors import attention_of, max_rows_of, run_largest, storage_of
+from bakeoff.reference_engine.engine.gpu_memory import largest_batch
+from bakeoff.reference_engine.engine.memory_estimate import check_weights_fit, estimate_memory
+from bakeoff.reference_engine.engine.resolution import demand_of, resolve_config
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.kernels import coded_products
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.dummy import DummyWeights
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.costs import ModelCosts
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.models.weight_bytes import Loading, quantised_bytes
+from bakeoff.reference_engine.quantization import fp8
+from bakeoff.reference_engine.quantization.formats.registry import format_of
+from bakeoff.reference_engine.quantization.integer_matrix import unpack
+from bakeoff.reference_engine.quantization.methods import METHODS
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
 from benchmarks.quantisation.memory import held_bytes, peak_bytes
-from reference_engine.engine.execution import LocalExecutor
-from reference_engine.engine.executors import attention_of, max_rows_of, run_largest, storage_of
-from reference_engine.engine.gpu_memory import largest_batch
-from reference_engine.engine.memory_estimate import check_weights_fit, estimate_memory
-from reference_engine.engine.resolution import demand_of, resolve_config
-from reference_engine.errors import ConfigError
-from reference_engine.kernels import coded_products
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.dummy import DummyWeights
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.models.costs import ModelCosts
-from reference_engine.models.registry import build_model
-from reference_engine.models.weight_bytes import Loading, quantised_bytes
-from reference_engine.quantization import fp8
-from reference_engine.quantization.formats.registry import format_of
-from reference_engine.quantization.integer_matrix import unpack
-from reference_engine.quantization.methods import METHODS
-from reference_engine.quantization.rounding import absmax, zero_point
 from tests.reference_engine.models.tiny_families import COMMON, FAMILIES, engine_config
 from tests.reference_engine.quantised_files import CASES
 from tests.reference_engine.test_byte_formats import CASES as BYTE_CASES

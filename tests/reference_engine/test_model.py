@@ -1,16 +1,16 @@
 import pytest
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.errors import CheckpointError
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config import ModelConfig, RopeScaling, config_to_hf
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.models.linear import PackedLinear, PlainLinear, can_pack, make_linear
-from reference_engine.models.registry import build_model
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.engine.resolution import cache_layout
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.config import ModelConfig, RopeScaling, config_to_hf
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.linear import PackedLinear, PlainLinear, can_pack, make_linear
+from bakeoff.reference_engine.models.registry import build_model
 
 CPU = torch.device("cpu")
 LLAMA3 = {

@@ -9,14 +9,14 @@ import torch
 from tokenizers import processors
 from torch.nn.functional import cross_entropy
 
-from reference_engine.__main__ import main
-from reference_engine.engine.config import EngineConfig
-from reference_engine.errors import RequestError
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.tools import model_evaluation
-from reference_engine.tools.evaluation_input import TokenSequence, pieces_of, questions_of
-from reference_engine.tools.evaluator import NEAR_TIE_NATS
-from reference_engine.tools.model_evaluation import EvaluationConfig, evaluate
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.tools import model_evaluation
+from bakeoff.reference_engine.tools.evaluation_input import TokenSequence, pieces_of, questions_of
+from bakeoff.reference_engine.tools.evaluator import NEAR_TIE_NATS
+from bakeoff.reference_engine.tools.model_evaluation import EvaluationConfig, evaluate
 from tests.reference_engine.conftest import make_tokenizer
 
 TEXT = "hello world, or else: the lower yellow bellows were told so. " * 9

@@ -2,10 +2,10 @@ import signal
 
 import pytest
 
-from reference_engine.engine.request import FinishReason, SamplingParams
-from reference_engine.engine.text_writer import TextWriter
-from reference_engine.errors import EngineUnavailableError, RequestError
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.engine.request import FinishReason, SamplingParams
+from bakeoff.reference_engine.engine.text_writer import TextWriter
+from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
+from bakeoff.reference_engine.offline import LLM
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 

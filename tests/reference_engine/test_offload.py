@@ -7,18 +7,18 @@ import logging
 import pytest
 import torch
 
-from reference_engine.engine import executors, resolution
-from reference_engine.engine.assembly import build_engine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.errors import ConfigError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models import linear
-from reference_engine.models.linear import PlainLinear
-from reference_engine.models.offload import CudaLane, WeightOffload, tensors_of
-from reference_engine.models.weight_bytes import Loading, product_bytes
-from reference_engine.quantization import blocks, integer_matrix
-from reference_engine.quantization.rounding import zero_point
+from bakeoff.reference_engine.engine import executors, resolution
+from bakeoff.reference_engine.engine.assembly import build_engine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.models import linear
+from bakeoff.reference_engine.models.linear import PlainLinear
+from bakeoff.reference_engine.models.offload import CudaLane, WeightOffload, tensors_of
+from bakeoff.reference_engine.models.weight_bytes import Loading, product_bytes
+from bakeoff.reference_engine.quantization import blocks, integer_matrix
+from bakeoff.reference_engine.quantization.rounding import zero_point
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 from tests.reference_engine.test_coded_products import as_if_on_a_gpu
 

@@ -6,19 +6,24 @@ import threading
 
 import pytest
 
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import SampledToken, TokenOutput
-from reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams, Watermark
-from reference_engine.errors import CheckpointError, EngineUnavailableError, RequestError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.serving.openai_api.answers import encode, sse
-from reference_engine.serving.openai_api.choices import Choice
-from reference_engine.serving.openai_api.failures import failure_answer
-from reference_engine.serving.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
-from reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
-from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import SampledToken, TokenOutput
+from bakeoff.reference_engine.engine.request import BeamParams, FinishReason, Request, SamplingParams, Watermark
+from bakeoff.reference_engine.errors import CheckpointError, EngineUnavailableError, RequestError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.serving.openai_api.answers import encode, sse
+from bakeoff.reference_engine.serving.openai_api.choices import Choice
+from bakeoff.reference_engine.serving.openai_api.failures import failure_answer
+from bakeoff.reference_engine.serving.openai_api.fields import IGNORED, NEUTRAL, ChatFields, CompletionFields
+from bakeoff.reference_engine.serving.openai_api.formats import ChatFormat, TextFormat, usage_of
+from bakeoff.reference_engine.serving.openai_api.parsing import (
+    chat_prompt,
+    completion_prompts,
+    parse_body,
+    sampling_params,
+)
 from tests.reference_engine.serving import TEXT, with_server
 
 LIMITS = Limits(max_model_len=100, num_blocks=10, block_size=8, vocab_size=266)

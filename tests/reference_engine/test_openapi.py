@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.errors import RequestError
-from reference_engine.serving.openai_api.fields import ChatFields, CompletionFields
-from reference_engine.serving.openai_api.openapi import document
-from reference_engine.serving.openai_api.parsing import parse_body
-from reference_engine.serving.server import make_app
-from reference_engine.serving.service import Service
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, CompletionFields
+from bakeoff.reference_engine.serving.openai_api.openapi import document
+from bakeoff.reference_engine.serving.openai_api.parsing import parse_body
+from bakeoff.reference_engine.serving.server import make_app
+from bakeoff.reference_engine.serving.service import Service
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 
 APP = make_app(Service(EngineConfig(model="tiny")))

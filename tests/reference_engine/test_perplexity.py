@@ -4,9 +4,9 @@ import math
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.errors import ConfigError, RequestError
-from reference_engine.tools.evaluator import PerplexityMeter
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.errors import ConfigError, RequestError
+from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
 
 TOKENS = [3 + (7 * i * i + 11 * i) % 250 for i in range(200)]
 

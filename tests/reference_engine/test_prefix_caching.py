@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.errors import EngineBugError
 from tests.reference_engine.stepping import Bench, RememberingRunner, request
 
 PROMPT = [7, 1, 8, 2, 8, 1, 8, 2, 8, 4]  # ten tokens in blocks of four

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.errors import BlockAccountingError, EngineBugError
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_hashes import BlockHashes, block_hash, root_hash
-from reference_engine.kv_cache.block_pool import BlockPool
-from reference_engine.kv_cache.cache import Group, KvCache
-from reference_engine.kv_cache.prefix_index import PrefixIndex
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes, block_hash, root_hash
+from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
+from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
+from bakeoff.reference_engine.kv_cache.prefix_index import PrefixIndex
 
 ROOT = root_hash(None)
 TOKENS = [3, 1, 4, 1]

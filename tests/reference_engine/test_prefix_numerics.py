@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from reference_engine.engine import runner
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import generate
+from bakeoff.reference_engine.engine import runner
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import generate
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 

@@ -6,13 +6,13 @@ import aiohttp
 import pytest
 import torch
 
-from engines import Deployment
-from harness.quality.prompt_logprobs import PromptScorer
-from reference_engine.engine.execution import SLAB_ROWS
-from reference_engine.engine.request import BeamParams, Request, SamplingParams
-from reference_engine.errors import RequestError
-from reference_engine.offline import LLM
-from reference_engine.sampling.prompt_scores import prompt_logprobs
+from bakeoff.engines import Deployment
+from bakeoff.harness.quality.prompt_logprobs import PromptScorer
+from bakeoff.reference_engine.engine.execution import SLAB_ROWS
+from bakeoff.reference_engine.engine.request import BeamParams, Request, SamplingParams
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.sampling.prompt_scores import prompt_logprobs
 from tests.reference_engine.conftest import VOCAB_SIZE
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 

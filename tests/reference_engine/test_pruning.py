@@ -15,14 +15,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from reference_engine.__main__ import main
-from reference_engine.engine.config import EngineConfig
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.tools import transformers_model
-from reference_engine.tools.evaluator import PerplexityMeter
-from reference_engine.tools.importance import input_norms, measure
-from reference_engine.tools.pruning import Pruning, prune, zero_weights
-from reference_engine.tools.transformers_model import load_model, open_directory
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.tools import transformers_model
+from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
+from bakeoff.reference_engine.tools.importance import input_norms, measure
+from bakeoff.reference_engine.tools.pruning import Pruning, prune, zero_weights
+from bakeoff.reference_engine.tools.transformers_model import load_model, open_directory
 from tests.reference_engine.conftest import VOCAB_SIZE
 
 TEXT = "hello world, the worn hero wonders where the others were.\n" * 3

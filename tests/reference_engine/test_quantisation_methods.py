@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from reference_engine.engine import executors
-from reference_engine.offline import load_engine
-from reference_engine.quantization import fp8, mxfp4, nf4, w8a8
-from reference_engine.quantization.llm_int8 import THRESHOLD, LlmInt8Matrix
-from reference_engine.quantization.matrix import SlabLinear
-from reference_engine.quantization.methods import METHODS
-from reference_engine.quantization.smoothing import smoothing_scales
-from reference_engine.quantization.w8a8 import W8A8Matrix, coded, integer_product
+from bakeoff.reference_engine.engine import executors
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.quantization import fp8, mxfp4, nf4, w8a8
+from bakeoff.reference_engine.quantization.llm_int8 import THRESHOLD, LlmInt8Matrix
+from bakeoff.reference_engine.quantization.matrix import SlabLinear
+from bakeoff.reference_engine.quantization.methods import METHODS
+from bakeoff.reference_engine.quantization.smoothing import smoothing_scales
+from bakeoff.reference_engine.quantization.w8a8 import W8A8Matrix, coded, integer_product
 
 CPU = torch.device("cpu")
 

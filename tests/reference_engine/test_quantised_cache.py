@@ -5,18 +5,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_engine.attention import make_attention
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout, row_bytes, windowed
-from reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
-from reference_engine.kv_cache.storage import allocate_storage, token_bytes
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate
+from bakeoff.reference_engine.attention import make_attention
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout, row_bytes, windowed
+from bakeoff.reference_engine.kv_cache.quantised import Fp8, Int4, Int8, store_maker
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage, token_bytes
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import generate
 from tests.reference_engine.naive_attention import NaiveAttention
 
 KINDS = ["int8", "fp8", "int4"]

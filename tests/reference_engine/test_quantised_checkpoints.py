@@ -6,14 +6,14 @@ import types
 import pytest
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.kernels import integers
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models.linear import JoinedLinear
-from reference_engine.models.weights import Weights
-from reference_engine.offline import LLM
-from reference_engine.quantization.formats.registry import format_of
-from reference_engine.tools.transformers_model import open_directory
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.kernels import integers
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.models.linear import JoinedLinear
+from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.quantization.formats.registry import format_of
+from bakeoff.reference_engine.tools.transformers_model import open_directory
 from tests.reference_engine import quantised_files as files
 from tests.reference_engine.quantised_files import AWQ, CASES, GPTQ, SETTINGS, Drawn, compressed, drawn_for, tokens_of
 

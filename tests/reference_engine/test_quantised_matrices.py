@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from engines.adapters.reference import _QUANTIZATIONS
-from reference_engine.engine.config import QuantizationName
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import ConfigError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import LLM
-from reference_engine.quantization.integer_matrix import IntegerMatrix, pack, unpack
-from reference_engine.quantization.matrix import stacked
-from reference_engine.quantization.methods import METHODS
-from reference_engine.quantization.names import MethodName
+from bakeoff.engines.adapters.reference import _QUANTIZATIONS
+from bakeoff.reference_engine.engine.config import QuantizationName
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix, pack, unpack
+from bakeoff.reference_engine.quantization.matrix import stacked
+from bakeoff.reference_engine.quantization.methods import METHODS
+from bakeoff.reference_engine.quantization.names import MethodName
 from tests.reference_engine.test_gguf import write_gguf
 from tests.reference_engine.test_gguf_quantised import stored_as
 

@@ -6,19 +6,19 @@ from typing import get_args
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.engine.config import EngineConfig
-from reference_engine.errors import ConfigError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.quantization import fp8, nf4
-from reference_engine.quantization.llm_int8 import LlmInt8Matrix
-from reference_engine.quantization.names import WrittenName
-from reference_engine.quantization.rounding import absmax, zero_point
-from reference_engine.tools import quantising as module
-from reference_engine.tools.evaluator import PerplexityMeter
-from reference_engine.tools.layer_stream import LayerStream
-from reference_engine.tools.quantisation_methods import METHODS, Quantising
-from reference_engine.tools.quantising import RECORD, quantise
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.quantization import fp8, nf4
+from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
+from bakeoff.reference_engine.quantization.names import WrittenName
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
+from bakeoff.reference_engine.tools import quantising as module
+from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
+from bakeoff.reference_engine.tools.layer_stream import LayerStream
+from bakeoff.reference_engine.tools.quantisation_methods import METHODS, Quantising
+from bakeoff.reference_engine.tools.quantising import RECORD, quantise
 
 TEXT = "hello world, the worn hero wonders where the others were.\n" * 8
 IN_8_BITS = ("int8", "fp8", "llm-int8", "w8a8")

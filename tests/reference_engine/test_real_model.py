@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engines.models.store import GGUF_NAME
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import SamplingParams
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate, load_engine
-from reference_engine.tools.evaluator import Sample, Scorer
+from bakeoff.engines.models.store import GGUF_NAME
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.tools.evaluator import Sample, Scorer
 from tests.reference_engine.gguf_blocks import requantised
 
 pytestmark = pytest.mark.model

@@ -8,15 +8,15 @@ import pytest
 import torch
 from scipy import stats
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.engine.runner import ModelRunner
-from reference_engine.errors import ConfigError
-from reference_engine.sampling import Sampler
-from reference_engine.speculation import verification
-from reference_engine.speculation.draft_lengths import DraftLengths
-from reference_engine.speculation.draft_model import DraftModel
-from reference_engine.speculation.residual import distribution, draw
-from reference_engine.speculation.speculator import Speculator
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.engine.runner import ModelRunner
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.speculation import verification
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths
+from bakeoff.reference_engine.speculation.draft_model import DraftModel
+from bakeoff.reference_engine.speculation.residual import distribution, draw
+from bakeoff.reference_engine.speculation.speculator import Speculator
 from tests.reference_engine.conftest import write_checkpoint
 from tests.reference_engine.stepping import Bench, request
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from reference_engine.engine.runner import ModelRunner
-from reference_engine.sampling import Sampler, choose_on_device
+from bakeoff.reference_engine.engine.runner import ModelRunner
+from bakeoff.reference_engine.sampling import Sampler, choose_on_device
 from tests.reference_engine.stepping import Bench, request
 
 VOCABULARY = 100

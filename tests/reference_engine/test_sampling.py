@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from reference_engine.engine.request import Request, SamplingParams, Watermark
-from reference_engine.offline import generate
-from reference_engine.sampling.uniform import philox, uniforms
-from reference_engine.sampling.watermark import are_green
+from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.offline import generate
+from bakeoff.reference_engine.sampling.uniform import philox, uniforms
+from bakeoff.reference_engine.sampling.watermark import are_green
 from tests.reference_engine.stepping import sample
 
 PROMPT = [1, 2, 2, 5]

@@ -1,8 +1,8 @@
 import pytest
 
-from reference_engine.engine.request import FinishReason
-from reference_engine.errors import EngineBugError, QueueFullError, RequestError
-from reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.engine.request import FinishReason
+from bakeoff.reference_engine.errors import EngineBugError, QueueFullError, RequestError
+from bakeoff.reference_engine.kv_cache.block_table import Visible
 from tests.reference_engine.stepping import Bench, RememberingRunner, request
 
 

@@ -9,14 +9,14 @@ import sys
 import pytest
 import torch
 
-from reference_engine.__main__ import main
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import SamplingParams
-from reference_engine.errors import RequestError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate, load_engine
-from reference_engine.tools.convert import convert_gguf
-from reference_engine.tools.evaluator import NEAR_TIE_NATS, Sample, Scorer
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.tools.convert import convert_gguf
+from bakeoff.reference_engine.tools.evaluator import NEAR_TIE_NATS, Sample, Scorer
 from tests.reference_engine.test_gguf import write_gguf
 
 PROMPTS = [[1, 20, 30, 40], [5] * 37, list(range(3, 63))]
@@ -196,7 +196,7 @@ def test_a_model_that_is_not_there_is_status_2(monkeypatch, capfdbinary, tmp_pat
 def test_a_real_process_answers_as_soon_as_it_is_asked(checkpoint_dir):
     """The reader of its lines need not end its input first, and it ends with its input."""
     with subprocess.Popen(
-        [sys.executable, "-m", "reference_engine", "score", "--model", str(checkpoint_dir), "--device", "cpu"],
+        [sys.executable, "-m", "bakeoff.reference_engine", "score", "--model", str(checkpoint_dir), "--device", "cpu"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},

@@ -3,10 +3,10 @@ import math
 
 import pytest
 
-from reference_engine.engine.outputs import SampledToken
-from reference_engine.engine.runner import Collected
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.serving.core import loop as core_loop
+from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.engine.runner import Collected
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.serving.core import loop as core_loop
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, slow_down, with_server
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from reference_engine.errors import CheckpointError, EngineUnavailableError, UserMistakeError
+from bakeoff.reference_engine.errors import CheckpointError, EngineUnavailableError, UserMistakeError
 from tests.reference_engine.serving import CHAT, HELLO, LONG, TEXT, is_idle, run, slow_down, with_server
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from reference_engine.serving.openai_api import fields
+from bakeoff.reference_engine.serving.openai_api import fields
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 
 SEARCH = {"prompt": "x", "use_beam_search": True, "n": 2}

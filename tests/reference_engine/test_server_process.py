@@ -18,7 +18,7 @@ TEXT, LONG = "/v1/completions", {"prompt": "hello", "max_tokens": 200, "ignore_e
 async def server(checkpoint_dir, *flags):
     """A ready server, as process and HTTP session."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "reference_engine", "serve", "--model", str(checkpoint_dir)),
+        *(sys.executable, "-m", "bakeoff.reference_engine", "serve", "--model", str(checkpoint_dir)),
         *("--port", "0", "--served-model-name", "tiny", "--threads", "1", "--num-blocks", "64", *flags),
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONWARNINGS": "error"},
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_model_is_said_by_the_server_in_one_line(tmp_path, 
 
     async def main():
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "reference_engine", "serve", "--model", str(directory), "--port", "0"),
+            *(sys.executable, "-m", "bakeoff.reference_engine", "serve", "--model", str(directory), "--port", "0"),
             stderr=asyncio.subprocess.PIPE,
         )
         _, stderr = await process.communicate()

@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.execution import SlowedExecutor
-from reference_engine.errors import ConfigError
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.execution import SlowedExecutor
+from bakeoff.reference_engine.errors import ConfigError
 
 
 class Waiting:

@@ -5,11 +5,11 @@ import random
 
 import aiohttp
 
+from bakeoff.reference_engine.engine.config import EngineConfig
 from benchmarks.engine.soaking.client import Client
 from benchmarks.engine.soaking.crowd import Tally, act
 from benchmarks.engine.soaking.kinds import KINDS
 from benchmarks.engine.soaking.watch import HELD, drift, left_over
-from reference_engine.engine.config import EngineConfig
 from tests.reference_engine.serving import run
 
 USERS = 4

@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.engine import runner
-from reference_engine.engine.request import Request, SamplingParams, Watermark
-from reference_engine.errors import ConfigError
-from reference_engine.offline import LLM, load_engine
-from reference_engine.speculation.draft_lengths import DraftLengths, Offer, StepCosts
-from reference_engine.speculation.ngram import NgramDrafter
-from reference_engine.speculation.settings import Speculation
-from reference_engine.speculation.suffix_automaton import SuffixAutomaton
-from reference_engine.speculation.verification import split
+from bakeoff.reference_engine.engine import runner
+from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.offline import LLM, load_engine
+from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths, Offer, StepCosts
+from bakeoff.reference_engine.speculation.ngram import NgramDrafter
+from bakeoff.reference_engine.speculation.settings import Speculation
+from bakeoff.reference_engine.speculation.suffix_automaton import SuffixAutomaton
+from bakeoff.reference_engine.speculation.verification import split
 from tests.reference_engine.conftest import make_hf_model, write_checkpoint
 from tests.reference_engine.serving import TEXT, with_server
 

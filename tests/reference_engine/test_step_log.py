@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from reference_engine.engine.outputs import StepTimes
-from reference_engine.errors import UserMistakeError
-from reference_engine.scheduling.step import Step
-from reference_engine.serving import event_log
-from reference_engine.serving.core.step_log import StepLog
-from results import step_log
-from results.attribution import Part
-from results.attribution.steps import is_decode, steps_of
-from results.frames import FrameLog
-from results.step_log import EngineEvent, HttpRecord, StepRecord
+from bakeoff.reference_engine.engine.outputs import StepTimes
+from bakeoff.reference_engine.errors import UserMistakeError
+from bakeoff.reference_engine.scheduling.step import Step
+from bakeoff.reference_engine.serving import event_log
+from bakeoff.reference_engine.serving.core.step_log import StepLog
+from bakeoff.results import step_log
+from bakeoff.results.attribution import Part
+from bakeoff.results.attribution.steps import is_decode, steps_of
+from bakeoff.results.frames import FrameLog
+from bakeoff.results.step_log import EngineEvent, HttpRecord, StepRecord
 from tests.reference_engine.serving import LONG, TEXT, with_server
 
 PROMPT = {"prompt": list(range(5, 25)), "max_tokens": 6, "ignore_eos": True, "temperature": 0}

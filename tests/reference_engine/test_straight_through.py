@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
-from reference_engine.errors import ConfigError
-from reference_engine.loading.quantised import QuantisedDirectory
-from reference_engine.loading.safetensors import SafetensorsDirectory, read_format
-from reference_engine.quantization.formats.base import Scheme
-from reference_engine.tools.distillation import Distillation, distil
-from reference_engine.tools.quantisation_methods import Quantising
-from reference_engine.tools.quantising import quantise
-from reference_engine.tools.straight_through import plain_weights, round_matrices
-from reference_engine.tools.transformers_model import load_model
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, read_format
+from bakeoff.reference_engine.quantization.formats.base import Scheme
+from bakeoff.reference_engine.tools.distillation import Distillation, distil
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
+from bakeoff.reference_engine.tools.quantising import quantise
+from bakeoff.reference_engine.tools.straight_through import plain_weights, round_matrices
+from bakeoff.reference_engine.tools.transformers_model import load_model
 
 TOKENS = torch.tensor([[5, 17, 40, 8, 99, 23]])
 METHODS = ("int8", "int4", "int4-zp", "fp8", "nf4")

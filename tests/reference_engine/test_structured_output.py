@@ -7,11 +7,11 @@ import jsonschema
 import numpy as np
 import pytest
 
-from reference_engine.engine.grammar import Grammars
-from reference_engine.engine.request import FinishReason, Request, SamplingParams
-from reference_engine.errors import RequestError
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.offline import generate
+from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.engine.request import FinishReason, Request, SamplingParams
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.offline import generate
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 
 PERSON = {

@@ -15,22 +15,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.attention.base import Span
-from reference_engine.engine import assembly
-from reference_engine.engine.execution import Batch
-from reference_engine.engine.request import SamplingParams
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.errors import ConfigError, EngineBugError, EngineUnavailableError
-from reference_engine.kernels import small_products
-from reference_engine.kv_cache.block_copies import BlockCopies
-from reference_engine.kv_cache.block_table import RELEASED, block_list
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.models import linear
-from reference_engine.models.config import ModelConfig
-from reference_engine.offline import LLM, generate, load_engine
-from reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
-from reference_engine.parallel.ranks import Alone, share, vocabulary_share
-from reference_engine.parallel.sharding import config_of_rank
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.engine import assembly
+from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.errors import ConfigError, EngineBugError, EngineUnavailableError
+from bakeoff.reference_engine.kernels import small_products
+from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, block_list
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.models import linear
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.offline import LLM, generate, load_engine
+from bakeoff.reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
+from bakeoff.reference_engine.parallel.ranks import Alone, share, vocabulary_share
+from bakeoff.reference_engine.parallel.sharding import config_of_rank
 from tests.reference_engine.models.tiny_families import make_family
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -279,7 +279,7 @@ def test_a_process_that_cannot_load_says_why(tmp_path, make_model, save_checkpoi
 
 ORPHANS = """
 import sys
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.offline import LLM
 llm = LLM(sys.argv[1], dtype="float32", num_blocks=64, threads=1, tensor_parallel_size=2)
 print("ready", flush=True)
 sys.stdin.read()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_engine.engine.outputs import Phases
+from bakeoff.reference_engine.engine.outputs import Phases
 from tests.reference_engine.serving import TEXT, with_server
 from tests.reference_engine.stepping import Bench, request
 

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import silu
 
-from reference_engine.attention import triton_backend
-from reference_engine.attention.base import Span, slot_mapping
-from reference_engine.attention.span_arrays import SpanArrays
-from reference_engine.attention.triton_backend import TritonAttention, suits_triton
-from reference_engine.errors import EngineBugError
-from reference_engine.kernels import paged_attention, small_products
-from reference_engine.kernels.cpu import TorchKernels, best_kernels
-from reference_engine.kernels.cuda import CudaKernels, replace_pending
-from reference_engine.kernels.invariant_products import multiply_invariantly
-from reference_engine.kernels.native import has_triton
-from reference_engine.kernels.row_codes import scaled_codes
-from reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
-from reference_engine.kv_cache.layout import CacheLayout, LayerLayout
-from reference_engine.kv_cache.quantised import store_maker
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.models import linear
+from bakeoff.reference_engine.attention import triton_backend
+from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays
+from bakeoff.reference_engine.attention.triton_backend import TritonAttention, suits_triton
+from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kernels import paged_attention, small_products
+from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
+from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
+from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
+from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kernels.row_codes import scaled_codes
+from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
+from bakeoff.reference_engine.kv_cache.quantised import store_maker
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.models import linear
 from tests.reference_engine.naive_attention import NaiveAttention
 
 CPU = torch.device("cpu")

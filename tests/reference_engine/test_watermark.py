@@ -12,15 +12,15 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from reference_engine.__main__ import main
-from reference_engine.engine.request import BeamParams, Request, SamplingParams, Watermark
-from reference_engine.errors import RequestError
-from reference_engine.loading.tokenizer import number_tokenizer
-from reference_engine.offline import LLM
-from reference_engine.sampling.uniform import philox
-from reference_engine.sampling.watermark import add_watermark, are_green, green_list
-from reference_engine.serving.core.wire import Add, Frames, Sent, frame
-from reference_engine.tools.watermark import Detection, detect
+from bakeoff.reference_engine.__main__ import main
+from bakeoff.reference_engine.engine.request import BeamParams, Request, SamplingParams, Watermark
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.tokenizer import number_tokenizer
+from bakeoff.reference_engine.offline import LLM
+from bakeoff.reference_engine.sampling.uniform import philox
+from bakeoff.reference_engine.sampling.watermark import add_watermark, are_green, green_list
+from bakeoff.reference_engine.serving.core.wire import Add, Frames, Sent, frame
+from bakeoff.reference_engine.tools.watermark import Detection, detect
 from tests.reference_engine.serving import CHAT, HELLO, TEXT, with_server
 from tests.reference_engine.stepping import sample
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from results.findings import Finding, FindingCode, invalid, warning
-from results.frames import FrameAppender
-from results.metrics.catalogue import QUANTILES
-from results.quality import Difference, QualityRecord, QualitySample, pooled
-from results.records import (
+from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.quality import Difference, QualityRecord, QualitySample, pooled
+from bakeoff.results.records import (
     SCHEMA_VERSION,
     ClientError,
     ClientRecord,
@@ -34,7 +34,7 @@ from results.records import (
     Verdict,
     Window,
 )
-from results.run_log import (
+from bakeoff.results.run_log import (
     EngineFailure,
     EngineLost,
     Event,
@@ -44,7 +44,7 @@ from results.run_log import (
     RunStarted,
     TrialFinished,
 )
-from results.store import RunFolder
+from bakeoff.results.store import RunFolder
 from tests.results.gpu_samples import gpu_samples
 
 MS = 1_000_000
@@ -316,7 +316,7 @@ def describe(sheet: Sheet, engine: str) -> EngineDescription:
         label=engine,
         adapter="reference" if "ref" in engine else "openai",
         version=sheet.texts.version,
-        argv=["python", "-m", "reference_engine", "--model", "SmolLM2-135M", "--port", "8123"],
+        argv=["python", "-m", "bakeoff.reference_engine", "--model", "SmolLM2-135M", "--port", "8123"],
         url="http://127.0.0.1:8123",
         model="SmolLM2-135M-Instruct",
         model_sha256="5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
@@ -467,7 +467,7 @@ def _drafts(drafts: int, ended: Sequence[RequestRecord]) -> dict[str, float]:
 
 
 def _write_telemetry(path: Path, records: Sequence[TelemetryRecord]) -> None:
-    from results.jsonl import Appender  # noqa: PLC0415  (the sampler's own process does the same)
+    from bakeoff.results.jsonl import Appender  # noqa: PLC0415  (the sampler's own process does the same)
 
     with Appender(path) as log:
         for record in records:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import results
+from bakeoff import results
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 

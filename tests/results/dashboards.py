@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from results.dashboard import AccessPolicy, access_policy, make_app
-from results.dashboard.app import WATCHER
-from results.index import Index
+from bakeoff.results.dashboard import AccessPolicy, access_policy, make_app
+from bakeoff.results.dashboard.app import WATCHER
+from bakeoff.results.index import Index
 
 
 class Served:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from results import load
-from results.comparability import series_of
-from results.floor import FloorCell, store_floors
-from results.metrics import CATALOGUE
+from bakeoff.results import load
+from bakeoff.results.comparability import series_of
+from bakeoff.results.floor import FloorCell, store_floors
+from bakeoff.results.metrics import CATALOGUE
 
 
 def with_floor(path: Path, bound: float = 0.005) -> Path:

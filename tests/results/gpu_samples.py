@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.records import RequestRecord, TelemetryRecord
 
 S = 1_000_000_000
 CAP, HEAT, IDLE = 0x4, 0x20, 0x1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from results.records import Load, Outcome, Phase, RequestRecord, TrialRecord, Verdict, Window
+from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, TrialRecord, Verdict, Window
 
 MS = 1_000_000
 

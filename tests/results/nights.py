@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from results.index import CellFacts, Query, RunFacts, Spread
-from results.records import RunStatus
-from results.run_log import Source
+from bakeoff.results.index import CellFacts, Query, RunFacts, Spread
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import Source
 
 Cells = Mapping[str, float | None]
 """Metric → value; None where no trial of that night was valid."""
@@ -34,7 +34,7 @@ def nights(metric: str, values: Sequence[float | None]) -> list[RunFacts]:
 
 
 class Nights:
-    """Replaces :class:`results.index.Index`."""
+    """Replaces :class:`bakeoff.results.index.Index`."""
 
     def __init__(self, runs: Sequence[RunFacts]) -> None:
         self.root = Path("runs")

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from results.records import RequestRecord, Window
+from bakeoff.results.records import RequestRecord, Window
 from tests.results.handmade import request
 
 WARM_S, LENGTH_S = 12.0, 30.0

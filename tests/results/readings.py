@@ -1,6 +1,6 @@
 """Hand-made readings of an engine's metrics page."""
 
-from results.records import TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
 
 S = 1_000_000_000
 

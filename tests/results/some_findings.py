@@ -2,8 +2,8 @@
 
 from string import Formatter
 
-from results.findings import Finding, FindingCode, Parameter, Severity
-from results.text.findings import SENTENCES
+from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
+from bakeoff.results.text.findings import SENTENCES
 
 _TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "power_basis", "cache", "example", "tool"}
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from results.comparison import EngineComparison, compare_sides
-from results.comparison_config import ComparisonConfig, agreed
-from results.dashboard.compare_page import compare_page
-from results.errors import NoEvidence
-from results.gate import judge
-from results.levels import levels_of
-from results.metrics import CATALOGUE
-from results.report.sections.summary import columns_of, summary
-from results.report.verdict import verdict
-from results.run import Run, load
-from results.sides import select
-from results.statistics import COMPARE_ALPHA, DETECT, Judgement
+from bakeoff.results.comparison import EngineComparison, compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig, agreed
+from bakeoff.results.dashboard.compare_page import compare_page
+from bakeoff.results.errors import NoEvidence
+from bakeoff.results.gate import judge
+from bakeoff.results.levels import levels_of
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report.sections.summary import columns_of, summary
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run import Run, load
+from bakeoff.results.sides import select
+from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Judgement
 from tests.results.builders import LOADS, Sheet, Speed, build_run
 
 Rows = dict[tuple[str, str], Judgement]

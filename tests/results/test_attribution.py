@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from results.attribution import PARTS, Latency, Part
-from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
-from results.attribution.catalogue import STEP_PARTS
-from results.attribution.difference import differences, side
-from results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
-from results.attribution.steps import steps_of
-from results.errors import NoEvidence, NotComparable
-from results.records import Load, TelemetryRecord, Window
-from results.report.difference_table import print_differences
-from results.step_log import ChunkRecord, RequestQueued, StepRecord
-from results.text.attribution import (
+from bakeoff.results.attribution import PARTS, Latency, Part
+from bakeoff.results.attribution.bottleneck import Bottleneck, bottleneck, what_if
+from bakeoff.results.attribution.catalogue import STEP_PARTS
+from bakeoff.results.attribution.difference import differences, side
+from bakeoff.results.attribution.energy import EnergyPhase, PhaseEnergy, phase_energy
+from bakeoff.results.attribution.steps import steps_of
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.records import Load, TelemetryRecord, Window
+from bakeoff.results.report.difference_table import print_differences
+from bakeoff.results.step_log import ChunkRecord, RequestQueued, StepRecord
+from bakeoff.results.text.attribution import (
     bottleneck_sentence,
     clock_line,
     coverage_line,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from results.metrics.backlog import Pressure, backlog
-from results.records import Window
+from bakeoff.results.metrics.backlog import Pressure, backlog
+from bakeoff.results.records import Window
 from tests.results.handmade import request
 from tests.results.queues import LENGTH_S, WARM_S, Arrivals, poisson, served
 

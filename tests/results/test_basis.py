@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-import results
-from results.findings import FindingCode, warning
-from results.metrics import CATALOGUE, latency, trial_metrics
-from results.metrics.basis import BASES, family_of, observation_counts
-from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
-from results.report.sections.basis import basis_table
+from bakeoff import results
+from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.metrics import CATALOGUE, latency, trial_metrics
+from bakeoff.results.metrics.basis import BASES, family_of, observation_counts
+from bakeoff.results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
+from bakeoff.results.report.sections.basis import basis_table
 from tests.results.handmade import MS, request, trial
 
 TRIAL = trial(Load(rate_per_s=1.0), issue_end=1000)

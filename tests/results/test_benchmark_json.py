@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from pytest_benchmark.stats import Stats
 
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from results import NotExportable, NotImportable, Run, load
-from results.benchmark_json import _stats, benchmark_json, read_benchmark_json, stored_run
-from results.comparison_config import ComparisonConfig
-from results.errors import NoEvidence, NotComparable
-from results.floor import store_floors, stored_floors
-from results.gate import Outcome, Regression, RegressionKind, judge
-from results.metrics import CATALOGUE
-from results.records import Verdict
-from results.report.gate import regression_texts
-from results.run import by_repeat
-from results.sides import select
-from results.statistics.two_sample import Method
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.results import NotExportable, NotImportable, Run, load
+from bakeoff.results.benchmark_json import _stats, benchmark_json, read_benchmark_json, stored_run
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.floor import store_floors, stored_floors
+from bakeoff.results.gate import Outcome, Regression, RegressionKind, judge
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.gate import regression_texts
+from bakeoff.results.run import by_repeat
+from bakeoff.results.sides import select
+from bakeoff.results.statistics.two_sample import Method
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Speed, build_run
 from tests.results.floors import with_floor
 

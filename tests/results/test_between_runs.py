@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from results.metrics import CATALOGUE
-from results.statistics import Judgement, compare_sessions
-from results.statistics.between_runs import NoiseFloor, between_runs, upper_bound
-from results.statistics.two_sample import Method, Scale
-from results.text.comparison import reason_text
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.statistics import Judgement, compare_sessions
+from bakeoff.results.statistics.between_runs import NoiseFloor, between_runs, upper_bound
+from bakeoff.results.statistics.two_sample import Method, Scale
+from bakeoff.results.text.comparison import reason_text
 
 TTFT, ATTAINMENT = CATALOGUE["ttft_p50_s"], CATALOGUE["attainment"]
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bakeoff.results.statistics.bisection import _FAR, Bisection, levels_between
 from benchmarks.statistics.search import LEVELS, Trial, disturbed, gentle, searched, steep, wall
-from results.statistics.bisection import _FAR, Bisection, levels_between
 
 WHOLE = [float(n) for n in range(1, 65)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from results.errors import RunUnreadable
-from results.run_log import EngineStarting, RunLogWriter, encoded, read_run_log
-from results.store import RunFolder
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.run_log import EngineStarting, RunLogWriter, encoded, read_run_log
+from bakeoff.results.store import RunFolder
 from tests.results.builders import Sheet, build_run
 
 EVENTS = [EngineStarting(engine="e", turn=1, start=start) for start in range(1, 5)]

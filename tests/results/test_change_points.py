@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results.statistics.change_points import _Model, _noise, _without_outliers, change_points, course
-from results.statistics.segments import Segment
+from bakeoff.results.statistics.change_points import _Model, _noise, _without_outliers, change_points, course
+from bakeoff.results.statistics.segments import Segment
 from tests.results.test_segments import waves
 
 

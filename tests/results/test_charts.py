@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import results
-from results.records import TelemetryRecord
-from results.report.charts import ecdf, frontier, labels, scales, svg, timeline, tracks
-from results.report.charts.frontier import Point, Series
-from results.statistics.interval import Interval
+from bakeoff import results
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.report.charts import ecdf, frontier, labels, scales, svg, timeline, tracks
+from bakeoff.results.report.charts.frontier import Point, Series
+from bakeoff.results.statistics.interval import Interval
 
 POSITIVE = st.floats(1e-6, 1e6)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.report.charts import columns, curve
-from results.report.charts.columns import Column
-from results.report.charts.curve import Point
-from results.report.charts.scales import Scale
+from bakeoff.results.report.charts import columns, curve
+from bakeoff.results.report.charts.columns import Column
+from bakeoff.results.report.charts.curve import Point
+from bakeoff.results.report.charts.scales import Scale
 
 SCALE = Scale(0.0, 4.0, [(0.0, "0"), (4.0, "4")], "time")
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-import results
-from results.records import TelemetryRecord
-from results.report import render_html
-from results.report.charts.scales import Axis
-from results.report.charts.throttling import REASONS, Throttling, draw_throttling, throttling_of
-from results.report.charts.tracks import draw_track, tracks_of
+from bakeoff import results
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.report import render_html
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.throttling import REASONS, Throttling, draw_throttling, throttling_of
+from bakeoff.results.report.charts.tracks import draw_track, tracks_of
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.gpu_samples import CAP, HEAT, IDLE
 from tests.results.test_charts_paths import corners

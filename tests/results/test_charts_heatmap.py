@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import results
-from results.cells import Trial
-from results.levels import levels_of
-from results.records import Load
-from results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shades_of, shared_axis
-from results.report.charts.scales import Axis
-from results.report.sections.basis import basis_table
-from results.report.sections.over_time import first_tokens, later_tokens, time_panels
+from bakeoff import results
+from bakeoff.results.cells import Trial
+from bakeoff.results.levels import levels_of
+from bakeoff.results.records import Load
+from bakeoff.results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, counted, heatmap, shades_of, shared_axis
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.sections.basis import basis_table
+from bakeoff.results.report.sections.over_time import first_tokens, later_tokens, time_panels
 from tests.results.handmade import request, trial
 
 OBSERVED = st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=60)

@@ -2,9 +2,9 @@
 
 from xml.etree import ElementTree as ET
 
-from results.metrics import Unit
-from results.report.charts.lines import Frame, Line, lines_chart
-from results.report.charts.scales import Scale
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
+from bakeoff.results.report.charts.scales import Scale
 
 FRAME = Frame("t", "head", Scale(1.0, 100.0, [(1.0, "1"), (100.0, "100")], "batch", log=True), Unit.BYTES, "↑ memory")
 GIB = 2.0**30

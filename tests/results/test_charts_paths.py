@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.report.charts.paths import joined, stairs
+from bakeoff.results.report.charts.paths import joined, stairs
 
 POINTS = st.lists(st.tuples(st.floats(-900, 900), st.floats(-900, 900)), min_size=1, max_size=30)
 NUMBER = re.compile(r"-?\d*\.?\d+")

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 
-import results
-from results.cells import Trial
-from results.records import Load, Outcome, TelemetryRecord
-from results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle, middles, scatter, spread
-from results.report.sections.batches import batch_figures, in_flight_at, running_at
-from results.report.sections.lengths import length_panels
+from bakeoff import results
+from bakeoff.results.cells import Trial
+from bakeoff.results.records import Load, Outcome, TelemetryRecord
+from bakeoff.results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle, middles, scatter, spread
+from bakeoff.results.report.sections.batches import batch_figures, in_flight_at, running_at
+from bakeoff.results.report.sections.lengths import length_panels
 from tests.results.builders import SLOW, Sheet, build_run
 from tests.results.handmade import MS, request, trial
 
@@ -107,7 +107,7 @@ def test_planned_lengths_are_named_as_such(demo: results.Run) -> None:
 
 
 def test_a_run_without_lengths_or_tokens_says_so(tmp_path) -> None:
-    from results.report import render_html  # noqa: PLC0415
+    from bakeoff.results.report import render_html  # noqa: PLC0415
 
     sheet = Sheet(engines={"slow": SLOW}, repeats=1, requests=6, tokens=1, invalid=(0, 1, 2, 3))
     page = render_html(results.load(build_run(tmp_path, sheet)))

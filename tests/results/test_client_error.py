@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import results
-from results.client_error import error_s, largest, largest_error_s, widest_s
-from results.comparison import compare_sides
-from results.records import ClientError, Load
-from results.report.verdict import verdict
-from results.sides import select
-from results.statistics import Judgement
-from results.text.comparison import reason_text
+from bakeoff import results
+from bakeoff.results.client_error import error_s, largest, largest_error_s, widest_s
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.records import ClientError, Load
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.sides import select
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.text.comparison import reason_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 ERROR = ClientError(10, 500.0, send_lag_s=0.002, cpu_s=1.0, by_metric={"ttft_p50_s": 0.003, "itl_p99_s": 0.001})

@@ -7,19 +7,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.virtual import Batched, Fixed, PerToken, VirtualEngine, virtual_experiment, virtual_run
-from results import Run
-from results.benchmark_json import StoredTrial, stored
-from results.cells import Trial
-from results.common_part import CommonTrial, over_common_part
-from results.comparison import EngineComparison, compare_sides
-from results.comparison_config import ComparisonConfig
-from results.metrics import CATALOGUE, Value, absent
-from results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from results.records import Load, Outcome, Phase, RequestRecord, Slo
-from results.sides import AnyTrial, side_of
-from results.statistics import Judgement
-from results.work import work_of
+from bakeoff.harness.virtual import Batched, Fixed, PerToken, VirtualEngine, virtual_experiment, virtual_run
+from bakeoff.results import Run
+from bakeoff.results.benchmark_json import StoredTrial, stored
+from bakeoff.results.cells import Trial
+from bakeoff.results.common_part import CommonTrial, over_common_part
+from bakeoff.results.comparison import EngineComparison, compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.metrics import CATALOGUE, Value, absent
+from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
+from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo
+from bakeoff.results.sides import AnyTrial, side_of
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.work import work_of
 from tests.results.handmade import request, trial
 
 NOTHING = dict.fromkeys(CATALOGUE, absent("not simulated"))

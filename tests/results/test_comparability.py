@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from results.comparability import difference, digest
-from results.records import Slo
-from results.run_log import Manifest
+from bakeoff.results.comparability import difference, digest
+from bakeoff.results.records import Slo
+from bakeoff.results.run_log import Manifest
 from tests.results.builders import Sheet, manifest
 
 GPU = {"name": "H200", "uuid": "GPU-1", "memory_bytes": 150 * 2**30, "driver": "580.1"}

@@ -8,13 +8,21 @@ import math
 import numpy as np
 import pytest
 
-from results.metrics import CATALOGUE, Metric
-from results.statistics import Comparison, Evidence, Interval, Judgement, compare_runs, compare_sessions, guardrails
-from results.statistics.comparison import Reason
-from results.statistics.permutation import permutation_test
-from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Method, Scale, contrast
-from results.text.comparison import change_text, reason_text
+from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.statistics import (
+    Comparison,
+    Evidence,
+    Interval,
+    Judgement,
+    compare_runs,
+    compare_sessions,
+    guardrails,
+)
+from bakeoff.results.statistics.comparison import Reason
+from bakeoff.results.statistics.permutation import permutation_test
+from bakeoff.results.statistics.power import runs_needed, smallest_effect
+from bakeoff.results.statistics.two_sample import Method, Scale, contrast
+from bakeoff.results.text.comparison import change_text, reason_text
 from tests.results.runs import runs, sides
 
 TTFT = CATALOGUE["ttft_p50_s"]

@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.comparison import compare_sides
-from results.comparison_config import ComparisonConfig
-from results.errors import NoEvidence, NotComparable
-from results.metrics import HEADLINE, Value, absent
-from results.records import Slo
-from results.sides import Side, labels, select, together
-from results.statistics import Judgement
-from results.statistics.two_sample import Method
-from results.text.comparison import reason_text
-from results.work import WorkComparison
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.metrics import HEADLINE, Value, absent
+from bakeoff.results.records import Slo
+from bakeoff.results.sides import Side, labels, select, together
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.statistics.two_sample import Method
+from bakeoff.results.text.comparison import reason_text
+from bakeoff.results.work import WorkComparison
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -220,7 +220,7 @@ def test_work_at_all_loads_shares_one_level(tmp_path: Path, monkeypatch: pytest.
         levels.append(alpha)
         return WorkComparison(level, Judgement.SAME, [])
 
-    monkeypatch.setattr("results.comparison.compare_work", remembered)
+    monkeypatch.setattr("bakeoff.results.comparison.compare_work", remembered)
     compare_sides(select(f"{path}@a"), select(f"{path}@b"), ComparisonConfig(alpha=0.02))
     assert levels == [0.01, 0.01]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from results.comparison_config import ComparisonConfig, agreed
-from results.errors import NotComparable
-from results.metrics import CATALOGUE, HEADLINE
-from results.records import Load
+from bakeoff.results.comparison_config import ComparisonConfig, agreed
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.records import Load
 
 CLOSED, OPEN = Load(concurrency=8), Load(rate_per_s=2.0, arrival="poisson")
 

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import boschloo_exact
 
-from results.statistics.counts import boschloo, trials_needed
+from bakeoff.results.statistics.counts import boschloo, trials_needed
 
 
 def test_worked_by_hand() -> None:

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import results
-from results.dashboard import access_policy
-from results.dashboard.prometheus import NAMES
-from results.errors import NotServed
-from results.records import RunStatus
-from results.run_log import Source
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.results.dashboard import access_policy
+from bakeoff.results.dashboard.prometheus import NAMES
+from bakeoff.results.errors import NotServed
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import Source
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 
-from results.records import RunStatus, TelemetryRecord
-from results.run_log import Source, TrialFinished
-from results.store import RunFolder
+from bakeoff.results.records import RunStatus, TelemetryRecord
+from bakeoff.results.run_log import Source, TrialFinished
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend, append, begin_trial
 from tests.results.browsing import launched, listen, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import duckdb
 
-from results.dashboard.app import routes
-from results.dashboard.prometheus import NAMES
-from results.records import Phase
-from results.run import Run
+from bakeoff.results.dashboard.app import routes
+from bakeoff.results.dashboard.prometheus import NAMES
+from bakeoff.results.records import Phase
+from bakeoff.results.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "dashboard.md").read_text(encoding="utf-8")

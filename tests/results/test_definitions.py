@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from results.metrics import CATALOGUE
-from results.metrics.percentiles import required_count
-from results.report.sections.background import definitions
-from results.server_view import ENGINE_FIGURES
-from results.statistics import log_t_interval
-from results.statistics.distributions import t_quantile
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.metrics.percentiles import required_count
+from bakeoff.results.report.sections.background import definitions
+from bakeoff.results.server_view import ENGINE_FIGURES
+from bakeoff.results.statistics import log_t_interval
+from bakeoff.results.statistics.distributions import t_quantile
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "definitions.md"
 BLOCK = re.compile(r"(<!-- metrics: [^\n]* -->\n)(.*?)(<!-- end -->)", re.DOTALL)

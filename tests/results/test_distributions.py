@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.statistics.distributions import t_quantile
+from bakeoff.results.statistics.distributions import t_quantile
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from results.metrics.energy import energy, per_unit
-from results.metrics.memory import peak_gpu_bytes, peak_host_bytes
-from results.metrics.values import Value, absent
-from results.records import TelemetryRecord, Window
+from bakeoff.results.metrics.energy import energy, per_unit
+from bakeoff.results.metrics.memory import peak_gpu_bytes, peak_host_bytes
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
 WINDOW = Window(60 * S, 90 * S)

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.comparison_config import ComparisonConfig
-from results.errors import NoEvidence, NotComparable, NotImportable
-from results.evaluation import Evaluation, PieceSum, compare_evaluations, perplexity_config, read_evaluation
-from results.gate import Outcome, judge_evaluations
-from results.statistics import Judgement
-from results.statistics.interval import Interval
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NoEvidence, NotComparable, NotImportable
+from bakeoff.results.evaluation import Evaluation, PieceSum, compare_evaluations, perplexity_config, read_evaluation
+from bakeoff.results.gate import Outcome, judge_evaluations
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.statistics.interval import Interval
 from tests.harness.test_cli import in_process as bakeoff
 
 SIZES = [100, 100, 100, 50]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from results.statistics.exceedance import Counted, threshold
+from bakeoff.results.statistics.exceedance import Counted, threshold
 
 RANGE = {"low": math.log(1.0), "high": math.log(64.0), "step": 0.01}
 

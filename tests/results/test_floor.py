@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from results.aa_runs import floors_of
-from results.comparison import compare_sides
-from results.errors import NoEvidence, NotComparable, RunUnreadable
-from results.floor import FLOOR_FILE, store_floors, stored_floors
-from results.gate import Outcome, judge
-from results.run_log import Source
-from results.sides import Side, select
-from results.statistics.two_sample import Method
-from results.store import RunFolder
+from bakeoff.results.aa_runs import floors_of
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.errors import NoEvidence, NotComparable, RunUnreadable
+from bakeoff.results.floor import FLOOR_FILE, store_floors, stored_floors
+from bakeoff.results.gate import Outcome, judge
+from bakeoff.results.run_log import Source
+from bakeoff.results.sides import Side, select
+from bakeoff.results.statistics.two_sample import Method
+from bakeoff.results.store import RunFolder
 from tests.harness.test_cli import in_process as bakeoff
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import results
-from results.records import TelemetryRecord
-from results.report import print_summary, render_html
-from results.report.foreign_load import foreign_load_text
+from bakeoff import results
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.report import print_summary, render_html
+from bakeoff.results.report.foreign_load import foreign_load_text
 from tests.results.builders import CORES, FAST, FOREIGN_SHARE, LOADS, Sheet, build_run
 
 

@@ -11,15 +11,15 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 
-import results
-from harness.conduct.run import recover
-from results.errors import NotReachable, RunUnreadable
-from results.frames import FrameAppender
-from results.index import Index
-from results.index.query import Query
-from results.records import Phase, RunStatus, StreamRecord
-from results.run_log import RunStarted, TrialFinished
-from results.store import RunFolder, earlier_run, runs_below
+from bakeoff import results
+from bakeoff.harness.conduct.run import recover
+from bakeoff.results.errors import NotReachable, RunUnreadable
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.index import Index
+from bakeoff.results.index.query import Query
+from bakeoff.results.records import Phase, RunStatus, StreamRecord
+from bakeoff.results.run_log import RunStarted, TrialFinished
+from bakeoff.results.store import RunFolder, earlier_run, runs_below
 from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 from tests.results.hostile import TRAVERSALS
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.metrics import CATALOGUE, Unit
-from results.statistics.interval import Interval
-from results.text import format as fmt
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text import format as fmt
 
 TTFT = CATALOGUE["ttft_p50_s"]
 

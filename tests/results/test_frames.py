@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results import frames
-from results.errors import NotWritable, RunUnreadable
-from results.frames import FrameAppender, FrameLog
+from bakeoff.results import frames
+from bakeoff.results.errors import NotWritable, RunUnreadable
+from bakeoff.results.frames import FrameAppender, FrameLog
 
 
 class Item(msgspec.Struct):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import results
-from results.frontier import FrontierPoint, frontier
-from results.records import Load, Slo, Startup
-from results.report import print_frontier, write_html
-from results.report.sections.curves import goodputs
-from results.run import Run
+from bakeoff import results
+from bakeoff.results.frontier import FrontierPoint, frontier
+from bakeoff.results.records import Load, Slo, Startup
+from bakeoff.results.report import print_frontier, write_html
+from bakeoff.results.report.sections.curves import goodputs
+from bakeoff.results.run import Run
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 

@@ -10,20 +10,20 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from results import load
-from results.comparison_config import ComparisonConfig
-from results.errors import NoEvidence
-from results.findings import Finding, FindingCode, invalid
-from results.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
-from results.metrics import Absence, Value, absent
-from results.records import Outcome as RequestOutcome
-from results.records import RunStatus, Slo
-from results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
-from results.run_log import EngineFailure, EngineFate
-from results.sides import Side, select, side_of
-from results.statistics import Judgement
-from results.statistics.comparison import Reason
-from results.text.comparison import reason_text, why_text
+from bakeoff.results import load
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.errors import NoEvidence
+from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
+from bakeoff.results.metrics import Absence, Value, absent
+from bakeoff.results.records import Outcome as RequestOutcome
+from bakeoff.results.records import RunStatus, Slo
+from bakeoff.results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
+from bakeoff.results.run_log import EngineFailure, EngineFate
+from bakeoff.results.sides import Side, select, side_of
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.statistics.comparison import Reason
+from bakeoff.results.text.comparison import reason_text, why_text
 from tests.results.builders import FAST, LOADS, Sheet, Speed, Texts, build_run
 from tests.results.hostile import TERMINAL, XSS
 

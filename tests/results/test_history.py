@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from results.dashboard.history_page import history_page
-from results.errors import NoEvidence, NotComparable, RunNotFound
-from results.history import history, history_of
-from results.index import RunFacts
-from results.records import RunStatus
-from results.report import print_history
-from results.run_log import Source
-from results.series import Doubt, Outcome, Series, outcome_of
-from results.store import RunFolder
+from bakeoff.results.dashboard.history_page import history_page
+from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
+from bakeoff.results.history import history, history_of
+from bakeoff.results.index import RunFacts
+from bakeoff.results.records import RunStatus
+from bakeoff.results.report import print_history
+from bakeoff.results.run_log import Source
+from bakeoff.results.series import Doubt, Outcome, Series, outcome_of
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.nights import Nights, night, nights

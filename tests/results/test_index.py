@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.errors import RunNotFound
-from results.history import history
-from results.index import INDEX_FILE, Index, Order, Query, facts_of
-from results.records import RunStatus
-from results.run_log import Source
-from results.store import RunFolder
+from bakeoff.results.errors import RunNotFound
+from bakeoff.results.history import history
+from bakeoff.results.index import INDEX_FILE, Index, Order, Query, facts_of
+from bakeoff.results.records import RunStatus
+from bakeoff.results.run_log import Source
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend, begin_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 
@@ -94,7 +94,7 @@ def test_a_run_whose_process_died_is_seen_though_no_file_changed(
         index.refresh()
         assert ids(index, status=RunStatus.RUNNING) == ["one"]
         assert index.scan().changed == []
-        monkeypatch.setattr("results.store._alive", lambda pid, run: False)
+        monkeypatch.setattr("bakeoff.results.store._alive", lambda pid, run: False)
         assert index.scan().changed == ["one"]
         assert ids(index, status=RunStatus.INCOMPLETE) == ["one"]
 

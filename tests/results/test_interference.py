@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from results.attribution import Latency, Part
-from results.attribution.decode_cost import DecodeCost, fit
-from results.attribution.difference import differences
-from results.step_log import ChunkRecord, RequestQueued, StepRecord
-from results.text.attribution import cost_line, part_rows
+from bakeoff.results.attribution import Latency, Part
+from bakeoff.results.attribution.decode_cost import DecodeCost, fit
+from bakeoff.results.attribution.difference import differences
+from bakeoff.results.step_log import ChunkRecord, RequestQueued, StepRecord
+from bakeoff.results.text.attribution import cost_line, part_rows
 from tests.results.step_simulation import Outcomes, Simulated, simulate
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.metrics import Unit
-from results.statistics import interval_of, log_t_interval
-from results.statistics.interval import Interval, ratio_interval, reciprocal, wilson_interval
+from bakeoff.results.metrics import Unit
+from bakeoff.results.statistics import interval_of, log_t_interval
+from bakeoff.results.statistics.interval import Interval, ratio_interval, reciprocal, wilson_interval
 
 
 def test_worked_interval() -> None:

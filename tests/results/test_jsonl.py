@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from results.errors import NotWritable, RunUnreadable
-from results.jsonl import Appender, Log, read_after, read_log
-from results.records import TelemetryRecord
+from bakeoff.results.errors import NotWritable, RunUnreadable
+from bakeoff.results.jsonl import Appender, Log, read_after, read_log
+from bakeoff.results.records import TelemetryRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 RECORDS = st.builds(
@@ -151,7 +151,7 @@ def test_what_a_full_disk_took_of_a_record_is_cut_off_again(
     path = tmp_path / "log.jsonl"
     with Appender(path) as log:
         log.append(first)
-        monkeypatch.setattr("results.append_only.os.write", full)
+        monkeypatch.setattr("bakeoff.results.append_only.os.write", full)
         with pytest.raises(NotWritable, match=r"log\.jsonl: No space left on device; earlier records are safe"):
             log.append(second)
         monkeypatch.undo()
@@ -168,7 +168,7 @@ def test_a_disk_that_fails_at_the_end_is_one_clear_line_and_the_file_is_closed(
     def broken(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("results.append_only.os.fsync", broken)
+    monkeypatch.setattr("bakeoff.results.append_only.os.fsync", broken)
     with pytest.raises(NotWritable, match=r"log\.jsonl: Input/output error; the last records may be lost"):
         log.close()
     log.close()
@@ -176,7 +176,7 @@ def test_a_disk_that_fails_at_the_end_is_one_clear_line_and_the_file_is_closed(
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
-    monkeypatch.setattr("results.append_only.os.write", lambda handle, data: real(handle, bytes(data)[:5]))
+    monkeypatch.setattr("bakeoff.results.append_only.os.write", lambda handle, data: real(handle, bytes(data)[:5]))
     path = tmp_path / "log.jsonl"
     write(path, [TelemetryRecord(1, "host", {"a": "long enough for many writes"})])
     monkeypatch.undo()

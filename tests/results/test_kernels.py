@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from results.errors import RunUnreadable
-from results.frames import FrameAppender
-from results.step_log import ChunkRecord, RequestQueued, StepRecord
-from results.store import TrialFolder
-from results.text.attribution import kernel_line
-from results.trace.kernels import read_kernels
-from results.trace.trial import trial_trace
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.step_log import ChunkRecord, RequestQueued, StepRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.results.text.attribution import kernel_line
+from bakeoff.results.trace.kernels import read_kernels
+from bakeoff.results.trace.trial import trial_trace
 from tests.results.step_simulation import MS, Simulated, simulate
 from tests.results.test_trace import Parsed
 

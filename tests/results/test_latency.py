@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.metrics import latency
-from results.records import Window
-from results.units import NS_PER_S
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Window
+from bakeoff.results.units import NS_PER_S
 from tests.results.handmade import MS, request
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from results.dashboard.live import Current, LiveRuns
-from results.errors import RunUnreadable
-from results.frames import FrameAppender
-from results.jsonl import Appender, read_after
-from results.records import Phase, RunStatus, StreamRecord, TelemetryRecord
-from results.store import RunFolder, TrialFolder
+from bakeoff.results.dashboard.live import Current, LiveRuns
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.jsonl import Appender, read_after
+from bakeoff.results.records import Phase, RunStatus, StreamRecord, TelemetryRecord
+from bakeoff.results.store import RunFolder, TrialFolder
 from tests.results.amending import amend, begin_trial
 from tests.results.builders import FAST, LOADS, MS, S, Sheet, build_run
 

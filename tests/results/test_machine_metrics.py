@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.metrics.machine import (
+from bakeoff.results.metrics.machine import (
     HEAT_OR_BRAKE,
     POWER_CAP,
     SLOWDOWN,
@@ -13,8 +13,8 @@ from results.metrics.machine import (
     gpu_errors,
     held_back,
 )
-from results.metrics.series import rates
-from results.records import TelemetryRecord, Window
+from bakeoff.results.metrics.series import rates
+from bakeoff.results.records import TelemetryRecord, Window
 
 S = 1_000_000_000
 WINDOW = Window(10 * S, 20 * S)

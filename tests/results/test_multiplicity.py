@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.statistics.multiplicity import holm
+from bakeoff.results.statistics.multiplicity import holm
 
 
 def test_holm_worked_by_hand() -> None:

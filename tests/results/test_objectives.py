@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from results.errors import NotComparable
-from results.metrics import Value, absent
-from results.objectives import Relation, Violation, least_margin, objectives, violated
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import Value, absent
+from bakeoff.results.objectives import Relation, Violation, least_margin, objectives, violated
 
 
 def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:

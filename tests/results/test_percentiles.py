@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.metrics.percentiles import percentile, required_count
+from bakeoff.results.metrics.percentiles import percentile, required_count
 
 GATES = [(0.5, 3), (0.9, 64), (0.95, 130), (0.99, 662), (0.999, 6636)]
 

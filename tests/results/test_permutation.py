@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from results.statistics import permutation
-from results.statistics.permutation import PermutationTest, permutation_test
-from results.statistics.two_sample import Contrast, Method, contrast
+from bakeoff.results.statistics import permutation
+from bakeoff.results.statistics.permutation import PermutationTest, permutation_test
+from bakeoff.results.statistics.two_sample import Contrast, Method, contrast
 from tests.results.runs import runs, sides
 
 PAIRED = Contrast(0.0, 1.0, 2, Method.PAIRED, (3, 3))

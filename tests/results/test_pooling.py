@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results.metrics import CATALOGUE
-from results.statistics import Judgement, compare_sessions
-from results.statistics.pooling import Others, Trials, pool_runs, pool_trials
-from results.statistics.two_sample import Contrast, Method, contrast
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.statistics import Judgement, compare_sessions
+from bakeoff.results.statistics.pooling import Others, Trials, pool_runs, pool_trials
+from bakeoff.results.statistics.two_sample import Contrast, Method, contrast
 from tests.results.runs import runs
 
 UP, DOWN = (0.01, 0.0, -0.01), (-0.01, 0.02, -0.01)

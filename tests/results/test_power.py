@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results.statistics.power import runs_needed, smallest_effect
-from results.statistics.two_sample import Contrast, Method, contrast
+from bakeoff.results.statistics.power import runs_needed, smallest_effect
+from bakeoff.results.statistics.two_sample import Contrast, Method, contrast
 from tests.results.runs import sides
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from results.metrics.prefix_cache import prompt_tokens
-from results.metrics.throughput import prompt_tokens_per_s, uncached_prompt_tokens_per_s
-from results.records import Outcome, Window
+from bakeoff.results.metrics.prefix_cache import prompt_tokens
+from bakeoff.results.metrics.throughput import prompt_tokens_per_s, uncached_prompt_tokens_per_s
+from bakeoff.results.records import Outcome, Window
 from tests.results.handmade import MS, request
 
 SECOND = Window(0, 1000 * MS)

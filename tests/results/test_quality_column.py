@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import results
-from results.comparison import compare_sides
-from results.errors import RunUnreadable
-from results.quality import (
+from bakeoff import results
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.quality import (
     EARLY,
     LARGE_REGRET,
     MAX_MEAN_REGRET,
@@ -22,12 +22,19 @@ from results.quality import (
     pooled,
     why_unchecked,
 )
-from results.records import SCHEMA_VERSION
-from results.report import print_comparison, print_summary, render_html
-from results.report.markdown import markdown_table
-from results.report.quality import differing_answers_text, match_text, nats, quality_warnings, share, unchecked_text
-from results.report.sections.answers import answers_view
-from results.sides import select
+from bakeoff.results.records import SCHEMA_VERSION
+from bakeoff.results.report import print_comparison, print_summary, render_html
+from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.report.quality import (
+    differing_answers_text,
+    match_text,
+    nats,
+    quality_warnings,
+    share,
+    unchecked_text,
+)
+from bakeoff.results.report.sections.answers import answers_view
+from bakeoff.results.sides import select
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 TWO = {"reference": FAST, "other": SLOW}

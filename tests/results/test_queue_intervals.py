@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from results.statistics.interval import Interval, log_t_interval
-from results.statistics.queue_intervals import queue_interval
+from bakeoff.results.statistics.interval import Interval, log_t_interval
+from bakeoff.results.statistics.queue_intervals import queue_interval
 
 OVER = Interval(2.0, 1.9, 2.0 * 2.0 / 1.9, 3)
 

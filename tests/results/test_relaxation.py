@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from results.metrics.relaxation import Relaxation, needed_window_s, relaxation
-from results.records import RequestRecord
+from bakeoff.results.metrics.relaxation import Relaxation, needed_window_s, relaxation
+from bakeoff.results.records import RequestRecord
 from tests.results.handmade import request
 from tests.results.queues import LENGTH_S, WARM_S, poisson, served, window_of
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from results.findings import Finding, FindingCode, invalid, warning
-from results.records import Load, TrialRecord, Verdict
-from results.reliability import FailureMode, Tally, failure_mode_of, tallies
-from results.report.tallies import tally_text
-from results.run_log import EngineFailure, EngineFate
-from results.statistics import Judgement
+from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.records import Load, TrialRecord, Verdict
+from bakeoff.results.reliability import FailureMode, Tally, failure_mode_of, tallies
+from bakeoff.results.report.tallies import tally_text
+from bakeoff.results.run_log import EngineFailure, EngineFate
+from bakeoff.results.statistics import Judgement
 from tests.results.handmade import trial
 
 LOAD = Load(concurrency=8)

@@ -7,11 +7,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
-import results
-from results import remote
-from results.errors import NotReachable, RunNotFound
-from results.remote import fetched
-from results.sides import select
+from bakeoff import results
+from bakeoff.results import remote
+from bakeoff.results.errors import NotReachable, RunNotFound
+from bakeoff.results.remote import fetched
+from bakeoff.results.sides import select
 from tests.results.builders import Sheet, build_run
 
 SHEET = Sheet(repeats=2, requests=4, run_id="one", invalid=())

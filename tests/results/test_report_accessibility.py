@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-import results
-from results.report import write_html
+from bakeoff import results
+from bakeoff.results.report import write_html
 from tests.results.browsing import serious
 from tests.results.builders import LOADS, Sheet, build_run
 from tests.results.test_report_browser import Watched, browser

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-import results
-from results.report import write_html
-from results.report.sections.waterfalls import slowest_of
+from bakeoff import results
+from bakeoff.results.report import write_html
+from bakeoff.results.report.sections.waterfalls import slowest_of
 from tests.results.browsing import launched, listen, only_page
 from tests.results.builders import FAST, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS

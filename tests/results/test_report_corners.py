@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-import results
-from results.records import Load, RunStatus, Window
-from results.report import print_summary, render_html
-from results.report.verdict import verdict
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.results.records import Load, RunStatus, Window
+from bakeoff.results.report import print_summary, render_html
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 

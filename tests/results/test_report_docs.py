@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-import results
-from results.report.charts.scatter import MAX_DOTS
-from results.report.page import CONTENTS
-from results.report.sections import batches, trials, waterfalls
+from bakeoff import results
+from bakeoff.results.report.charts.scatter import MAX_DOTS
+from bakeoff.results.report.page import CONTENTS
+from bakeoff.results.report.sections import batches, trials, waterfalls
 
 TEXT = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
 

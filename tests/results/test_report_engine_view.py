@@ -6,12 +6,12 @@ import re
 import pytest
 from rich.console import Console
 
-import results
-from results.report import print_summary, render_html
-from results.report.charts.stacks import Group, Segment, Stack, stacks
-from results.report.sections.engine_view import engine_view
-from results.report.terminal import engine_lines
-from results.server_view import ENGINE_FIGURES
+from bakeoff import results
+from bakeoff.results.report import print_summary, render_html
+from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
+from bakeoff.results.report.sections.engine_view import engine_view
+from bakeoff.results.report.terminal import engine_lines
+from bakeoff.results.server_view import ENGINE_FIGURES
 from tests.results.builders import LOADS, SLOW, Sheet, build_run
 
 

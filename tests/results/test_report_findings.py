@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, note, warning
-from results.metrics import Value, absent
-from results.metrics.machine import PowerBasis
-from results.objectives import Violation
-from results.text.findings import SENTENCES, sentence, sentences, violation_sentence
+from bakeoff.results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, note, warning
+from bakeoff.results.metrics import Value, absent
+from bakeoff.results.metrics.machine import PowerBasis
+from bakeoff.results.objectives import Violation
+from bakeoff.results.text.findings import SENTENCES, sentence, sentences, violation_sentence
 from tests.results.some_findings import parameters_of, void
 
 ROOT = Path(__file__).parents[2]

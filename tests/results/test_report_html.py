@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import results
-from results.metrics import CATALOGUE
-from results.records import RunStatus
-from results.report import render_html, write_html
-from results.text.findings import sentence
-from results.text.format import error_text
+from bakeoff import results
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import RunStatus
+from bakeoff.results.report import render_html, write_html
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.format import error_text
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
@@ -81,7 +81,7 @@ def test_every_engine_at_every_load_with_its_trials(demo: results.Run, page: str
 
 
 def test_summary_numbers_are_the_cells_numbers(demo: results.Run, outline: Outline) -> None:
-    from results.text.format import interval_parts  # noqa: PLC0415
+    from bakeoff.results.text.format import interval_parts  # noqa: PLC0415
 
     for cell in demo.cells:
         for name in ("ttft_p50_s", "output_tokens_per_s", "peak_host_bytes"):

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-import results
-from results.metrics.basis import BASES
-from results.report import render_html
-from results.report.page import CONTENTS
+from bakeoff import results
+from bakeoff.results.metrics.basis import BASES
+from bakeoff.results.report import render_html
+from bakeoff.results.report.page import CONTENTS
 
 
 @pytest.fixture(scope="module")

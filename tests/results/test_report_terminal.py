@@ -8,18 +8,18 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import results
-from results.calibration import Calibration, GridCell
-from results.comparison import EngineComparison
-from results.comparison_config import ComparisonConfig
-from results.levels import levels_of
-from results.metrics import CATALOGUE
-from results.records import SCHEMA_VERSION, ClientError, RunStatus
-from results.report import print_calibration, print_comparison, print_summary
-from results.report.html import render_html
-from results.statistics import Judgement, compare_runs
-from results.statistics.interval import Interval
-from results.text.format import error_text
+from bakeoff import results
+from bakeoff.results.calibration import Calibration, GridCell
+from bakeoff.results.comparison import EngineComparison
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.levels import levels_of
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import SCHEMA_VERSION, ClientError, RunStatus
+from bakeoff.results.report import print_calibration, print_comparison, print_summary
+from bakeoff.results.report.html import render_html
+from bakeoff.results.statistics import Judgement, compare_runs
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import error_text
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-import results
-from results.report import render_html
-from results.report.sections.views import views_section
-from results.statistics import log_t_interval
-from results.views import VIEWS, views
+from bakeoff import results
+from bakeoff.results.report import render_html
+from bakeoff.results.report.sections.views import views_section
+from bakeoff.results.statistics import log_t_interval
+from bakeoff.results.views import VIEWS, views
 from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 
 

@@ -7,18 +7,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from results.attribution import Attribution, Latency, Part, attribution_of
-from results.attribution.bottleneck import Bottleneck, Change, bottleneck, what_if
-from results.attribution.roofline import Bound, Ceiling, Roofline, StepPhase, critical_batch, roofline_of
-from results.ceilings import Ceilings
-from results.records import TelemetryRecord, Window
-from results.report.attribution import ProfiledTrial
-from results.report.charts.roofline import Point, roofline
-from results.report.sections.attribution import rooflines
-from results.step_costs import BatchCost, StepCost, TrialCosts
-from results.step_log import StepRecord
-from results.text.attribution import bottleneck_sentence, what_if_text
-from results.text.roofline import limit_lines
+from bakeoff.results.attribution import Attribution, Latency, Part, attribution_of
+from bakeoff.results.attribution.bottleneck import Bottleneck, Change, bottleneck, what_if
+from bakeoff.results.attribution.roofline import Bound, Ceiling, Roofline, StepPhase, critical_batch, roofline_of
+from bakeoff.results.ceilings import Ceilings
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.report.attribution import ProfiledTrial
+from bakeoff.results.report.charts.roofline import Point, roofline
+from bakeoff.results.report.sections.attribution import rooflines
+from bakeoff.results.step_costs import BatchCost, StepCost, TrialCosts
+from bakeoff.results.step_log import StepRecord
+from bakeoff.results.text.attribution import bottleneck_sentence, what_if_text
+from bakeoff.results.text.roofline import limit_lines
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate, trial_record
 
 BANDWIDTH, PRODUCTS = 40e9, 250e9

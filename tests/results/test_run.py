@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import results
-from results.benchmark_json import benchmark_json
-from results.cells import why_absent
-from results.index import facts_of
-from results.metrics import CATALOGUE, Value, absent, under_load
-from results.metrics.throughput import planned_inside
-from results.store import RunFolder
+from bakeoff import results
+from bakeoff.results.benchmark_json import benchmark_json
+from bakeoff.results.cells import why_absent
+from bakeoff.results.index import facts_of
+from bakeoff.results.metrics import CATALOGUE, Value, absent, under_load
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.store import RunFolder
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 

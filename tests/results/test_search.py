@@ -7,18 +7,18 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import results
-from results.findings import FindingCode
-from results.metrics import Value
-from results.objectives import Violation
-from results.records import Load
-from results.report import print_search, print_summary
-from results.report.search_lines import attempt_text, search_lines, search_sentence
-from results.report.verdict import verdict
-from results.run_log import LevelJudged
-from results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
-from results.store import RunFolder
-from results.text.findings import sentence
+from bakeoff import results
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import Value
+from bakeoff.results.objectives import Violation
+from bakeoff.results.records import Load
+from bakeoff.results.report import print_search, print_summary
+from bakeoff.results.report.search_lines import attempt_text, search_lines, search_sentence
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run_log import LevelJudged
+from bakeoff.results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
+from bakeoff.results.store import RunFolder
+from bakeoff.results.text.findings import sentence
 from tests.results.amending import amend, append
 from tests.results.builders import build_run
 from tests.results.hostile import TERMINAL

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from results.statistics.segments import _GRID, Fit, Floats, Segment, _cheapest, _traced, divided
+from bakeoff.results.statistics.segments import _GRID, Fit, Floats, Segment, _cheapest, _traced, divided
 
 PRICE, SLOPE_PRICE, LEAST, MIN_LINE = 14, 10, 3, 12
 

@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from results.statistics.sequential import analysis_schedule, nominal_levels
+from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
 
 
 def test_looks_spend_alpha_and_no_more() -> None:

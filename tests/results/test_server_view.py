@@ -2,9 +2,9 @@
 
 import pytest
 
-from results.metrics import Value
-from results.records import Outcome, Phase, RequestRecord, TelemetryRecord, Window
-from results.server_view import ENGINE_FIGURES, PARTS, server_view
+from bakeoff.results.metrics import Value
+from bakeoff.results.records import Outcome, Phase, RequestRecord, TelemetryRecord, Window
+from bakeoff.results.server_view import ENGINE_FIGURES, PARTS, server_view
 from tests.results.handmade import request
 from tests.results.readings import S, failed, histogram, reading
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from results.findings import FindingCode, warning
-from results.records import Outcome, TelemetryRecord
-from results.server_view import Fall, fall, tokens_disagree
+from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.records import Outcome, TelemetryRecord
+from bakeoff.results.server_view import Fall, fall, tokens_disagree
 from tests.results.handmade import request
 from tests.results.readings import failed, reading
 

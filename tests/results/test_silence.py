@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from results.metrics.silence import Silence, unusual_silence
-from results.records import Outcome, RequestRecord, Window
+from bakeoff.results.metrics.silence import Silence, unusual_silence
+from bakeoff.results.records import Outcome, RequestRecord, Window
 from tests.results.handmade import MS, request
 
 MINUTE = Window(0, 60_000 * MS)

@@ -8,16 +8,16 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from rich.console import Console
 
-from results.attribution import Attribution, Latency, Part, attribution_of
-from results.attribution.bottleneck import Bottleneck, bottleneck, what_if
-from results.attribution.catalogue import SPAN_PARTS
-from results.attribution.difference import differences
-from results.errors import RunUnreadable
-from results.records import Outcome, Phase, RequestRecord, TelemetryRecord
-from results.report.difference_table import print_differences
-from results.spans import ClockReading, RequestSpan, SpanBatch, SpanFrame, by_answer, request_spans
-from results.step_log import RequestQueued, StepRecord
-from results.text.attribution import (
+from bakeoff.results.attribution import Attribution, Latency, Part, attribution_of
+from bakeoff.results.attribution.bottleneck import Bottleneck, bottleneck, what_if
+from bakeoff.results.attribution.catalogue import SPAN_PARTS
+from bakeoff.results.attribution.difference import differences
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.records import Outcome, Phase, RequestRecord, TelemetryRecord
+from bakeoff.results.report.difference_table import print_differences
+from bakeoff.results.spans import ClockReading, RequestSpan, SpanBatch, SpanFrame, by_answer, request_spans
+from bakeoff.results.step_log import RequestQueued, StepRecord
+from bakeoff.results.text.attribution import (
     bottleneck_sentence,
     clock_line,
     cost_line,
@@ -26,8 +26,8 @@ from results.text.attribution import (
     part_rows,
     span_lines,
 )
-from results.text.roofline import limit_lines
-from results.trace.trial import trial_trace
+from bakeoff.results.text.roofline import limit_lines
+from bakeoff.results.trace.trial import trial_trace
 from tests.results.step_simulation import Outcomes, Simulated, simulate, trial_record
 from tests.results.test_trace import Parsed
 

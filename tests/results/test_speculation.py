@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import results
-from results.report import render_html
-from results.report.charts.speed_up import Measured, speed_up_chart
-from results.report.sections.speculation import SpeculationView, speculation_view
-from results.speculation import acceptance_of, expected_tokens, speed_up
-from results.statistics import Interval
+from bakeoff import results
+from bakeoff.results.report import render_html
+from bakeoff.results.report.charts.speed_up import Measured, speed_up_chart
+from bakeoff.results.report.sections.speculation import SpeculationView, speculation_view
+from bakeoff.results.speculation import acceptance_of, expected_tokens, speed_up
+from bakeoff.results.statistics import Interval
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Speed, build_run
 
 PLAIN = dataclasses.replace(FAST, slots=4)

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import results
-from results.atomic import write_atomic
-from results.errors import NotWritable, RunNotFound, RunUnreadable
-from results.frames import FrameAppender
-from results.records import RunStatus, StreamRecord
-from results.run_log import RunEnded, RunLogWriter
-from results.store import RunFolder, TrialFolder, new_run_id
+from bakeoff import results
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.errors import NotWritable, RunNotFound, RunUnreadable
+from bakeoff.results.frames import FrameAppender
+from bakeoff.results.records import RunStatus, StreamRecord
+from bakeoff.results.run_log import RunEnded, RunLogWriter
+from bakeoff.results.store import RunFolder, TrialFolder, new_run_id
 from tests.results.amending import amend
 from tests.results.builders import Sheet, begun, build_run
 
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("results.atomic.os.fsync", full)
+    monkeypatch.setattr("bakeoff.results.atomic.os.fsync", full)
     with pytest.raises(NotWritable, match=r"run\.jsonl: No space left on device"):
         build_run(tmp_path / "runs", Sheet(finished=0))
     assert list((tmp_path / "runs").iterdir()) == []
@@ -193,7 +193,7 @@ class TestAtomic:
         def interrupted(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("results.atomic.os.replace", interrupted)
+        monkeypatch.setattr("bakeoff.results.atomic.os.replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
             write_atomic(tmp_path / "file.json", b"new")
         assert list(tmp_path.iterdir()) == []

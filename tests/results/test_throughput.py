@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.metrics import throughput
-from results.records import Outcome, Slo, Window
+from bakeoff.results.metrics import throughput
+from bakeoff.results.records import Outcome, Slo, Window
 from tests.results.handmade import MS, request
 
 SECOND = Window(0, 1000 * MS)

@@ -6,9 +6,9 @@ from typing import Any
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
-from results.records import TelemetryRecord
-from results.trace.perfetto import Trace
-from results.trace.trial import trial_trace
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.trace.perfetto import Trace
+from bakeoff.results.trace.trial import trial_trace
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
 
 BEGIN, END, INSTANT, COUNTER = (getattr(perfetto.TrackEvent, f"TYPE_{kind}") for kind in

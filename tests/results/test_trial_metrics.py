@@ -5,10 +5,19 @@ import math
 import msgspec
 import pytest
 
-from results.findings import FindingCode, invalid, warning
-from results.metrics import CATALOGUE, HEADLINE, Absence, Better, Unit, headline, trial_metrics, whole_load_metrics
-from results.metrics.trial import latency_observations, observations_by_request
-from results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
+from bakeoff.results.findings import FindingCode, invalid, warning
+from bakeoff.results.metrics import (
+    CATALOGUE,
+    HEADLINE,
+    Absence,
+    Better,
+    Unit,
+    headline,
+    trial_metrics,
+    whole_load_metrics,
+)
+from bakeoff.results.metrics.trial import latency_observations, observations_by_request
+from bakeoff.results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
 from tests.results.handmade import MS, request, trial
 
 LOAD = Load(concurrency=1)

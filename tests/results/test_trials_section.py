@@ -6,13 +6,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-import results
-from results.findings import FindingCode, note
-from results.metrics import CATALOGUE
-from results.report import render_html
-from results.report.sections.trials import _row, trial_rows
-from results.text.findings import sentence
-from results.text.format import ABSENT, value_text
+from bakeoff import results
+from bakeoff.results.findings import FindingCode, note
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report import render_html
+from bakeoff.results.report.sections.trials import _row, trial_rows
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.format import ABSENT, value_text
 from tests.results.builders import Sheet, build_run
 from tests.results.some_findings import remark
 

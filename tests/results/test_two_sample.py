@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from results.statistics import Interval
-from results.statistics.power import smallest_effect
-from results.statistics.two_sample import Method, Scale, contrast
+from bakeoff.results.statistics import Interval
+from bakeoff.results.statistics.power import smallest_effect
+from bakeoff.results.statistics.two_sample import Method, Scale, contrast
 from tests.results.runs import runs
 
 

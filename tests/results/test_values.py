@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from results.metrics import CATALOGUE, Value
-from results.metrics.energy import Energy
-from results.records import Window
-from results.statistics import Interval, compare_runs
-from results.statistics.change_points import ChangePoint
-from results.statistics.permutation import PermutationTest
-from results.statistics.two_sample import contrast
+from bakeoff.results.metrics import CATALOGUE, Value
+from bakeoff.results.metrics.energy import Energy
+from bakeoff.results.records import Window
+from bakeoff.results.statistics import Interval, compare_runs
+from bakeoff.results.statistics.change_points import ChangePoint
+from bakeoff.results.statistics.permutation import PermutationTest
+from bakeoff.results.statistics.two_sample import contrast
 from tests.results.runs import runs
 
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-import results
-from results.findings import FindingCode, invalid
-from results.records import Load, RunStatus
-from results.report.verdict import verdict
-from results.run_log import EngineFailure, EngineFate
+from bakeoff import results
+from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.records import Load, RunStatus
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run_log import EngineFailure, EngineFate
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 

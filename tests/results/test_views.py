@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from results.records import Load, Outcome, Phase, RequestRecord, StreamEnd
-from results.views import VIEWS, Log, MetricFamily, View
+from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamEnd
+from bakeoff.results.views import VIEWS, Log, MetricFamily, View
 from tests.results.handmade import MS
 
 OPEN = Load(rate_per_s=1.0, arrival="poisson")

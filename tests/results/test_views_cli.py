@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from harness.cli import exchanging, make_app
-from harness.cli.guarded import guarded
-from results.views import VIEWS
-from results.views.exports import EXPORTS
+from bakeoff.harness.cli import exchanging, make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.results.views import VIEWS
+from bakeoff.results.views.exports import EXPORTS
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 from tests.results.test_views_import import SUMMARY, result, write
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.views.distribution import QUANTILES, Summary, in_flight, plain, rates, summary
+from bakeoff.results.views.distribution import QUANTILES, Summary, in_flight, plain, rates, summary
 
 
 def test_a_percentile_is_the_first_value_whose_share_reaches_it() -> None:

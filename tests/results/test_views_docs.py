@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from results.views import VIEWS
+from bakeoff.results.views import VIEWS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "views.md"

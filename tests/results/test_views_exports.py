@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from bakeoff.results import NotExportable, NotWritable, Run, load
+from bakeoff.results.records import Load
+from bakeoff.results.views import VIEWS, Log
+from bakeoff.results.views.exports import EXPORTS, export
 from benchmarks.real.tools import key_paths
-from results import NotExportable, NotWritable, Run, load
-from results.records import Load
-from results.views import VIEWS, Log
-from results.views.exports import EXPORTS, export
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 FOLDER = Path(__file__).parent / "views"

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.run_import import NOTE, import_vllm
-from results import NotImportable, Run, load
-from results.comparison import compare_sides
-from results.findings import FindingCode, warning
-from results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
-from results.sides import select
-from results.views import VIEWS, Log
+from bakeoff.harness.run_import import NOTE, import_vllm
+from bakeoff.results import NotImportable, Run, load
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
+from bakeoff.results.sides import select
+from bakeoff.results.views import VIEWS, Log
 
 SUMMARY = {
     "date": "20261120-101500", "endpoint_type": "openai", "backend": "openai", "label": None, "model_id": "m",

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from results.records import Load, RequestRecord
-from results.views import VIEWS, Figure, Log, MetricFamily
+from bakeoff.results.records import Load, RequestRecord
+from bakeoff.results.views import VIEWS, Figure, Log, MetricFamily
 
 FOLDER = Path(__file__).parent / "views"
 NOISE = {"std", "min", "max"}

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import results
-from results.records import Outcome, Phase
-from results.report import render_html
-from results.report.charts.waterfall import longest_gap_s, waterfall
-from results.report.sections import waterfalls
-from results.report.sections.waterfalls import packed, slowest_of
+from bakeoff import results
+from bakeoff.results.records import Outcome, Phase
+from bakeoff.results.report import render_html
+from bakeoff.results.report.charts.waterfall import longest_gap_s, waterfall
+from bakeoff.results.report.sections import waterfalls
+from bakeoff.results.report.sections.waterfalls import packed, slowest_of
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.handmade import request
 

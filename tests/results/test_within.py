@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from results.statistics.within import MIN_BLOCKS, own_interval
+from bakeoff.results.statistics.within import MIN_BLOCKS, own_interval
 
 
 def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.float64]:

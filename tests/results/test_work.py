@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from results.records import Outcome, RequestRecord
-from results.statistics import Judgement
-from results.text.comparison import difference_text, mix_text, work_text
-from results.work import Work, compare_work, per_token, work_of
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.text.comparison import difference_text, mix_text, work_text
+from bakeoff.results.work import Work, compare_work, per_token, work_of
 from tests.results.handmade import request
 
 

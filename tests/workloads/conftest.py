@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.workloads import Tokenizer
 from tests.workloads.small_tokenizers import PLAIN, checkpoint
-from workloads import Tokenizer
 
 
 @pytest.fixture(scope="session")

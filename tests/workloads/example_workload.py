@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads import Message, PromptReader, Seed, Session, Tokenizer, Turn
+from bakeoff.workloads import Message, PromptReader, Seed, Session, Tokenizer, Turn
 
 
 class Countdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

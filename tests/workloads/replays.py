@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from workloads import PromptReader, Replay, Seed, Session, Tokenizer
+from bakeoff.workloads import PromptReader, Replay, Seed, Session, Tokenizer
 
 SEED = Seed.of("7")
 

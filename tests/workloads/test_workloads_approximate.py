@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import APPROXIMATE, NoTokenizer, Seed, Tokenizer, plan_closed, tokenizer_at, workload
-from workloads.text.code import code_units
-from workloads.text.prose import prose_units
+from bakeoff.workloads import APPROXIMATE, NoTokenizer, Seed, Tokenizer, plan_closed, tokenizer_at, workload
+from bakeoff.workloads.text.code import code_units
+from bakeoff.workloads.text.prose import prose_units
 
 APPROXIMATELY = tokenizer_at(APPROXIMATE)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads.arrivals import (
+from bakeoff.workloads.arrivals import (
     ARRIVALS,
     Arrival,
     Constant,
@@ -22,9 +22,9 @@ from workloads.arrivals import (
     Weibull,
     arrival,
 )
-from workloads.dispersion import ArrivalStatistics
-from workloads.distributions import Exponential, Fixed
-from workloads.errors import BadOption, UnknownWorkload
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.distributions import Exponential, Fixed
+from bakeoff.workloads.errors import BadOption, UnknownWorkload
 
 # For exponential gaps the sample's coefficient of variation has a standard error of 1/√n, and the index of dispersion
 # of w windows one of √(2/w): these sizes put the wanted bounds (0.02 and 0.2) at four standard errors.

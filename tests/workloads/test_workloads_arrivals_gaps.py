@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import gamma as gamma_law
 from scipy.stats import kstest, weibull_min
 
-from workloads.arrivals import Arrival, Gamma, Weibull
-from workloads.arrivals.gaps import weibull_shape
-from workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.arrivals import Arrival, Gamma, Weibull
+from bakeoff.workloads.arrivals.gaps import weibull_shape
+from bakeoff.workloads.dispersion import ArrivalStatistics
 
 COUNT = 40_000
 RATE_PER_S = 5.0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.arrivals import Arrival, Diurnal, Drift, Ramp
-from workloads.arrivals.intensity import Piece, cycle, in_seconds, skipped
-from workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.arrivals import Arrival, Diurnal, Drift, Ramp
+from bakeoff.workloads.arrivals.intensity import Piece, cycle, in_seconds, skipped
+from bakeoff.workloads.dispersion import ArrivalStatistics
 
 HOUR_S = 3600.0
 heights = st.floats(0, 5).map(lambda height: round(height, 3))

@@ -7,10 +7,10 @@ import statistics
 import numpy as np
 import pytest
 
-from workloads.arrivals import OnOff
-from workloads.arrivals.onoff import AZURE_CODE_BURST_S, AZURE_CODE_SILENCE_S
-from workloads.dispersion import ArrivalStatistics
-from workloads.distributions import Exponential, Fixed
+from bakeoff.workloads.arrivals import OnOff
+from bakeoff.workloads.arrivals.onoff import AZURE_CODE_BURST_S, AZURE_CODE_SILENCE_S
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.distributions import Exponential, Fixed
 
 
 def until(process: OnOff, seed: str, end_s: float) -> list[float]:

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from workloads.arrivals import MultiTenant
-from workloads.distributions import Fixed, Quantiles
+from bakeoff.workloads.arrivals import MultiTenant
+from bakeoff.workloads.distributions import Fixed, Quantiles
 
 DAY_S = 86_400.0
 SEEDS = ("1", "2", "7")

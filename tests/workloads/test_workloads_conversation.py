@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads import PromptReader, Tokenizer, Turn
+from bakeoff.workloads.conversation import Api, Conversation
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.text import Style, writer
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import PromptReader, Tokenizer, Turn
-from workloads.conversation import Api, Conversation
-from workloads.rng import Rng
-from workloads.text import Style, writer
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]

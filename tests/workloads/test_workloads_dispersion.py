@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import workloads.dispersion
-from workloads.dispersion import WINDOWS_S, ArrivalStatistics
+import bakeoff.workloads.dispersion
+from bakeoff.workloads.dispersion import WINDOWS_S, ArrivalStatistics
 
 RATE_PER_S = 5.0
 
@@ -131,7 +131,7 @@ def test_what_is_no_offset_is_refused(offsets: list[float]) -> None:
 
 
 def test_a_step_back_between_batches_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workloads.dispersion, "_CHUNK", 2)
+    monkeypatch.setattr(bakeoff.workloads.dispersion, "_CHUNK", 2)
     statistics = statistics_of([1.0, 5.0])
     with pytest.raises(ValueError, match="not decreasing"):
         statistics.add_all([4.0, 6.0])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.distributions import (
+from bakeoff.workloads.distributions import (
     Distribution,
     Exponential,
     Fixed,
@@ -22,9 +22,9 @@ from workloads.distributions import (
     ks_distance,
     quantiles_of,
 )
-from workloads.errors import BadOption
-from workloads.options import typed_options
-from workloads.rng import Rng
+from bakeoff.workloads.errors import BadOption
+from bakeoff.workloads.options import typed_options
+from bakeoff.workloads.rng import Rng
 
 DRAWS = 20_000
 KS_LIMIT = 1.95 / math.sqrt(DRAWS)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.traces.grouping import IDLE_S, sessions_of
-from workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.grouping import IDLE_S, sessions_of
+from bakeoff.workloads.traces.row import TraceRow
 
 NAMES = st.sampled_from([None, "a", "b", "c", "d"])
 GAPS = st.sampled_from([0.0, 1.0, 600.0, IDLE_S, IDLE_S + 1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.histogram import SHORTEST_S, integer_histogram, seconds_histogram
+from bakeoff.workloads.histogram import SHORTEST_S, integer_histogram, seconds_histogram
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=200))

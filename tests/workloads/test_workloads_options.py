@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from workloads.options import nearest, typed_options
+from bakeoff.workloads.options import nearest, typed_options
 
 ALL = "known: scale, label, slo, main, levels, shape, shapes"
 

@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import EndlessCache, NoTokenizer, PromptReader, Random, Seed, Session, Tokenizer, Workload, workload
-from workloads.outline import Segment, SessionOutline, TurnOutline, outlines, segment_blocks
-from workloads.prefixes import BLOCK_TOKENS
-from workloads.presets import preset_names
-from workloads.profile import profile_workload
+from bakeoff.workloads import (
+    EndlessCache,
+    NoTokenizer,
+    PromptReader,
+    Random,
+    Seed,
+    Session,
+    Tokenizer,
+    Workload,
+    workload,
+)
+from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline, outlines, segment_blocks
+from bakeoff.workloads.prefixes import BLOCK_TOKENS
+from bakeoff.workloads.presets import preset_names
+from bakeoff.workloads.profile import profile_workload
 
 SEED = Seed.of("7")
 SESSIONS = {"agentic-tools": 1, "long-context-chat": 12, "multi-turn": 5}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from workloads import (
+from bakeoff.workloads import (
     BadOption,
     Constant,
     PlanHash,
@@ -26,7 +26,7 @@ from workloads import (
     plan_recorded,
     workload,
 )
-from workloads.plan import plan_sha256
+from bakeoff.workloads.plan import plan_sha256
 
 SEED = Seed.of("7")
 # Changing these makes old and new runs incomparable: users must be told why.
@@ -42,8 +42,8 @@ IN_ANOTHER_PROCESS = """
 import json, pathlib, sys
 from tests.workloads.small_tokenizers import checkpoint
 from tests.workloads.test_workloads_plan import PINNED, plan_of
-from workloads import Seed, Tokenizer
-from workloads.plan import plan_sha256
+from bakeoff.workloads import Seed, Tokenizer
+from bakeoff.workloads.plan import plan_sha256
 tokenizer = Tokenizer(checkpoint(pathlib.Path(sys.argv[1])))
 print(json.dumps({name: plan_sha256(plan_of(name, tokenizer, Seed.of("7"))) for name in PINNED}))
 """

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bakeoff.workloads import EndlessCache
+from bakeoff.workloads.prefixes import LruCache, block_hashes
 from tests.workloads.replays import common_tokens
-from workloads import EndlessCache
-from workloads.prefixes import LruCache, block_hashes
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=10)
 NAMES = st.lists(st.lists(st.sampled_from("abcde").map(str.encode), max_size=5, unique=True), max_size=12)

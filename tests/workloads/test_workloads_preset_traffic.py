@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from bakeoff.workloads import PresetTraffic, PromptReader, Seed, Session, Tokenizer, Turn, workload
+from bakeoff.workloads.presets import built_in, preset_names
+from bakeoff.workloads.presets.schemas import json_schema
+from bakeoff.workloads.presets.traffic import _Author
 from tests.workloads.replays import common_tokens
-from workloads import PresetTraffic, PromptReader, Seed, Session, Tokenizer, Turn, workload
-from workloads.presets import built_in, preset_names
-from workloads.presets.schemas import json_schema
-from workloads.presets.traffic import _Author
 
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]

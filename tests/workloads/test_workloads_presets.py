@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from workloads import BadOption, Preset, PresetTraffic, Seed, UnknownWorkload, WorkloadError, workload
-from workloads.presets import built_in, preset_names
-from workloads.presets.preset import preset_from, read_preset
-from workloads.presets.schemas import json_schema
-from workloads.profile import profile_workload
+from bakeoff.workloads import BadOption, Preset, PresetTraffic, Seed, UnknownWorkload, WorkloadError, workload
+from bakeoff.workloads.presets import built_in, preset_names
+from bakeoff.workloads.presets.preset import preset_from, read_preset
+from bakeoff.workloads.presets.schemas import json_schema
+from bakeoff.workloads.profile import profile_workload
 
 SAMPLES = {
     "agentic-tools": (100, 100),

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from workloads import NoTokenizer, Random, Seed, Session, Tokenizer, WorkloadError
-from workloads.dispersion import ArrivalCounts
-from workloads.outline import SessionOutline, TurnOutline
-from workloads.presets.preset import Anchor
-from workloads.profile import WorkloadProfile, arrival_order, check_anchor, profile_workload
+from bakeoff.workloads import NoTokenizer, Random, Seed, Session, Tokenizer, WorkloadError
+from bakeoff.workloads.dispersion import ArrivalCounts
+from bakeoff.workloads.outline import SessionOutline, TurnOutline
+from bakeoff.workloads.presets.preset import Anchor
+from bakeoff.workloads.profile import WorkloadProfile, arrival_order, check_anchor, profile_workload
 
 SEED = Seed.of("1")
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
+from bakeoff.workloads import Message, PromptReader, Tokenizer, Turn, prompt_reader
 from tests.workloads.small_tokenizers import checkpoint, trained
-from workloads import Message, PromptReader, Tokenizer, Turn, prompt_reader
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]

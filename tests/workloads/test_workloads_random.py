@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from workloads import BadOption, PromptReader, Random, Seed, Tokenizer, Turn, workload
+from bakeoff.workloads import BadOption, PromptReader, Random, Seed, Tokenizer, Turn, workload
 
 REQUESTS = 300
 SEED = Seed.of("7")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workloads import example_workload
-from workloads import (
+from bakeoff.workloads import (
     BadOption,
     EndlessCache,
     PresetTraffic,
@@ -25,7 +24,8 @@ from workloads import (
     workload,
     workload_names,
 )
-from workloads.sample import Sessions
+from bakeoff.workloads.sample import Sessions
+from tests.workloads import example_workload
 
 SEED = Seed.of("7")
 Installer = Callable[[str], None]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from bakeoff.workloads import BadOption, NoTokenizer, PromptReader, Tokenizer, workload
 from tests.workloads.replays import SEED, common_tokens, replay, sessions, table, written
-from workloads import BadOption, NoTokenizer, PromptReader, Tokenizer, workload
 
 KINDS = ["small", "digits", pytest.param("smollm2", marks=pytest.mark.model)]
 HEADER = "at_s,input_tokens,output_tokens,session"

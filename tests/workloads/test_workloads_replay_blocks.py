@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads import EndlessCache, Replay, Seed, Tokenizer
+from bakeoff.workloads.outline import segment_blocks
+from bakeoff.workloads.traces.blocks import blocks_of
 from tests.workloads.replays import SEED, common_tokens, prompts, replay, sessions, written
-from workloads import EndlessCache, Replay, Seed, Tokenizer
-from workloads.outline import segment_blocks
-from workloads.traces.blocks import blocks_of
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from scipy.stats import gamma, kstest, weibull_min
 
-from workloads.rng import Rng, Seed
+from bakeoff.workloads.rng import Rng, Seed
 
 DRAWS = 20_000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from workloads import BadTrace, Message, Random, Seed, Session, Tokenizer, Turn, plan_recorded, workload
-from workloads.sample import Sessions
+from bakeoff.workloads import BadTrace, Message, Random, Seed, Session, Tokenizer, Turn, plan_recorded, workload
+from bakeoff.workloads.sample import Sessions
 
 SEED = Seed.of("7")
 TALK = Session(

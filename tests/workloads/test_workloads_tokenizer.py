@@ -7,8 +7,8 @@ import tokenizers
 from jinja2.exceptions import SecurityError
 from tokenizers import AddedToken
 
+from bakeoff.workloads import NoTokenizer, Tokenizer
 from tests.workloads.small_tokenizers import CHATML, LESSON, SPECIAL, checkpoint, trained
-from workloads import NoTokenizer, Tokenizer
 
 QUESTION = [{"role": "user", "content": "Why?"}]
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from workloads import Message, Session, Turn
+from bakeoff.workloads import Message, Session, Turn
 
 
 def test_a_session_has_one_encoding_without_what_is_not_set() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads import Tokenizer, WorkloadError
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.text import MARKS, Style, Writer, writer
 from tests.workloads.small_tokenizers import checkpoint
-from workloads import Tokenizer, WorkloadError
-from workloads.rng import Rng
-from workloads.text import MARKS, Style, Writer, writer
 
 KINDS = ["small", "digits", "merging", "bare", pytest.param("smollm2", marks=pytest.mark.model)]
 STYLES: tuple[Style, ...] = ("prose", "code")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 GapFamily = Literal["gamma", "weibull"]
 LEAST_BURSTINESS = 1e-4

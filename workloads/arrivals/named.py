@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from workloads.arrivals.onoff import OnOff
-from workloads.arrivals.process import Arrival
-from workloads.arrivals.steady import Constant, Gamma, Poisson, Weibull
-from workloads.arrivals.tenants import MultiTenant
-from workloads.arrivals.varying import Diurnal, Drift, Ramp
-from workloads.errors import BadOption, UnknownWorkload
-from workloads.options import nearest, typed_options
+from bakeoff.workloads.arrivals.onoff import OnOff
+from bakeoff.workloads.arrivals.process import Arrival
+from bakeoff.workloads.arrivals.steady import Constant, Gamma, Poisson, Weibull
+from bakeoff.workloads.arrivals.tenants import MultiTenant
+from bakeoff.workloads.arrivals.varying import Diurnal, Drift, Ramp
+from bakeoff.workloads.errors import BadOption, UnknownWorkload
+from bakeoff.workloads.options import nearest, typed_options
 
 Process = Constant | Poisson | Gamma | Weibull | OnOff | Ramp | Diurnal | Drift | MultiTenant
 _PROCESSES: dict[str, type[Process]] = {

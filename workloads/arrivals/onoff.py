@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.arrivals.gaps import check_burstiness, renewals
-from workloads.arrivals.intensity import Piece, in_seconds, skipped
-from workloads.distributions import Distribution, Quantiles
-from workloads.rng import Rng
+from bakeoff.workloads.arrivals.gaps import check_burstiness, renewals
+from bakeoff.workloads.arrivals.intensity import Piece, in_seconds, skipped
+from bakeoff.workloads.distributions import Distribution, Quantiles
+from bakeoff.workloads.rng import Rng
 
 # Azure LLM inference trace 2023, code (8,819 requests in 57 minutes), CC-BY-4.0, Microsoft Azure: Patel et al.,
 # "Splitwise", ISCA 2024. Split at gaps of more than 5 s, it has 58 bursts, 28 % of the time, and 57 silences. Within

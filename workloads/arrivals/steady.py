@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.arrivals.gaps import GapFamily, check_burstiness, renewals
-from workloads.rng import Rng
+from bakeoff.workloads.arrivals.gaps import GapFamily, check_burstiness, renewals
+from bakeoff.workloads.rng import Rng
 
 
 class Constant(msgspec.Struct, frozen=True):

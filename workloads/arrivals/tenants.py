@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.arrivals.gaps import GapFamily, renewals
-from workloads.arrivals.intensity import in_seconds
-from workloads.arrivals.varying import check_day, sine
-from workloads.distributions import Distribution, Quantiles
-from workloads.rng import Rng
+from bakeoff.workloads.arrivals.gaps import GapFamily, renewals
+from bakeoff.workloads.arrivals.intensity import in_seconds
+from bakeoff.workloads.arrivals.varying import check_day, sine
+from bakeoff.workloads.distributions import Distribution, Quantiles
+from bakeoff.workloads.rng import Rng
 
 # Xiang et al., "ServeGen" (arXiv 2505.09999), Apache-2.0: coefficients of variation of the clients of five models.
 # Across the models, the quartiles are 0.94–1.06, 1.03–1.32 and 1.7–3.6, and the 95th percentile is 6.1–9.6.

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.arrivals.gaps import check_burstiness, renewals
-from workloads.arrivals.intensity import Piece, cycle, in_seconds, skipped
-from workloads.rng import Rng
+from bakeoff.workloads.arrivals.gaps import check_burstiness, renewals
+from bakeoff.workloads.arrivals.intensity import Piece, cycle, in_seconds, skipped
+from bakeoff.workloads.rng import Rng
 
 _KNOTS_PER_PERIOD = 96
 """A quarter of an hour for a day; a multiple of 4, so that peak and trough are knots."""

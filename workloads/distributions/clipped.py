@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import msgspec
 
-from workloads.distributions.families import Family
+from bakeoff.workloads.distributions.families import Family
 
 _NORMAL = NormalDist()
 

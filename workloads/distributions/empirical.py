@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.distributions.families import Family, Quantiles
+from bakeoff.workloads.distributions.families import Family, Quantiles
 
 KNOTS = (0.0, 0.001, 0.005, 0.01, *(i / 20 for i in range(1, 20)), 0.975, 0.99, 0.995, 0.999, 0.9995, 1.0)
 """Levels in every table."""

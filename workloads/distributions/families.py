@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 _LOGISTIC_GRID = tuple(1 / (1 + math.exp(-t / 64)) for t in range(-36 * 64, 36 * 64 + 1))
 """Probabilities that are dense in both tails, out to the resolution of a 64-bit uniform draw."""

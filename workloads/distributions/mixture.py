@@ -4,9 +4,9 @@ import math
 
 import msgspec
 
-from workloads.distributions.clipped import Exponential, Lognormal, Weibull
-from workloads.distributions.families import Family, Fixed, Quantiles, Uniform
-from workloads.rng import Rng
+from bakeoff.workloads.distributions.clipped import Exponential, Lognormal, Weibull
+from bakeoff.workloads.distributions.families import Family, Fixed, Quantiles, Uniform
+from bakeoff.workloads.rng import Rng
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from workloads.distributions import ks_distance
-from workloads.fitting.estimates import drift_options, gamma_burstiness, moment_burstiness, weibull_burstiness
-from workloads.fitting.replicas import WINDOWS_S, arrival_figures, replicas
-from workloads.fitting.rounding import rounded
-from workloads.fitting.silences import Split, splits
-from workloads.fitting.starts import Arrivals
-from workloads.presets import NaturalArrival
-from workloads.rng import Seed
+from bakeoff.workloads.distributions import ks_distance
+from bakeoff.workloads.fitting.estimates import drift_options, gamma_burstiness, moment_burstiness, weibull_burstiness
+from bakeoff.workloads.fitting.replicas import WINDOWS_S, arrival_figures, replicas
+from bakeoff.workloads.fitting.rounding import rounded
+from bakeoff.workloads.fitting.silences import Split, splits
+from bakeoff.workloads.fitting.starts import Arrivals
+from bakeoff.workloads.presets import NaturalArrival
+from bakeoff.workloads.rng import Seed
 
 FEWEST_STARTS = 50
 """Fewer starts determine a rate, but not a process."""
@@ -42,7 +42,7 @@ class Candidate(msgspec.Struct, frozen=True):
         arrival: the process, as a preset has it.
         method: how its parameters were estimated.
         gap_ks: Kolmogorov-Smirnov distance of its gaps from the trace's.
-        figures: means over its draws, named as in :func:`~workloads.fitting.replicas.arrival_figures`.
+        figures: means over its draws, named as in :func:`~bakeoff.workloads.fitting.replicas.arrival_figures`.
         misfit: mean distance of gaps, gap CV and dispersions, each relative to its tolerance.
         worst: a sentence on the largest distance.
     """

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from scipy import special
 
-from workloads.arrivals.gaps import LEAST_BURSTINESS
-from workloads.fitting.samples import Floats
-from workloads.fitting.starts import WINDOW_S, Arrivals
+from bakeoff.workloads.arrivals.gaps import LEAST_BURSTINESS
+from bakeoff.workloads.fitting.samples import Floats
+from bakeoff.workloads.fitting.starts import WINDOW_S, Arrivals
 
 _MOST_BURSTINESS = 1e4
 _FEWEST_IN_MEMORY = 20

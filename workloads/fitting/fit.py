@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from workloads.distributions import Distribution, Fixed
-from workloads.fitting.arrivals import BUDGET, ArrivalFit, fit_arrivals
-from workloads.fitting.goodness import Goodness, goodness, trace_figures
-from workloads.fitting.observed import Observed, observe
-from workloads.fitting.redrawn import with_context_limit
-from workloads.fitting.rounding import rounded, table
-from workloads.presets import Anchor, Preset, Shared
-from workloads.rng import Seed
-from workloads.traces.row import Trace
+from bakeoff.workloads.distributions import Distribution, Fixed
+from bakeoff.workloads.fitting.arrivals import BUDGET, ArrivalFit, fit_arrivals
+from bakeoff.workloads.fitting.goodness import Goodness, goodness, trace_figures
+from bakeoff.workloads.fitting.observed import Observed, observe
+from bakeoff.workloads.fitting.redrawn import with_context_limit
+from bakeoff.workloads.fitting.rounding import rounded, table
+from bakeoff.workloads.presets import Anchor, Preset, Shared
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.row import Trace
 
 _ANCHORED = (
     "rate_per_s",
@@ -36,7 +36,7 @@ class Fit(msgspec.Struct, frozen=True):
     """A preset fitted to a trace.
 
     Attributes:
-        preset: the preset; :func:`~workloads.fitting.toml.preset_toml` writes it.
+        preset: the preset; :func:`~bakeoff.workloads.fitting.toml.preset_toml` writes it.
         arrivals: the arrival processes that were compared.
         goodness: goodness of fit.
         notes: what the preset does not reproduce, or guesses; its summary repeats them.

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from workloads.distributions import ks_distance
-from workloads.fitting.arrivals import BUDGET
-from workloads.fitting.arrivals import TOLERANCE as ARRIVAL_TOLERANCE
-from workloads.fitting.observed import Observed
-from workloads.fitting.redrawn import redrawn
-from workloads.fitting.replicas import Replicas, arrival_figures, replicas
-from workloads.fitting.samples import Floats
-from workloads.presets import Preset
-from workloads.rng import Seed
+from bakeoff.workloads.distributions import ks_distance
+from bakeoff.workloads.fitting.arrivals import BUDGET
+from bakeoff.workloads.fitting.arrivals import TOLERANCE as ARRIVAL_TOLERANCE
+from bakeoff.workloads.fitting.observed import Observed
+from bakeoff.workloads.fitting.redrawn import redrawn
+from bakeoff.workloads.fitting.replicas import Replicas, arrival_figures, replicas
+from bakeoff.workloads.fitting.samples import Floats
+from bakeoff.workloads.presets import Preset
+from bakeoff.workloads.rng import Seed
 
 LENGTH_TOLERANCE = 0.18
 """Relative. Mean lengths of two parts of one Azure 2023 trace differ by 3 to 18 %, so a fit cannot do better."""
@@ -48,7 +48,7 @@ class Figure(msgspec.Struct, frozen=True):
     """One figure of the trace beside that of the preset.
 
     Attributes:
-        name: as in :class:`~workloads.profile.WorkloadProfile`.
+        name: as in :class:`~bakeoff.workloads.profile.WorkloadProfile`.
         trace: value in the trace.
         preset: mean over the draws of the preset.
         spread: standard deviation from draw to draw; 0 for a single draw.
@@ -99,7 +99,7 @@ def goodness(observed: Observed, preset: Preset, seed: Seed, budget: int = BUDGE
 
     Args:
         observed: the trace.
-        preset: the preset. Sessions are drawn by :func:`~workloads.fitting.redrawn.redrawn`; arrivals are drawn
+        preset: the preset. Sessions are drawn by :func:`~bakeoff.workloads.fitting.redrawn.redrawn`; arrivals are drawn
             repeatedly, each time as many as the trace has, at most 50,000.
         seed: of the draws.
         budget: total arrivals of all draws.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workloads.fitting.samples import Floats, Sample, spearman
+from bakeoff.workloads.fitting.samples import Floats, Sample, spearman
 
 Step = tuple[int, int, float | None]
 """Input tokens, output tokens, and seconds since the session's previous answer (None if unknown)."""

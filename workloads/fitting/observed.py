@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.errors import BadTrace
-from workloads.fitting.lengths import Lengths, Step
-from workloads.fitting.prefixes import Bound, Leading
-from workloads.fitting.starts import Arrivals, Starts
-from workloads.rng import Seed
-from workloads.traces.grouping import sessions_of
-from workloads.traces.row import Trace, TraceRow
+from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.fitting.lengths import Lengths, Step
+from bakeoff.workloads.fitting.prefixes import Bound, Leading
+from bakeoff.workloads.fitting.starts import Arrivals, Starts
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.grouping import sessions_of
+from bakeoff.workloads.traces.row import Trace, TraceRow
 
 FEWEST_ROWS = 50
 """Fewer requests are too few to estimate a distribution."""

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.outline import Segment
+from bakeoff.workloads.outline import Segment
 
 MOST_BLOCKS = 1_000_000
 """Limit on distinct blocks in memory; the rest of the trace is ignored."""

@@ -5,12 +5,12 @@ import itertools
 import msgspec
 import numpy as np
 
-from workloads.distributions import ks_distance
-from workloads.fitting.lengths import Lengths, Step
-from workloads.fitting.observed import Observed
-from workloads.fitting.prefixes import Bound
-from workloads.presets import Preset, PresetTraffic
-from workloads.rng import Seed
+from bakeoff.workloads.distributions import ks_distance
+from bakeoff.workloads.fitting.lengths import Lengths, Step
+from bakeoff.workloads.fitting.observed import Observed
+from bakeoff.workloads.fitting.prefixes import Bound
+from bakeoff.workloads.presets import Preset, PresetTraffic
+from bakeoff.workloads.rng import Seed
 
 _FEWEST_SESSIONS, _MOST_SESSIONS, _MOST_REQUESTS = 2_000, 20_000, 100_000
 _CANDIDATE_REQUESTS = 30_000

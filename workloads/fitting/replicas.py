@@ -9,10 +9,10 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from workloads.arrivals import Arrival
-from workloads.dispersion import ArrivalStatistics
-from workloads.fitting.samples import Floats
-from workloads.fitting.starts import Arrivals
+from bakeoff.workloads.arrivals import Arrival
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.fitting.samples import Floats
+from bakeoff.workloads.fitting.starts import Arrivals
 
 WINDOWS_S = (1, 10, 60)
 """Windows over which dispersion is compared, in seconds."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from workloads.distributions import Distribution, Fixed, quantiles_of
-from workloads.fitting.samples import Floats
+from bakeoff.workloads.distributions import Distribution, Fixed, quantiles_of
+from bakeoff.workloads.fitting.samples import Floats
 
 
 def rounded(value: float, digits: int = 4) -> float:

@@ -6,10 +6,10 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from workloads.arrivals import OnOff
-from workloads.fitting.estimates import gamma_burstiness, moment_burstiness
-from workloads.fitting.rounding import rounded, table
-from workloads.fitting.samples import Floats
+from bakeoff.workloads.arrivals import OnOff
+from bakeoff.workloads.fitting.estimates import gamma_burstiness, moment_burstiness
+from bakeoff.workloads.fitting.rounding import rounded, table
+from bakeoff.workloads.fitting.samples import Floats
 
 _FEWEST_SILENCES = 12
 _FEWEST_PER_BURST = 20

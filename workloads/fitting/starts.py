@@ -7,9 +7,9 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from workloads.dispersion import ArrivalStatistics
-from workloads.fitting.samples import Floats, Sample
-from workloads.rng import Rng
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.fitting.samples import Floats, Sample
+from bakeoff.workloads.rng import Rng
 
 WINDOW_S = 300.0
 """Window for local burstiness, short enough that the rate hardly drifts within it."""

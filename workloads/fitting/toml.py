@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from workloads.presets import Preset
+from bakeoff.workloads.presets import Preset
 
 _WIDTH = 112
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -16,7 +16,7 @@ _EXACT_FLOATS = 2**53
 
 
 def preset_toml(preset: Preset, comments: Sequence[str] = ()) -> str:
-    """A preset as TOML text; :func:`~workloads.presets.preset.preset_from` reads it back unchanged.
+    """A preset as TOML text; :func:`~bakeoff.workloads.presets.preset.preset_from` reads it back unchanged.
 
     Args:
         preset: its arrival options must not hold tuples, because TOML reads them back as lists.

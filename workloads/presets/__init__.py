@@ -1,7 +1,7 @@
 """Kinds of traffic as data, and the code that turns them into sessions."""
 
-from workloads.presets.preset import Anchor, Documents, NaturalArrival, Preset, Shared, built_in, preset_names
-from workloads.presets.traffic import PresetTraffic
+from bakeoff.workloads.presets.preset import Anchor, Documents, NaturalArrival, Preset, Shared, built_in, preset_names
+from bakeoff.workloads.presets.traffic import PresetTraffic
 
 __all__ = [
     "Anchor",

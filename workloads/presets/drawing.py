@@ -8,10 +8,10 @@ from statistics import NormalDist
 
 import msgspec
 
-from workloads.distributions import Distribution
-from workloads.outline import Segment, SessionOutline, TurnOutline
-from workloads.presets.preset import Preset
-from workloads.rng import Rng, Seed
+from bakeoff.workloads.distributions import Distribution
+from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline
+from bakeoff.workloads.presets.preset import Preset
+from bakeoff.workloads.rng import Rng, Seed
 
 LEAST_QUESTION_TOKENS = 4
 _COMPACTED_SHARE = 0.3

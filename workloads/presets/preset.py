@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from workloads.arrivals import Arrival, MultiTenant, arrival
-from workloads.distributions import Distribution, Fixed
-from workloads.errors import BadOption, WorkloadError
-from workloads.options import typed_options
-from workloads.text import Style
+from bakeoff.workloads.arrivals import Arrival, MultiTenant, arrival
+from bakeoff.workloads.distributions import Distribution, Fixed
+from bakeoff.workloads.errors import BadOption, WorkloadError
+from bakeoff.workloads.options import typed_options
+from bakeoff.workloads.text import Style
 
 
 class NaturalArrival(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -66,7 +66,7 @@ class Anchor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Expected range of a figure, from real traffic; ``bakeoff workloads show`` checks it."""
 
     metric: str
-    """A figure of :class:`~workloads.profile.WorkloadProfile`."""
+    """A figure of :class:`~bakeoff.workloads.profile.WorkloadProfile`."""
     low: float
     high: float
     source: str
@@ -120,7 +120,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 def preset_names() -> tuple[str, ...]:
     """Names of the built-in presets."""
-    files = resources.files("workloads.presets").iterdir()
+    files = resources.files("bakeoff.workloads.presets").iterdir()
     return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
 
 
@@ -140,7 +140,7 @@ def read_preset(path: Path) -> Preset:
 
 def built_in(name: str) -> Preset:
     """A built-in preset."""
-    text = resources.files("workloads.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = resources.files("bakeoff.workloads.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return preset_from(text, f"preset '{name}'")
 
 

@@ -3,7 +3,7 @@
 import functools
 import json
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 _ENTITIES = ("invoice", "patient", "shipment", "ticket", "recipe", "vehicle", "contract", "review", "booking", "sensor")
 _FIELDS = (

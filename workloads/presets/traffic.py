@@ -1,4 +1,4 @@
-"""Sessions of a preset: numbers are drawn (:mod:`workloads.presets.drawing`), then text is written to match."""
+"""Sessions of a preset: numbers are drawn (:mod:`bakeoff.workloads.presets.drawing`), then text is written to match."""
 
 import functools
 import itertools
@@ -7,17 +7,17 @@ from typing import Self
 
 import msgspec
 
-from workloads.conversation import Api, Conversation
-from workloads.options import check_scale
-from workloads.outline import SessionOutline
-from workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, DrawnSession
-from workloads.presets.preset import Preset
-from workloads.presets.schemas import json_schema
-from workloads.rng import Seed
-from workloads.shapes import SessionShape
-from workloads.text import MARKS, first_mark, writer
-from workloads.tokenizer import Tokenizer
-from workloads.types import Session, Turn
+from bakeoff.workloads.conversation import Api, Conversation
+from bakeoff.workloads.options import check_scale
+from bakeoff.workloads.outline import SessionOutline
+from bakeoff.workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, DrawnSession
+from bakeoff.workloads.presets.preset import Preset
+from bakeoff.workloads.presets.schemas import json_schema
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.shapes import SessionShape
+from bakeoff.workloads.text import MARKS, first_mark, writer
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.types import Session, Turn
 
 _SYSTEMS, _DOCUMENTS = 64, 4096
 """Numbers of written texts to cache."""
@@ -49,7 +49,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.preset.arrival.process == "at-once" else self.preset.arrival.rate_per_s
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~workloads.types.Workload`."""
+        """See :class:`~bakeoff.workloads.types.Workload`."""
         author = _Author(self, tokenizer, seed)
         return (author.session(drawn) for drawn in self.drawing(seed).sessions())
 
@@ -63,7 +63,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (SessionShape.of(drawn.turns) for drawn in self.drawing(seed).sessions())
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~workloads.shapes.SupportsChoice`."""
+        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         author = _Author(self, tokenizer, seed)
         for drawn in itertools.islice(self.drawing(seed).sessions(), max(turns, default=-1) + 1):
             if drawn.number in turns:

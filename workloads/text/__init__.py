@@ -1,5 +1,5 @@
 """Text with an exact number of tokens, generated from small grammars."""
 
-from workloads.text.writer import MARKS, MIN_PASSAGE_TOKENS, Style, Writer, first_mark, writer
+from bakeoff.workloads.text.writer import MARKS, MIN_PASSAGE_TOKENS, Style, Writer, first_mark, writer
 
 __all__ = ["MARKS", "MIN_PASSAGE_TOKENS", "Style", "Writer", "first_mark", "writer"]

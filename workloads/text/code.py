@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 _NOUNS = (
     "order", "user", "index", "buffer", "token", "request", "cache", "report", "session", "record", "batch", "node",

@@ -6,7 +6,7 @@ pieces) start a new token at such a space, so the tokens of a text are the sum o
 
 from collections.abc import Iterator
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 _OPENERS = (
     "Explain to a new colleague", "Compare and contrast", "Summarise in plain words", "Write a short note about",

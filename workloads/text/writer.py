@@ -3,18 +3,18 @@
 A passage begins with a space and two words of its own. So two passages differ at their first token, even if a template
 strips the space (at their second, if thousands of passages follow the same text). Tokens are counted per unit from a
 table of costs instead of encoding the passage: 10,000 tokens take five milliseconds. A prompt made of passages is
-counted once as a whole (:mod:`workloads.prompts`) and trimmed at its end if the tokenizer merged across units.
+counted once as a whole (:mod:`bakeoff.workloads.prompts`) and trimmed at its end if the tokenizer merged across units.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from workloads.errors import WorkloadError
-from workloads.rng import Rng, Seed
-from workloads.text.code import code_units
-from workloads.text.prose import prose_units
-from workloads.tokenizer import Tokenizer
+from bakeoff.workloads.errors import WorkloadError
+from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.text.code import code_units
+from bakeoff.workloads.text.prose import prose_units
+from bakeoff.workloads.tokenizer import Tokenizer
 
 Style = Literal["prose", "code"]
 MIN_PASSAGE_TOKENS = 2

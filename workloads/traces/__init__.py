@@ -1,1 +1,1 @@
-"""Recorded traffic: a reader for each public format, all of which yield :class:`~workloads.traces.row.TraceRow`."""
+"""Recorded traffic: readers of public formats, all of which yield :class:`~bakeoff.workloads.traces.row.TraceRow`."""

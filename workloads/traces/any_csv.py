@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from workloads.options import nearest
-from workloads.rng import Seed
-from workloads.traces.checks import Clock, amount, tokens
-from workloads.traces.reading import bad
-from workloads.traces.row import TraceRow
-from workloads.traces.table import Header, table
+from bakeoff.workloads.options import nearest
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import Clock, amount, tokens
+from bakeoff.workloads.traces.reading import bad
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.table import Header, table
 
 FIELDS = ("at_s", "input_tokens", "output_tokens", "session", "think_s")
 """Fields that a column can hold."""
@@ -35,7 +35,7 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         clock, fields, has_rows = Clock(), list[str](), False
 

@@ -10,11 +10,11 @@ from itertools import compress
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.checks import BACKWARDS, MAX_TOKENS, stamp_ns, tokens
-from workloads.traces.reading import bad, blocks, check_text
-from workloads.traces.row import TraceRow
-from workloads.traces.table import missing_column
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import BACKWARDS, MAX_TOKENS, stamp_ns, tokens
+from bakeoff.workloads.traces.reading import bad, blocks, check_text
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.table import missing_column
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _PLAIN = b"0123456789-: .,+\r\n"
@@ -30,7 +30,7 @@ class Azure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The CSV file, plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         reader = _Reader(self.path)
         for row, block in blocks(self.path):

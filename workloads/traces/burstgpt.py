@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.checks import Clock, amount, tokens
-from workloads.traces.reading import bad
-from workloads.traces.row import TraceRow
-from workloads.traces.table import Header, table
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import Clock, amount, tokens
+from bakeoff.workloads.traces.reading import bad
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.table import Header, table
 
 _COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 _SESSION_COLUMNS = ("Session ID", "Elapsed time")
@@ -27,7 +27,7 @@ class BurstGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The CSV file, plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         clock, sessions, has_rows = Clock(), _Sessions(), False
         for row, (time, inputs, outputs, *session) in table(self.path, _columns):

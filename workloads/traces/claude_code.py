@@ -10,11 +10,11 @@ from typing import Annotated
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.blocks import BlockHashes, blocks_of
-from workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
-from workloads.traces.reading import bad, decoded, whole
-from workloads.traces.row import TraceRow
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.blocks import BlockHashes, blocks_of
+from bakeoff.workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
+from bakeoff.workloads.traces.reading import bad, decoded, whole
+from bakeoff.workloads.traces.row import TraceRow
 
 _SUFFIXES = (".json", ".json.gz")
 
@@ -60,7 +60,7 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder, or a file ``*.json`` or ``*.json.gz``."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         has_rows, files = False, dict[str, Path]()
         for file in session_files(self.path):

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.blocks import BlockHashes, blocks_of
-from workloads.traces.checks import amount, quoted, tokens
-from workloads.traces.reading import bad
-from workloads.traces.row import TraceRow
-from workloads.traces.table import Header, table
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.blocks import BlockHashes, blocks_of
+from bakeoff.workloads.traces.checks import amount, quoted, tokens
+from bakeoff.workloads.traces.reading import bad
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.table import Header, table
 
 _COLUMNS = ("trace_id", "req_index", "input_tokens", "output_tokens", "prefix_hit_blocks", "think_time_s")
 _START = "t_s"
@@ -31,7 +31,7 @@ class ClaudeCodeFlat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"block_tokens must be from 1 to 1000000, not {self.block_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         session: _Session | None = None
         names = set[str]()

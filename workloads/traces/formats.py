@@ -7,20 +7,20 @@ from typing import Any
 
 import msgspec
 
-from workloads.errors import BadOption
-from workloads.options import nearest, typed_options
-from workloads.traces.any_csv import Csv
-from workloads.traces.azure import Azure
-from workloads.traces.burstgpt import BurstGpt
-from workloads.traces.claude_code import ClaudeCode
-from workloads.traces.claude_code_flat import ClaudeCodeFlat
-from workloads.traces.mooncake import Mooncake
-from workloads.traces.openai_jsonl import OpenAiJsonl
-from workloads.traces.questions import Questions
-from workloads.traces.reading import bad, opened
-from workloads.traces.row import Trace
-from workloads.traces.servegen import ServeGen
-from workloads.traces.sharegpt import ShareGpt
+from bakeoff.workloads.errors import BadOption
+from bakeoff.workloads.options import nearest, typed_options
+from bakeoff.workloads.traces.any_csv import Csv
+from bakeoff.workloads.traces.azure import Azure
+from bakeoff.workloads.traces.burstgpt import BurstGpt
+from bakeoff.workloads.traces.claude_code import ClaudeCode
+from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
+from bakeoff.workloads.traces.mooncake import Mooncake
+from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
+from bakeoff.workloads.traces.questions import Questions
+from bakeoff.workloads.traces.reading import bad, opened
+from bakeoff.workloads.traces.row import Trace
+from bakeoff.workloads.traces.servegen import ServeGen
+from bakeoff.workloads.traces.sharegpt import ShareGpt
 
 __all__ = ["TRACE_FORMATS", "detect", "trace_format"]
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.row import TraceRow
 
 IDLE_S = 1800.0
 """Seconds of trace time without a row after which a session counts as ended."""

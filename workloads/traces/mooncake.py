@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.blocks import blocks_of
-from workloads.traces.checks import Clock, InputTokens, OutputTokens
-from workloads.traces.reading import bad, records
-from workloads.traces.row import TraceRow
-from workloads.traces.ticks import TooManyRows, spread
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.blocks import blocks_of
+from bakeoff.workloads.traces.checks import Clock, InputTokens, OutputTokens
+from bakeoff.workloads.traces.reading import bad, records
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.ticks import TooManyRows, spread
 
 _ROOT = -1
 """``parent_chat_id`` of a chat's first turn in Bailian's traces."""
@@ -52,7 +52,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         timed = self._timed()
         if self.ticks == "spread":
             timed = spread(timed, seed.draws("mooncake", "ticks"))

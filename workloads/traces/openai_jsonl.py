@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, quoted
-from workloads.traces.reading import bad, records
-from workloads.traces.row import TraceRow
-from workloads.types import Message
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, quoted
+from bakeoff.workloads.traces.reading import bad, records
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.types import Message
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         arrivals = _Arrivals()
         for row, line in records(self.path, msgspec.json.Decoder(_Line)):

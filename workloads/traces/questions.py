@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from workloads.options import nearest
-from workloads.rng import Seed
-from workloads.traces.checks import MAX_TOKENS
-from workloads.traces.reading import bad, records
-from workloads.traces.row import TraceRow
-from workloads.types import Message
+from bakeoff.workloads.options import nearest
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import MAX_TOKENS
+from bakeoff.workloads.traces.reading import bad, records
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.types import Message
 
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
@@ -39,7 +39,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
             try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from workloads.errors import BadTrace
+from bakeoff.workloads.errors import BadTrace
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

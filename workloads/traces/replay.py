@@ -7,19 +7,19 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from workloads.conversation import Api, Conversation
-from workloads.errors import BadOption, NoTokenizer
-from workloads.options import check_scale
-from workloads.outline import Segment, SessionOutline, TurnOutline
-from workloads.prompts import PromptReader, prompt_reader
-from workloads.rng import Seed
-from workloads.shapes import SessionShape
-from workloads.text import first_mark, writer
-from workloads.tokenizer import Tokenizer
-from workloads.traces.formats import TRACE_FORMATS, detect, trace_format
-from workloads.traces.grouping import sessions_of
-from workloads.traces.row import Trace, TraceRow
-from workloads.types import Session, Turn
+from bakeoff.workloads.conversation import Api, Conversation
+from bakeoff.workloads.errors import BadOption, NoTokenizer
+from bakeoff.workloads.options import check_scale
+from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline
+from bakeoff.workloads.prompts import PromptReader, prompt_reader
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.shapes import SessionShape
+from bakeoff.workloads.text import first_mark, writer
+from bakeoff.workloads.tokenizer import Tokenizer
+from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
+from bakeoff.workloads.traces.grouping import sessions_of
+from bakeoff.workloads.traces.row import Trace, TraceRow
+from bakeoff.workloads.types import Session, Turn
 
 _CACHED_BLOCKS = 8192
 _S = TypeVar("_S", Session, SessionOutline)
@@ -93,7 +93,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return itertools.islice(self.trace().rows(seed), self.max_rows)
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~workloads.types.Workload`; ends with the trace, unless it repeats.
+        """See :class:`~bakeoff.workloads.types.Workload`; ends with the trace, unless it repeats.
 
         Raises:
             BadOption: the trace has times and repeats.

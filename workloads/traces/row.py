@@ -5,8 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.types import Message
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.types import Message
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -13,10 +13,10 @@ from itertools import accumulate
 
 import msgspec
 
-from workloads.rng import Rng, Seed
-from workloads.traces.reading import bad
-from workloads.traces.row import TraceRow
-from workloads.traces.servegen_tables import Client, Lengths, LengthTables, Window, clients, windows
+from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.traces.reading import bad
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.servegen_tables import Client, Lengths, LengthTables, Window, clients, windows
 
 
 class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class ServeGen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"clients must be at least 1, not {self.clients}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         everyone = self._active()
         chosen = everyone[: self.clients]
         tables = [LengthTables(active.client) for active in chosen]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from workloads.rng import Rng
-from workloads.traces.checks import amount, number, quoted, tokens
-from workloads.traces.reading import bad, decoded, lines, whole
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.traces.checks import amount, number, quoted, tokens
+from bakeoff.workloads.traces.reading import bad, decoded, lines, whole
 
 _TRACE = re.compile(r"chunk-(.+)-trace\.csv(\.gz)?")
 _WINDOW_S = 600.0

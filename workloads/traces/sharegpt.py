@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workloads.rng import Seed
-from workloads.traces.checks import quoted
-from workloads.traces.json_array import ArrayItems, BadArray
-from workloads.traces.reading import bad, decoded, opened
-from workloads.traces.row import TraceRow
-from workloads.types import Message
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.checks import quoted
+from bakeoff.workloads.traces.json_array import ArrayItems, BadArray
+from bakeoff.workloads.traces.reading import bad, decoded, opened
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.types import Message
 
 _ROLES = {
     "human": "user",
@@ -43,7 +43,7 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON file, plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The requests, as :class:`workloads.traces.row.Trace` defines them."""
+        """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         has_rows = False
         for number, item in self._items():

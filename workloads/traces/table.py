@@ -4,9 +4,9 @@ import csv
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from workloads.options import nearest
-from workloads.traces.checks import quoted
-from workloads.traces.reading import bad, blocks, check_text
+from bakeoff.workloads.options import nearest
+from bakeoff.workloads.traces.checks import quoted
+from bakeoff.workloads.traces.reading import bad, blocks, check_text
 
 Header = list[str]
 
@@ -21,7 +21,8 @@ def table(path: str, choose: Callable[[Header], Sequence[str]]) -> Iterator[tupl
         choose: selects at least two columns, given the header.
 
     Raises:
-        BadTrace: as :func:`workloads.traces.reading.blocks`; the header lacks a selected column, a row has more or
+        BadTrace: as :func:`bakeoff.workloads.traces.reading.blocks`; the header lacks a selected column, a row has more
+            or
             fewer fields than the header, quotes are unbalanced, or there is no row.
     """
     reader = csv.reader(_text_lines(path), strict=True)

@@ -9,7 +9,7 @@ from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
 from typing import TypeVar
 
-from workloads.rng import Rng
+from bakeoff.workloads.rng import Rng
 
 T = TypeVar("T")
 _PEEKED_ROWS, _PEEKED_STAMPS = 256, 4

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
+from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.serving.core.channel import Channel
+from bakeoff.reference_engine.serving.core.wire import Add, Facts, Ready, Start
 from benchmarks.engine.sides.front_end_plan import PAUSE_S, WARM_UP_STEPS, Plan
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
-from reference_engine.engine.request import FinishReason, Request
-from reference_engine.serving.core.channel import Channel
-from reference_engine.serving.core.wire import Add, Facts, Ready, Start
 
 _NUM_SPECIAL = 17  # SmolLM2's special tokens come first; a chat template writes some into the prompt
 _PHASES = Phases(0.001, 0.01, 0.1)

@@ -16,11 +16,11 @@ from typing import cast
 
 import uvloop
 
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.serving.core.launch import CoreProcess
+from bakeoff.reference_engine.serving.server import serve
+from bakeoff.reference_engine.serving.service import Service
 from benchmarks.engine.sides.front_end_plan import PAUSE_S, WARM_UP_STEPS, Plan
-from reference_engine.engine.config import EngineConfig
-from reference_engine.serving.core.launch import CoreProcess
-from reference_engine.serving.server import serve
-from reference_engine.serving.service import Service
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b"data: " + b"x" * 240 + b"\n\n"

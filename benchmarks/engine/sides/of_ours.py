@@ -6,9 +6,9 @@ import time
 from collections import deque
 from typing import Any
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import generate, load_engine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import generate, load_engine
 
 model, max_num_seqs = sys.argv[1], int(sys.argv[3])
 dtype: Any = sys.argv[2]

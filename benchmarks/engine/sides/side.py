@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from engines.environments import find
+from bakeoff.engines.environments import find
 
 VLLM_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 """By default vLLM keeps one core free; without a server beside it, it is faster on all cores."""

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+from bakeoff.engines.dialects import Dialect, HttpRequest, SseParser, TokenDelta
+from bakeoff.harness.client import HttpTransport, StreamLog, decode_stream
+from bakeoff.results.records import Outcome, Phase, StreamRecord
 from benchmarks.engines.sdk.reading import Reading
-from engines.dialects import Dialect, HttpRequest, SseParser, TokenDelta
-from harness.client import HttpTransport, StreamLog, decode_stream
-from results.records import Outcome, Phase, StreamRecord
 
 
 async def read_all(base_url: str, dialect: Dialect, requests: Sequence[HttpRequest]) -> list[Reading]:

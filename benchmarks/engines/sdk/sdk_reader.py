@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.engines.environments import RECIPES, Environment, Recipe, install
 from benchmarks.engines.sdk.reading import Reading
-from engines.environments import RECIPES, Environment, Recipe, install
 
 DRIVERS = Path(__file__).parents[1] / "drivers"
 SDKS = Recipe(

@@ -16,16 +16,16 @@ import torch
 from triton.errors import TritonError
 from triton.runtime.errors import OutOfResources
 
+from bakeoff.reference_engine.kernels import coded_products, row_codes
+from bakeoff.reference_engine.kernels.blocks import FORMATS
+from bakeoff.reference_engine.models.linear import make_linear
+from bakeoff.reference_engine.quantization import fp8
+from bakeoff.reference_engine.quantization.blocks import BlockMatrix
+from bakeoff.reference_engine.quantization.coded_linear import CodedLinear
+from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix, SlabLinear
+from bakeoff.reference_engine.quantization.methods import METHODS
 from benchmarks.gpu.parts.correctness import CUDA, error, random_rows
 from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, LAYER_WEIGHTS, PEAK_GBS, graph_us, if_it_fits
-from reference_engine.kernels import coded_products, row_codes
-from reference_engine.kernels.blocks import FORMATS
-from reference_engine.models.linear import make_linear
-from reference_engine.quantization import fp8
-from reference_engine.quantization.blocks import BlockMatrix
-from reference_engine.quantization.coded_linear import CodedLinear
-from reference_engine.quantization.matrix import Linear, QuantisedMatrix, SlabLinear
-from reference_engine.quantization.methods import METHODS
 
 TIMED = ("int4", "int4-zp", "int8", "fp8", "nf4", "mxfp4", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 """Without layouts that the kernels treat like one of these."""

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.kernels import invariant_products
+from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
+from bakeoff.reference_engine.offline import LLM, generate
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.correctness import error, random_rows
 from benchmarks.gpu.parts.timing import CACHE_BYTES, LAYER_PRODUCTS, PEAK_GBS, graph_us, if_it_fits
-from reference_engine.engine.request import SamplingParams
-from reference_engine.kernels import invariant_products
-from reference_engine.kernels.invariant_products import multiply_invariantly
-from reference_engine.offline import LLM, generate
 
 SMALL: dict[str, Any] = {
     "vocab_size": 2000, "hidden_size": 576, "intermediate_size": 1100, "num_hidden_layers": 4,

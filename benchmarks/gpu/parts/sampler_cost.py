@@ -20,11 +20,11 @@ import psutil
 import pynvml
 import torch
 
-from harness.telemetry import sampler
-from harness.telemetry.gpu import Gpu
-from harness.telemetry.gpu_events import GpuEvents
-from harness.telemetry.gpu_probe import GpuProbe, Group
-from harness.telemetry.nvml_fields import LINKS, FieldReader, Readings
+from bakeoff.harness.telemetry import sampler
+from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.telemetry.gpu_events import GpuEvents
+from bakeoff.harness.telemetry.gpu_probe import GpuProbe, Group
+from bakeoff.harness.telemetry.nvml_fields import LINKS, FieldReader, Readings
 
 TICK_S, TICKS = 0.1, 40
 OLDER_GROUPS = {"memory", "utilization", "clocks", "state", "held_back", "power", "power_average", "energy", "gpm"}
@@ -104,7 +104,9 @@ async def process_cpu_percent(gpus: str | None, seconds: float) -> float:
     """CPU time of the sampler's process while it samples these GPUs, of one core."""
     with tempfile.TemporaryDirectory() as folder:
         async with sampler() as running, running.into(Path(folder, "t.jsonl"), os.getpid(), [], None, gpus):
-            (process,) = [child for child in psutil.Process().children() if "harness.telemetry" in child.cmdline()]
+            (process,) = [
+                child for child in psutil.Process().children() if "bakeoff.harness.telemetry" in child.cmdline()
+            ]
             await asyncio.sleep(1)
             before, start = process.cpu_times(), time.monotonic()
             await asyncio.sleep(seconds)

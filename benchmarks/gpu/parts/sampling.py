@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.sampling import Sampler, choose_on_device
+from bakeoff.reference_engine.sampling.blocks import BlockedScores
+from bakeoff.reference_engine.sampling.drawing import draw
+from bakeoff.reference_engine.sampling.truncation import draw_truncated
+from bakeoff.reference_engine.sampling.uniform import uniforms
 from benchmarks.gpu.parts.timing import PEAK_GBS, VOCAB
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.sampling import Sampler, choose_on_device
-from reference_engine.sampling.blocks import BlockedScores
-from reference_engine.sampling.drawing import draw
-from reference_engine.sampling.truncation import draw_truncated
-from reference_engine.sampling.uniform import uniforms
 
 ROWS = 256
 NEAR = 1e-6  # relative; the sums over blocks are of float32 exponentials, which differ by a rounding between devices

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from bakeoff.harness.host.ceilings import measure
 from benchmarks.gpu.sides.side import Run, serve
-from harness.host.ceilings import measure
 
 
 def load(_: str, options: dict[str, Any]) -> Run:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.offline import load_engine
 from benchmarks.gpu.sides.side import Run, serve
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.request import Request, SamplingParams
-from reference_engine.offline import load_engine
 
 
 def load(folder: str, options: dict[str, Any]) -> Run:

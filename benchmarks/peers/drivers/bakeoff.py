@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engines.dialects import ReferenceDialect
-from harness.client import Closed, Open, decode_stream, local_fleet
-from harness.client.fleet import LoadOrder
-from harness.client.wire import wire_sessions
-from results.metrics import latency
-from results.records import Outcome, RequestRecord
-from results.store import TrialFolder
-from workloads import Message, PlannedSession, Poisson, Random, Seed, Session, Tokenizer, Turn
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.harness.client import Closed, Open, decode_stream, local_fleet
+from bakeoff.harness.client.fleet import LoadOrder
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.results.metrics import latency
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.store import TrialFolder
+from bakeoff.workloads import Message, PlannedSession, Poisson, Random, Seed, Session, Tokenizer, Turn
 
 _LONG_S = 600.0
 

@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from harness.conduct.policies import Decision, Done
-from harness.conduct.preparation import Preparation
-from results.findings import Cause, FindingCode, is_against_engine
-from results.metrics import Absence, Value, trial_metrics, under_load
-from results.metrics.catalogue import QUANTILES
-from results.metrics.percentiles import required_count
-from results.metrics.throughput import meets, planned_inside
-from results.metrics.trial import LATENCIES, OF_REQUESTS, latency_observations
-from results.objectives import Objective, least_margin, violated
-from results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
-from results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
-from results.search import Attempt, Exceeded, Over, SearchConfig
-from results.search_fold import EngineState, SearchFold
-from results.store import RunFolder
-from results.units import NS_PER_S
+from bakeoff.harness.conduct.policies import Decision, Done
+from bakeoff.harness.conduct.preparation import Preparation
+from bakeoff.results.findings import Cause, FindingCode, is_against_engine
+from bakeoff.results.metrics import Absence, Value, trial_metrics, under_load
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.percentiles import required_count
+from bakeoff.results.metrics.throughput import meets, planned_inside
+from bakeoff.results.metrics.trial import LATENCIES, OF_REQUESTS, latency_observations
+from bakeoff.results.objectives import Objective, least_margin, violated
+from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
+from bakeoff.results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
+from bakeoff.results.search import Attempt, Exceeded, Over, SearchConfig
+from bakeoff.results.search_fold import EngineState, SearchFold
+from bakeoff.results.store import RunFolder
+from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """Findings that a failing engine can cause too; without another finding they are not held against it."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from harness.conduct.policies import Done
-from results.records import TrialPlan
-from results.run_log import RunLog, TrialPlanned
+from bakeoff.harness.conduct.policies import Done
+from bakeoff.results.records import TrialPlan
+from bakeoff.results.run_log import RunLog, TrialPlanned
 
 
 class FixedPlan:

@@ -4,19 +4,19 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.conduct.policies.capacity_search import requests_needed
-from harness.errors import BadExperiment
-from harness.experiment.config import Experiment
-from results.errors import NotComparable
-from results.metrics import CATALOGUE, Unit
-from results.metrics.catalogue import QUANTILES
-from results.metrics.percentiles import required_count
-from results.objectives import Objective, objectives
-from results.records import Load, Slo
-from results.report.search_lines import level_text
-from results.search import Over, SearchConfig
-from results.search_fold import search_record
-from results.store import RunFolder
+from bakeoff.harness.conduct.policies.capacity_search import requests_needed
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.percentiles import required_count
+from bakeoff.results.objectives import Objective, objectives
+from bakeoff.results.records import Load, Slo
+from bakeoff.results.report.search_lines import level_text
+from bakeoff.results.search import Over, SearchConfig
+from bakeoff.results.search_fold import search_record
+from bakeoff.results.store import RunFolder
 
 _SPAN = 32.0
 """Default range around a single load: from 1/32 of it to 32 times it."""
@@ -46,10 +46,10 @@ def search_config(
         low: lowest level.
         high: highest level.
         around: expected answer: a level, or the folder of an earlier search.
-        resolution: as in :class:`~results.search.SearchConfig`.
-        alpha: as in :class:`~results.search.SearchConfig`.
-        trials: as in :class:`~results.search.SearchConfig`.
-        minutes: as in :class:`~results.search.SearchConfig`.
+        resolution: as in :class:`~bakeoff.results.search.SearchConfig`.
+        alpha: as in :class:`~bakeoff.results.search.SearchConfig`.
+        trials: as in :class:`~bakeoff.results.search.SearchConfig`.
+        minutes: as in :class:`~bakeoff.results.search.SearchConfig`.
 
     Raises:
         BadExperiment: the options contradict each other or the experiment.

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.text.format import plain_block
-from workloads import Random, Replay, workload_names
-from workloads.presets import built_in, preset_names
-from workloads.registry import ENTRY_POINTS, FileOptions, PresetOptions
-from workloads.sample import Sessions
-from workloads.traces.formats import TRACE_FORMATS
+from bakeoff.results.text.format import plain_block
+from bakeoff.workloads import Random, Replay, workload_names
+from bakeoff.workloads.presets import built_in, preset_names
+from bakeoff.workloads.registry import ENTRY_POINTS, FileOptions, PresetOptions
+from bakeoff.workloads.sample import Sessions
+from bakeoff.workloads.traces.formats import TRACE_FORMATS
 
 REPLAYS = {
     "random": ("random words of fixed or uniformly distributed lengths", Random),

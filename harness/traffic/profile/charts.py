@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from harness.traffic.profile.figures import figure_text
-from results.metrics import Unit
-from results.report.charts.axes import tick_text
-from results.report.charts.columns import Column, columns
-from results.report.charts.curve import Point, curve
-from results.report.charts.scales import Axis, Scale
-from results.text.format import duration_text, percent_text, short_text, value_text
-from workloads.dispersion import ArrivalCounts
-from workloads.histogram import Bin, Histogram
-from workloads.profile import WorkloadProfile
+from bakeoff.harness.traffic.profile.figures import figure_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import tick_text
+from bakeoff.results.report.charts.columns import Column, columns
+from bakeoff.results.report.charts.curve import Point, curve
+from bakeoff.results.report.charts.scales import Axis, Scale
+from bakeoff.results.text.format import duration_text, percent_text, short_text, value_text
+from bakeoff.workloads.dispersion import ArrivalCounts
+from bakeoff.workloads.histogram import Bin, Histogram
+from bakeoff.workloads.profile import WorkloadProfile
 
 _FEWEST_BINS = 20
 """Arrival charts with this many bins leave out the last one, which may be incomplete."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from harness.traffic.profile.selection import ShownProfile
-from results.metrics import Unit
-from results.text.format import ABSENT, duration_text, percent_text, scale_for, short_text, value_text
-from workloads.dispersion import WINDOWS_S
-from workloads.histogram import SHORTEST_S
-from workloads.presets import Anchor
-from workloads.profile import HitCurve, WorkloadProfile
+from bakeoff.harness.traffic.profile.selection import ShownProfile
+from bakeoff.results.metrics import Unit
+from bakeoff.results.text.format import ABSENT, duration_text, percent_text, scale_for, short_text, value_text
+from bakeoff.workloads.dispersion import WINDOWS_S
+from bakeoff.workloads.histogram import SHORTEST_S
+from bakeoff.workloads.presets import Anchor
+from bakeoff.workloads.profile import HitCurve, WorkloadProfile
 
 LENGTH_COLUMNS = ("min", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "max", "mean")
 _TOKENS = ("input_p", "input_m", "output_", "new_tokens_", "prompt_tokens")

@@ -1,4 +1,4 @@
-"""A workload profile as one offline page in the report's style; :mod:`results.report.offline` lists the guarantees."""
+"""A workload profile as one offline page (:mod:`bakeoff.results.report.offline`) in the report's style."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from harness.traffic.profile.charts import arrival_charts, hit_chart, length_charts, session_charts
-from harness.traffic.profile.figures import (
+from bakeoff.harness.traffic.profile.charts import arrival_charts, hit_chart, length_charts, session_charts
+from bakeoff.harness.traffic.profile.figures import (
     LENGTH_COLUMNS,
     Line,
     anchor_texts,
@@ -21,12 +21,12 @@ from harness.traffic.profile.figures import (
     session_lines,
     summary,
 )
-from harness.traffic.profile.selection import ShownProfile
-from harness.version import version
-from results.atomic import write_atomic
-from results.report.offline import SHELL, asset, rendered
+from bakeoff.harness.traffic.profile.selection import ShownProfile
+from bakeoff.harness.version import version
+from bakeoff.results.atomic import write_atomic
+from bakeoff.results.report.offline import SHELL, asset, rendered
 
-_PACKAGE = "harness.traffic.profile"
+_PACKAGE = "bakeoff.harness.traffic.profile"
 _MARKS = {True: ("✓", "met"), False: ("✗", "missed"), None: ("–", "not checked")}
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from engines.models import KNOWN_MODELS, cached
-from workloads import BadOption, BadTrace, NoTokenizer, Seed, Tokenizer, Workload, workload, workload_names
-from workloads.profile import SESSIONS, WorkloadProfile, profile_workload
-from workloads.sample import holds_sessions
+from bakeoff.engines.models import KNOWN_MODELS, cached
+from bakeoff.workloads import BadOption, BadTrace, NoTokenizer, Seed, Tokenizer, Workload, workload, workload_names
+from bakeoff.workloads.profile import SESSIONS, WorkloadProfile, profile_workload
+from bakeoff.workloads.sample import holds_sessions
 
 TRACE_SESSIONS = 20_000
 """Default sample of a trace of lengths: large, as the prefix bound grows with the sample and no text is written."""

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.traffic.profile.figures import (
+from bakeoff.harness.traffic.profile.figures import (
     Line,
     anchor_texts,
     anchors_text,
@@ -18,11 +18,11 @@ from harness.traffic.profile.figures import (
     session_lines,
     summary,
 )
-from harness.traffic.profile.selection import ShownProfile
-from results.report.terminal_table import terminal_table
-from results.text.format import duration_text, plain
-from workloads.histogram import Histogram
-from workloads.profile import CheckedAnchor
+from bakeoff.harness.traffic.profile.selection import ShownProfile
+from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.text.format import duration_text, plain
+from bakeoff.workloads.histogram import Histogram
+from bakeoff.workloads.profile import CheckedAnchor
 
 WIDTH = 100
 """Columns of output that does not go to a terminal."""

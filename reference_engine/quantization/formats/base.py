@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.quantization.formats.codes import check_group
-from reference_engine.quantization.integer_matrix import MIDDLE, UNIT, IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.rounding import Bits, absmax, zero_point
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.quantization.formats.codes import check_group
+from bakeoff.reference_engine.quantization.integer_matrix import MIDDLE, UNIT, IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.rounding import Bits, absmax, zero_point
 
 IN_LAYERS = ".layers."
 """Part of the names of modules that GPTQ's and AWQ's tools quantise."""

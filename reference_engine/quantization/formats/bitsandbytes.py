@@ -1,6 +1,6 @@
 """bitsandbytes' checkpoints, as Transformers writes them: NF4, and INT8 for LLM.int8().
 
-- 4 bits: the tensors of :mod:`reference_engine.quantization.bitsandbytes`.
+- 4 bits: the tensors of :mod:`bakeoff.reference_engine.quantization.bitsandbytes`.
 - 8 bits: weight int8 [out, in], SCB float32 [out], the largest magnitudes of outputs, scale = SCB / 127, and
   weight_format, a uint8 that is 0 for codes row by row.
 """
@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import check_options
-from reference_engine.quantization.bitsandbytes import matrix_of, plain_of, tensors_of
-from reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
-from reference_engine.quantization.formats.schemes import Int8Scheme, Nf4Scheme
-from reference_engine.quantization.llm_int8 import THRESHOLD, LlmInt8Matrix
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.models.config import check_options
+from bakeoff.reference_engine.quantization.bitsandbytes import matrix_of, plain_of, tensors_of
+from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
+from bakeoff.reference_engine.quantization.formats.schemes import Int8Scheme, Nf4Scheme
+from bakeoff.reference_engine.quantization.llm_int8 import THRESHOLD, LlmInt8Matrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 _WEIGHT = "weight"
 _STATE = "weight.quant_state.bitsandbytes__nf4"

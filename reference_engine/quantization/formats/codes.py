@@ -5,9 +5,9 @@ from typing import Self
 
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, unpack
-from reference_engine.quantization.rounding import Bits, from_codes
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, unpack
+from bakeoff.reference_engine.quantization.rounding import Bits, from_codes
 
 _LARGEST_REMAINDER = 1e-3  # of a step: float32 divided by float32
 

@@ -21,16 +21,16 @@ from typing import Any, Literal
 
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.models.config import check_options
-from reference_engine.quantization.formats.base import IntegerScheme, own_scheme, part_of
-from reference_engine.quantization.formats.codes import Codes, middle
-from reference_engine.quantization.formats.fp8 import fp8_matrix, fp8_parts
-from reference_engine.quantization.formats.packing import packed, unpacked
-from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.rounding import Bits
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.models.config import check_options
+from bakeoff.reference_engine.quantization.formats.base import IntegerScheme, own_scheme, part_of
+from bakeoff.reference_engine.quantization.formats.codes import Codes, middle
+from bakeoff.reference_engine.quantization.formats.fp8 import fp8_matrix, fp8_parts
+from bakeoff.reference_engine.quantization.formats.packing import packed, unpacked
+from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.rounding import Bits
 
 _log = logging.getLogger(__name__)
 

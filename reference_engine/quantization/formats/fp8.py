@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from reference_engine.errors import CheckpointError
-from reference_engine.models.config import check_options
-from reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
-from reference_engine.quantization.formats.schemes import Fp8Scheme
-from reference_engine.quantization.fp8 import E4M3, Fp8Matrix
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.models.config import check_options
+from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
+from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme
+from bakeoff.reference_engine.quantization.fp8 import E4M3, Fp8Matrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 
 def fp8_matrix(parts: Mapping[str, torch.Tensor], module: str) -> Fp8Matrix:

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import torch
 
-from reference_engine.errors import ConfigError
-from reference_engine.models.config import check_options
-from reference_engine.quantization.formats.base import IN_LAYERS, IntegerScheme, own_scheme, part_of
-from reference_engine.quantization.formats.codes import Codes
-from reference_engine.quantization.formats.packing import WORD, packed, unpacked
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.models.config import check_options
+from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, IntegerScheme, own_scheme, part_of
+from bakeoff.reference_engine.quantization.formats.codes import Codes
+from bakeoff.reference_engine.quantization.formats.packing import WORD, packed, unpacked
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 Version = Literal["gptq", "gptq_v2"]
 

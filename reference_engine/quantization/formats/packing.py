@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import pad
 
-from reference_engine.quantization.rounding import Bits
+from bakeoff.reference_engine.quantization.rounding import Bits
 
 WORD = 32
 """Bits of a word, which checkpoints store as int32."""

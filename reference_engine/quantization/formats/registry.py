@@ -4,15 +4,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.quantization.formats.awq import AwqFormat, read_awq
-from reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme
-from reference_engine.quantization.formats.bitsandbytes import BitsAndBytes, read_bitsandbytes
-from reference_engine.quantization.formats.compressed_tensors import CompressedTensors, Group, read_compressed_tensors
-from reference_engine.quantization.formats.fp8 import read_fp8
-from reference_engine.quantization.formats.gptq import GptqFormat, read_gptq
-from reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
-from reference_engine.quantization.llm_int8 import LlmInt8Matrix
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.quantization.formats.awq import AwqFormat, read_awq
+from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme
+from bakeoff.reference_engine.quantization.formats.bitsandbytes import BitsAndBytes, read_bitsandbytes
+from bakeoff.reference_engine.quantization.formats.compressed_tensors import (
+    CompressedTensors,
+    Group,
+    read_compressed_tensors,
+)
+from bakeoff.reference_engine.quantization.formats.fp8 import read_fp8
+from bakeoff.reference_engine.quantization.formats.gptq import GptqFormat, read_gptq
+from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
+from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
 
 IntegerFormatName = Literal["gptq", "awq", "pack-quantized"]
 """Formats for schemes of whole numbers."""

@@ -5,14 +5,14 @@ import math
 
 import torch
 
-from reference_engine.errors import CheckpointError, ConfigError
-from reference_engine.quantization import fp8, nf4
-from reference_engine.quantization.block_scales import NestedScales, PlainScales
-from reference_engine.quantization.formats.base import random_octets
-from reference_engine.quantization.integer_matrix import IntegerMatrix
-from reference_engine.quantization.look_up import LookUpMatrix
-from reference_engine.quantization.matrix import QuantisedMatrix
-from reference_engine.quantization.w8a8 import W8A8Matrix
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
+from bakeoff.reference_engine.quantization import fp8, nf4
+from bakeoff.reference_engine.quantization.block_scales import NestedScales, PlainScales
+from bakeoff.reference_engine.quantization.formats.base import random_octets
+from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
+from bakeoff.reference_engine.quantization.look_up import LookUpMatrix
+from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
+from bakeoff.reference_engine.quantization.w8a8 import W8A8Matrix
 
 _SMALL_E4M3 = 0b1011_1111
 """Clears the highest bit of the exponent: the result is below 2 and finite."""

@@ -1,4 +1,4 @@
-"""The engine process: `python -m reference_engine.serving.core FD`, which gets all commands over the socket FD."""
+"""The engine process, `python -m bakeoff.reference_engine.serving.core FD`: all commands come over the socket FD."""
 
 import logging
 import signal
@@ -12,7 +12,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sock = socket.socket(fileno=int(sys.argv[1]))
-    from reference_engine.serving.core.loop import serve_engine  # noqa: PLC0415 (imports torch, with signals ignored already)
+    from bakeoff.reference_engine.serving.core.loop import serve_engine  # noqa: PLC0415 (imports torch, with signals ignored already)
 
     serve_engine(sock)
 

@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from reference_engine.serving.core.wire import Command, Frames, Notice, frame
+from bakeoff.reference_engine.serving.core.wire import Command, Frames, Notice, frame
 
 _READ_BYTES = 1 << 20
 _LEAVE_S = 5.0

@@ -12,14 +12,14 @@ from typing import cast
 
 import msgspec
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.limits import check_queue
-from reference_engine.engine.outputs import StepReport
-from reference_engine.engine.request import Request
-from reference_engine.errors import EngineUnavailableError, RequestError, UserMistakeError
-from reference_engine.serving.core.launch import Core, Starter
-from reference_engine.serving.core.streams import TokenStream
-from reference_engine.serving.core.wire import (
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.limits import check_queue
+from bakeoff.reference_engine.engine.outputs import StepReport
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError, UserMistakeError
+from bakeoff.reference_engine.serving.core.launch import Core, Starter
+from bakeoff.reference_engine.serving.core.streams import TokenStream
+from bakeoff.reference_engine.serving.core.wire import (
     Add,
     Cancel,
     Command,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.config import EngineConfig
 
 _GRACE_S = 10.0  # seconds that the current step may take after the server has closed the socket
 
@@ -48,7 +48,7 @@ class CoreProcess:
         self.socket, child_end = socket.socketpair()
         with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "reference_engine.serving.core", str(child_end.fileno())],
+                [sys.executable, "-m", "bakeoff.reference_engine.serving.core", str(child_end.fileno())],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **_devices(config, number)},

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import torch
 
-from reference_engine.engine.assembly import build_engine
-from reference_engine.engine.beam_engine import BeamSearchEngine
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.grammar import Grammars
-from reference_engine.engine.memory import FreedMemory
-from reference_engine.engine.request import Request
-from reference_engine.engine.resolution import resolve_config
-from reference_engine.errors import EngineBugError, RequestError, UserMistakeError
-from reference_engine.kernels.cpu import native_kernels
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.serving.core.channel import Channel
-from reference_engine.serving.core.compilation import Compilation
-from reference_engine.serving.core.profiling import Profiler
-from reference_engine.serving.core.step_log import StepLog
-from reference_engine.serving.core.wire import (
+from bakeoff.reference_engine.engine.assembly import build_engine
+from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.engine.memory import FreedMemory
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.engine.resolution import resolve_config
+from bakeoff.reference_engine.errors import EngineBugError, RequestError, UserMistakeError
+from bakeoff.reference_engine.kernels.cpu import native_kernels
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.serving.core.channel import Channel
+from bakeoff.reference_engine.serving.core.compilation import Compilation
+from bakeoff.reference_engine.serving.core.profiling import Profiler
+from bakeoff.reference_engine.serving.core.step_log import StepLog
+from bakeoff.reference_engine.serving.core.wire import (
     Add,
     Cancel,
     Command,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from reference_engine.errors import UserMistakeError
+from bakeoff.reference_engine.errors import UserMistakeError
 
 
 class Profiler:

@@ -2,12 +2,12 @@
 
 import contextlib
 
-from reference_engine.engine.outputs import StepReport
-from reference_engine.engine.request import Request
-from reference_engine.engine.step import Engine
-from reference_engine.errors import UserMistakeError
-from reference_engine.scheduling.step import Step
-from reference_engine.serving.event_log import Recording, RequestQueued, StepRecord
+from bakeoff.reference_engine.engine.outputs import StepReport
+from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.engine.step import Engine
+from bakeoff.reference_engine.errors import UserMistakeError
+from bakeoff.reference_engine.scheduling.step import Step
+from bakeoff.reference_engine.serving.event_log import Recording, RequestQueued, StepRecord
 
 _NS_PER_S = 1e9
 

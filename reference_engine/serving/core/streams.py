@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reference_engine.engine.outputs import TokenOutput
-from reference_engine.errors import EngineUnavailableError, RequestError
+from bakeoff.reference_engine.engine.outputs import TokenOutput
+from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 
 _MAX_OUTPUTS = 256  # per call: a reader that lags behind must not get everything in one write
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reference_engine.engine.config import EngineConfig
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.outputs import StepReport
-from reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.outputs import StepReport
+from bakeoff.reference_engine.engine.request import Request, SamplingParams
 
 _LENGTH_BYTES = 4
 _ENCODER = msgspec.msgpack.Encoder()

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from reference_engine.engine.outputs import PromptLogprob
-from reference_engine.serving.openai_api.choices import TokenEvent
+from bakeoff.reference_engine.engine.outputs import PromptLogprob
+from bakeoff.reference_engine.serving.openai_api.choices import TokenEvent
 
 
 class PromptTokensDetails(msgspec.Struct):

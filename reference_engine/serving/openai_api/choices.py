@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reference_engine.engine.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
-from reference_engine.engine.request import FinishReason, Request
-from reference_engine.engine.text_writer import Text, TextWriter
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.serving.core.streams import TokenStream
-from reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
+from bakeoff.reference_engine.engine.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
+from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.engine.text_writer import Text, TextWriter
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.serving.core.streams import TokenStream
+from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):

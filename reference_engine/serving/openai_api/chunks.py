@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from reference_engine.engine.outputs import TokenOutput
-from reference_engine.serving.front_end_log import HttpTrace
-from reference_engine.serving.openai_api.answers import encode, sse
-from reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent
-from reference_engine.serving.openai_api.fields import StreamOptions
-from reference_engine.serving.openai_api.formats import AnswerFormat, usage_of
+from bakeoff.reference_engine.engine.outputs import TokenOutput
+from bakeoff.reference_engine.serving.front_end_log import HttpTrace
+from bakeoff.reference_engine.serving.openai_api.answers import encode, sse
+from bakeoff.reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent
+from bakeoff.reference_engine.serving.openai_api.fields import StreamOptions
+from bakeoff.reference_engine.serving.openai_api.formats import AnswerFormat, usage_of
 
 # Placeholders of a text and a token id; random, so that they occur nowhere else in a chunk.
 _ANY_TEXT = uuid.uuid4().hex

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from reference_engine.errors import RequestError
-from reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, answers_of, candidates_of
-from reference_engine.serving.openai_api.structured_output import wishes_of
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, answers_of, candidates_of
+from bakeoff.reference_engine.serving.openai_api.structured_output import wishes_of
 
 
 def max_tokens_of(fields: GenerationFields) -> int | None:

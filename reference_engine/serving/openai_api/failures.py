@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
-from reference_engine.serving.openai_api.answers import ErrorAnswer, ErrorBody, encode
+from bakeoff.reference_engine.errors import EngineUnavailableError, QueueFullError, RequestError
+from bakeoff.reference_engine.serving.openai_api.answers import ErrorAnswer, ErrorBody, encode
 
 _log = logging.getLogger(__name__)
 

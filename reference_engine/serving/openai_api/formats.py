@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
-from reference_engine.serving.openai_api.answers import (
+from bakeoff.reference_engine.serving.openai_api.answers import (
     Answer,
     ChatChoice,
     ChatChunkChoice,
@@ -19,7 +19,7 @@ from reference_engine.serving.openai_api.answers import (
     prompt_logprobs,
     text_logprobs,
 )
-from reference_engine.serving.openai_api.choices import Choice, TokenEvent
+from bakeoff.reference_engine.serving.openai_api.choices import Choice, TokenEvent
 
 
 class AnswerFormat(Protocol):

@@ -5,16 +5,22 @@ from collections.abc import Sequence
 
 from aiohttp import HttpVersion11, web
 
-from reference_engine.engine.beam_search import conflicting_flag
-from reference_engine.engine.request import FinishReason, Request
-from reference_engine.errors import EngineUnavailableError, RequestError
-from reference_engine.serving.core.streams import TokenStream
-from reference_engine.serving.front_end_log import HttpTrace
-from reference_engine.serving.openai_api.answers import DONE, encode, sse
-from reference_engine.serving.openai_api.choices import Choice, OpenChoices, TokenEvent, best_of, share_prompt_logprobs
-from reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
-from reference_engine.serving.openai_api.failures import failure_answer
-from reference_engine.serving.openai_api.fields import (
+from bakeoff.reference_engine.engine.beam_search import conflicting_flag
+from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
+from bakeoff.reference_engine.serving.core.streams import TokenStream
+from bakeoff.reference_engine.serving.front_end_log import HttpTrace
+from bakeoff.reference_engine.serving.openai_api.answers import DONE, encode, sse
+from bakeoff.reference_engine.serving.openai_api.choices import (
+    Choice,
+    OpenChoices,
+    TokenEvent,
+    best_of,
+    share_prompt_logprobs,
+)
+from bakeoff.reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
+from bakeoff.reference_engine.serving.openai_api.failures import failure_answer
+from bakeoff.reference_engine.serving.openai_api.fields import (
     ChatFields,
     CompletionFields,
     GenerationFields,
@@ -22,10 +28,15 @@ from reference_engine.serving.openai_api.fields import (
     answers_of,
     candidates_of,
 )
-from reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of
-from reference_engine.serving.openai_api.parsing import chat_prompt, completion_prompts, parse_body, sampling_params
-from reference_engine.serving.openai_api.structured_output import grammar_of
-from reference_engine.serving.service import Service, Serving
+from bakeoff.reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of
+from bakeoff.reference_engine.serving.openai_api.parsing import (
+    chat_prompt,
+    completion_prompts,
+    parse_body,
+    sampling_params,
+)
+from bakeoff.reference_engine.serving.openai_api.structured_output import grammar_of
+from bakeoff.reference_engine.serving.service import Service, Serving
 
 _SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}

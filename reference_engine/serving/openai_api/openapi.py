@@ -10,8 +10,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from reference_engine.serving.openai_api.answers import Answer, ChatChoice, ChatChunkChoice, ErrorAnswer, TextChoice
-from reference_engine.serving.openai_api.fields import NEUTRAL, ChatFields, CompletionFields
+from bakeoff.reference_engine.serving.openai_api.answers import (
+    Answer,
+    ChatChoice,
+    ChatChunkChoice,
+    ErrorAnswer,
+    TextChoice,
+)
+from bakeoff.reference_engine.serving.openai_api.fields import NEUTRAL, ChatFields, CompletionFields
 
 Schema = dict[str, Any]
 

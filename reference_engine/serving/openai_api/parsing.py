@@ -8,14 +8,14 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from reference_engine.engine.beam_search import check_beams
-from reference_engine.engine.limits import Limits
-from reference_engine.engine.request import BeamParams, SamplingParams, Watermark
-from reference_engine.errors import RequestError
-from reference_engine.loading.generation_config import SamplingDefaults
-from reference_engine.loading.tokenizer import Tokenizer
-from reference_engine.serving.openai_api.combinations import check_combinations, max_tokens_of
-from reference_engine.serving.openai_api.fields import (
+from bakeoff.reference_engine.engine.beam_search import check_beams
+from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.request import BeamParams, SamplingParams, Watermark
+from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.loading.generation_config import SamplingDefaults
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.serving.openai_api.combinations import check_combinations, max_tokens_of
+from bakeoff.reference_engine.serving.openai_api.fields import (
     NEUTRAL,
     ChatFields,
     CompletionFields,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.scales import Axis
-from results.report.charts.svg import label, line, tag
-from results.text.format import scale_for
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import label, line, tag
+from bakeoff.results.text.format import scale_for
 
 
 def tick_text(unit: Unit, value: float, axis: Axis) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.report.charts.axes import heading, rates, x_axis_at, y_axis
-from results.report.charts.labels import Box, Labels, Spot
-from results.report.charts.scales import Axis, Scale
-from results.report.charts.svg import chart, engine_class, label, line, num, tag
+from bakeoff.results.report.charts.axes import heading, rates, x_axis_at, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, Spot
+from bakeoff.results.report.charts.scales import Axis, Scale
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, num, tag
 
 WIDTH, HEIGHT = 540, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 530, 34, 186

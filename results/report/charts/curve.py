@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
-from results.report.charts.scales import Axis, Scale
-from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
+from bakeoff.results.report.charts.scales import Axis, Scale
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
 
 WIDTH, HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 626, 40, 252

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import heading, x_axis, y_axis
-from results.report.charts.labels import Box, Labels, Spot
-from results.report.charts.paths import joined, stairs
-from results.report.charts.scales import Axis, fitted_axis
-from results.report.charts.svg import chart, engine_class, label, tag
-from results.text.format import value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import heading, x_axis, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, Spot
+from bakeoff.results.report.charts.paths import joined, stairs
+from bakeoff.results.report.charts.scales import Axis, fitted_axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, tag
+from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 270
 MAX_POINTS = 240

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import tick_text, x_axis, y_axis
-from results.report.charts.labels import Box, Labels, around
-from results.report.charts.scales import Axis, fitted_axis, zero_axis
-from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from results.statistics.interval import Interval
-from results.text.format import bounds_text, scale_for
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import tick_text, x_axis, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, around
+from bakeoff.results.report.charts.scales import Axis, fitted_axis, zero_axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import bounds_text, scale_for
 
 WIDTH, HEIGHT = 640, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 600, 44, 350

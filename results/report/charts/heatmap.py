@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import tick_text, x_axis
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
-from results.text.format import value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import tick_text, x_axis
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
+from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 206
 SLICES, BINS, SHADES = 72, 24, 5

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Metric
-from results.report.charts.axes import tick_text, y_axis
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, label, line, tag
-from results.text.format import value_text
+from bakeoff.results.metrics import Metric
+from bakeoff.results.report.charts.axes import tick_text, y_axis
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, label, line, tag
+from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 560, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 552, 8, 146

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
-from results.report.charts.labels import Box, Labels, Spot, around
-from results.report.charts.scales import Axis, Scale
-from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from results.text.format import value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, Spot, around
+from bakeoff.results.report.charts.scales import Axis, Scale
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
+from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 560, 40, 306

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.attribution.roofline import Ceiling, PhaseWork, StepPhase
-from results.report.charts.axes import x_axis_at, y_axis
-from results.report.charts.labels import Box, Labels, Spot, around
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from results.text.format import percent_text, rate_text
-from results.text.roofline import ceiling_text
+from bakeoff.results.attribution.roofline import Ceiling, PhaseWork, StepPhase
+from bakeoff.results.report.charts.axes import x_axis_at, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, Spot, around
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
+from bakeoff.results.text.format import percent_text, rate_text
+from bakeoff.results.text.roofline import ceiling_text
 
 WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 740, 44, 362

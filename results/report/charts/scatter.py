@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
-from results.report.charts.labels import Box, Labels, around
-from results.report.charts.scales import LOG_FROM, Axis, Scale, fitted_axis
-from results.report.charts.svg import chart, engine_class, label, line, mark, num, polyline, tag
-from results.text.format import short_text, value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import heading, tick_text, x_axis_at, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, around
+from bakeoff.results.report.charts.scales import LOG_FROM, Axis, Scale, fitted_axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, num, polyline, tag
+from bakeoff.results.text.format import short_text, value_text
 
 WIDTH, HEIGHT = 540, 290
 MAX_DOTS = 300

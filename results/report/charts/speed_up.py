@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import heading, rates, x_axis, y_axis
-from results.report.charts.labels import Box, Labels, around
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from results.speculation import speed_up
-from results.statistics.interval import Interval
-from results.text.format import ratio_text, value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import heading, rates, x_axis, y_axis
+from bakeoff.results.report.charts.labels import Box, Labels, around
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
+from bakeoff.results.speculation import speed_up
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import ratio_text, value_text
 
 WIDTH, HEIGHT = 540, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 512, 44, 250

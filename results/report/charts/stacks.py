@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.report.charts.axes import tick_text
-from results.report.charts.scales import Axis, zero_axis
-from results.report.charts.svg import chart, engine_class, label, line, tag
-from results.text.format import share_text, value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.axes import tick_text
+from bakeoff.results.report.charts.scales import Axis, zero_axis
+from bakeoff.results.report.charts.svg import chart, engine_class, label, line, tag
+from bakeoff.results.text.format import share_text, value_text
 
 WIDTH = 1000
 _LEFT, _RIGHT, _TOP = 170, 920, 12

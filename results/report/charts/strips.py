@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, line, tag
-from results.statistics.interval import Interval
-from results.text.format import ratio_text
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, line, tag
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import ratio_text
 
 _DOTS_WIDTH, _DOTS_HEIGHT = 96, 12
 _RATIO_WIDTH, _RATIO_HEIGHT = 220, 20

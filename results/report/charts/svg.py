@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
-from results.report.charts.paths import joined
-from results.text.format import plain
+from bakeoff.results.report.charts.paths import joined
+from bakeoff.results.text.format import plain
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.records import TelemetryRecord
-from results.report.charts.scales import Axis
-from results.report.charts.svg import label, line, num, tag
-from results.text.format import share_text
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import label, line, num, tag
+from bakeoff.results.text.format import share_text
 
 REASONS = (
     (0x20, "GPU heat, driver", True),

@@ -13,16 +13,16 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.cells import Trial
-from results.metrics import Unit
-from results.records import Outcome, Phase, RequestRecord
-from results.report.charts.axes import tick_text
-from results.report.charts.scales import Axis
-from results.report.charts.svg import chart, label, line, num, tag
-from results.report.charts.throttling import draw_throttling, throttling_of
-from results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
-from results.text.format import duration_text, value_text
-from results.units import NS_PER_S
+from bakeoff.results.cells import Trial
+from bakeoff.results.metrics import Unit
+from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.results.report.charts.axes import tick_text
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import chart, label, line, num, tag
+from bakeoff.results.report.charts.throttling import draw_throttling, throttling_of
+from bakeoff.results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
+from bakeoff.results.text.format import duration_text, value_text
+from bakeoff.results.units import NS_PER_S
 
 WIDTH = 1100
 _LEFT, _RIGHT, _TOP, _MARGIN = 118, 990, 30, 14

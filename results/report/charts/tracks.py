@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.metrics.series import rates
-from results.records import TelemetryRecord
-from results.report.charts.paths import joined, stairs
-from results.report.charts.scales import Axis
-from results.report.charts.svg import label, line, tag
-from results.text.format import value_text
+from bakeoff.results.metrics import Unit
+from bakeoff.results.metrics.series import rates
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.report.charts.paths import joined, stairs
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.svg import label, line, tag
+from bakeoff.results.text.format import value_text
 
 HEIGHT, STEP = 34.0, 52.0
 """Height of a track, and distance between tracks, in pixels."""

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from results.metrics import Unit
-from results.records import RequestRecord
-from results.report.charts.axes import tick_text
-from results.report.charts.paths import dashes
-from results.report.charts.scales import Axis, zero_axis
-from results.report.charts.svg import chart, label, line, num, tag
-from results.text.format import value_text
-from results.units import NS_PER_S
+from bakeoff.results.metrics import Unit
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.report.charts.axes import tick_text
+from bakeoff.results.report.charts.paths import dashes
+from bakeoff.results.report.charts.scales import Axis, zero_axis
+from bakeoff.results.report.charts.svg import chart, label, line, num, tag
+from bakeoff.results.text.format import value_text
+from bakeoff.results.units import NS_PER_S
 
 WIDTH = 1100
 _LEFT, _RIGHT, _TOP, _ROW, _BAR, _STROKE = 118, 990, 22, 36, 8, 14

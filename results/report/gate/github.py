@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from results.gate import GateVerdict, Outcome
-from results.report.compare_table import SIGNS, smallest_text, tally, title
-from results.report.gate.regressions import doubt_texts, regression_texts
-from results.report.markdown import escaped, table
-from results.text.comparison import why_text
-from results.text.format import effect_text, plain
+from bakeoff.results.gate import GateVerdict, Outcome
+from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
+from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
+from bakeoff.results.report.markdown import escaped, table
+from bakeoff.results.text.comparison import why_text
+from bakeoff.results.text.format import effect_text, plain
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔"}
 _KINDS = {Outcome.NO_REGRESSION: "notice", Outcome.REGRESSION: "error", Outcome.CANNOT_TELL: "warning"}

@@ -2,13 +2,13 @@
 
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
-from results.gate import GateVerdict, Outcome, Regression, RegressionKind
-from results.metrics import COMPARED
-from results.report.compare_table import title
-from results.report.gate.regressions import regression_text
-from results.statistics import Judgement
-from results.text.comparison import why_text
-from results.text.format import effect_text, plain
+from bakeoff.results.gate import GateVerdict, Outcome, Regression, RegressionKind
+from bakeoff.results.metrics import COMPARED
+from bakeoff.results.report.compare_table import title
+from bakeoff.results.report.gate.regressions import regression_text
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.text.comparison import why_text
+from bakeoff.results.text.format import effect_text, plain
 
 
 def junit_xml(verdict: GateVerdict) -> bytes:

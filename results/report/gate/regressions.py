@@ -1,12 +1,12 @@
 """Regressions and doubts of a gate as text."""
 
-from results.gate import GateVerdict, Regression, RegressionKind, effect_clause
-from results.metrics import COMPARED
-from results.reliability import FailureMode
-from results.report.quality import differing_answers_text
-from results.report.tallies import tally_text
-from results.statistics import Judgement
-from results.text.comparison import difference_text, why_text
+from bakeoff.results.gate import GateVerdict, Regression, RegressionKind, effect_clause
+from bakeoff.results.metrics import COMPARED
+from bakeoff.results.reliability import FailureMode
+from bakeoff.results.report.quality import differing_answers_text
+from bakeoff.results.report.tallies import tally_text
+from bakeoff.results.statistics import Judgement
+from bakeoff.results.text.comparison import difference_text, why_text
 
 _FAILURE_MODES = {
     RegressionKind.NOT_STARTED: FailureMode.NOT_STARTED,
@@ -17,7 +17,7 @@ _FAILURE_MODES = {
 
 
 def regression_text(verdict: GateVerdict, regression: Regression) -> str:
-    """One line for a regression or a doubt. It quotes engine labels: :func:`~results.text.format.plain` it."""
+    """One line for a regression or a doubt. It quotes engine labels: :func:`~bakeoff.results.text.format.plain` it."""
     compared, kind, level = verdict.compared, regression.kind, regression.level
     if kind in _FAILURE_MODES:
         tally = next(t for t in compared.tallies if (t.failure_mode, t.level) == (_FAILURE_MODES[kind], level))

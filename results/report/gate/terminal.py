@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.text import Text
 
-from results.gate import GateVerdict, Outcome
-from results.report.compare_table import print_comparison
-from results.report.gate.regressions import doubt_texts, regression_texts
-from results.text.format import plain
+from bakeoff.results.gate import GateVerdict, Outcome
+from bakeoff.results.report.compare_table import print_comparison
+from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
+from bakeoff.results.text.format import plain
 
 _STYLES = {Outcome.NO_REGRESSION: "bold green", Outcome.REGRESSION: "bold red", Outcome.CANNOT_TELL: "bold yellow"}
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.cells import Cell, Trial
-from results.levels import engines_of, levels_of
-from results.quality import EARLY, Difference, QualitySample
-from results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
-from results.report.charts.svg import engine_class
-from results.report.quality import match_of, nats, quality_warnings, unchecked_text
-from results.run import Run
-from results.statistics.interval import Interval
-from results.text.format import ABSENT, plain
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.levels import engines_of, levels_of
+from bakeoff.results.quality import EARLY, Difference, QualitySample
+from bakeoff.results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.quality import match_of, nats, quality_warnings, unchecked_text
+from bakeoff.results.run import Run
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import ABSENT, plain
 
 RANGES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
 """Ranges of token positions (half-open) in which first divergences are counted."""

@@ -3,14 +3,14 @@
 import msgspec
 from markupsafe import Markup
 
-from results.attribution import PARTS, Latency, Part
-from results.attribution.roofline import Ceiling, Roofline
-from results.report.attribution import ProfiledTrial, profiled_trials
-from results.report.charts.roofline import Point, roofline
-from results.report.charts.stacks import Group, Segment, Stack, stacks
-from results.run import Run
-from results.text.attribution import part_title
-from results.text.roofline import ceiling_text
+from bakeoff.results.attribution import PARTS, Latency, Part
+from bakeoff.results.attribution.roofline import Ceiling, Roofline
+from bakeoff.results.report.attribution import ProfiledTrial, profiled_trials
+from bakeoff.results.report.charts.roofline import Point, roofline
+from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
+from bakeoff.results.run import Run
+from bakeoff.results.text.attribution import part_title
+from bakeoff.results.text.roofline import ceiling_text
 
 _KINDS = {
     Part.CLIENT: "outside", Part.NETWORK_IN: "outside", Part.FRONT_END: "other", Part.QUEUE: "queue",

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from results.cells import Cell
-from results.levels import engines_of, levels_of
-from results.metrics import CATALOGUE, Metric, Unit
-from results.metrics.basis import BASES, family_of
-from results.metrics.catalogue import QUANTILES
-from results.report.charts.svg import engine_class
-from results.report.quality import match_of
-from results.run import Run
-from results.text.format import ABSENT, interval_text, value_text
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import engines_of, levels_of
+from bakeoff.results.metrics import CATALOGUE, Metric, Unit
+from bakeoff.results.metrics.basis import BASES, family_of
+from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.quality import match_of
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, interval_text, value_text
 
 
 class EngineCard(msgspec.Struct, frozen=True):

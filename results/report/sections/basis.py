@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from results.cells import Cell, Trial
-from results.levels import engines_of, levels_of
-from results.metrics.basis import BASES, observation_counts
-from results.report.charts.svg import engine_class
-from results.report.sections.background import definitions
-from results.run import Run
-from results.text.format import ABSENT, duration_text
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.levels import engines_of, levels_of
+from bakeoff.results.metrics.basis import BASES, observation_counts
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.sections.background import definitions
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import ABSENT, duration_text
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.cells import Cell, Trial
-from results.levels import engines_of, levels_of
-from results.metrics.latency import arrivals
-from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
-from results.run import Run
-from results.server_view.readings import SOURCE, is_number
-from results.units import NS_PER_S
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.levels import engines_of, levels_of
+from bakeoff.results.metrics.latency import arrivals
+from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
+from bakeoff.results.run import Run
+from bakeoff.results.server_view.readings import SOURCE, is_number
+from bakeoff.results.units import NS_PER_S
 
 MIN_TOKENS = 20
 """Tokens that a median needs."""

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.cells import Cell
-from results.levels import Level, engines_of, levels_of
-from results.metrics import Unit
-from results.report.charts.stacks import Group, Segment, Stack, stacks
-from results.report.charts.svg import engine_class
-from results.report.footnotes import Footnotes
-from results.run import Run
-from results.server_view import ENGINE_FIGURES, PARTS
-from results.text.format import ABSENT, value_text
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import Level, engines_of, levels_of
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.footnotes import Footnotes
+from bakeoff.results.run import Run
+from bakeoff.results.server_view import ENGINE_FIGURES, PARTS
+from bakeoff.results.text.format import ABSENT, value_text
 
 _COLUMNS = (
     ("running, max", "server_running_peak"),

@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from results.cells import Cell
-from results.levels import Level, engines_of, levels_of
-from results.records import RequestRecord
-from results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
-from results.report.verdict import primary_level
-from results.run import Run
-from results.text.format import listed
-from results.units import NS_PER_S
+from bakeoff.results.cells import Cell
+from bakeoff.results.levels import Level, engines_of, levels_of
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
+from bakeoff.results.report.verdict import primary_level
+from bakeoff.results.run import Run
+from bakeoff.results.text.format import listed
+from bakeoff.results.units import NS_PER_S
 
 BINS, REQUESTS_PER_BIN = 8, 10
 """Maximum number of length bins, and requests that each should hold."""

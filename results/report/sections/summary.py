@@ -5,23 +5,23 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from results.cells import Cell, Trial
-from results.comparison import compare_sides
-from results.comparison_config import ComparisonConfig
-from results.levels import Level, engines_of, levels_of
-from results.metrics import CATALOGUE, Metric
-from results.metrics.basis import family_of
-from results.records import Verdict
-from results.report.charts.scales import Axis
-from results.report.charts.strips import dot_strip, strip_axis
-from results.report.charts.svg import engine_class
-from results.report.clients import WITH_ERROR, ErrorText, error_of
-from results.report.quality import MatchText, match_of
-from results.run import Run
-from results.sides import side_of
-from results.statistics import COMPARE_ALPHA, Judgement
-from results.statistics.interval import Interval
-from results.text.format import ABSENT, interval_parts, share_text, value_text
+from bakeoff.results.cells import Cell, Trial
+from bakeoff.results.comparison import compare_sides
+from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.levels import Level, engines_of, levels_of
+from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.metrics.basis import family_of
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.charts.scales import Axis
+from bakeoff.results.report.charts.strips import dot_strip, strip_axis
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of
+from bakeoff.results.report.quality import MatchText, match_of
+from bakeoff.results.run import Run
+from bakeoff.results.sides import side_of
+from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import ABSENT, interval_parts, share_text, value_text
 
 
 def columns_of(run: Run) -> list[Metric]:

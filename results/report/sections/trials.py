@@ -5,23 +5,23 @@ import math
 import msgspec
 from markupsafe import Markup
 
-from results.cells import Trial
-from results.levels import engines_of, levels_of
-from results.metrics import CATALOGUE, Unit, under_load
-from results.metrics.memory import peak_gpu_bytes
-from results.metrics.relaxation import relaxation_of
-from results.metrics.trial import observations_by_request
-from results.records import Verdict
-from results.report.charts.svg import engine_class
-from results.report.charts.timeline import Bar, Limits, timeline
-from results.report.charts.tracks import MAX_POINTS
-from results.report.quality import match_text
-from results.report.sections.waterfalls import Waterfalls, waterfalls
-from results.report.verdict import primary_level
-from results.run import Run
-from results.statistics.within import own_interval
-from results.text.findings import sentence
-from results.text.format import ABSENT, duration_text, interval_text, value_text
+from bakeoff.results.cells import Trial
+from bakeoff.results.levels import engines_of, levels_of
+from bakeoff.results.metrics import CATALOGUE, Unit, under_load
+from bakeoff.results.metrics.memory import peak_gpu_bytes
+from bakeoff.results.metrics.relaxation import relaxation_of
+from bakeoff.results.metrics.trial import observations_by_request
+from bakeoff.results.records import Verdict
+from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.charts.timeline import Bar, Limits, timeline
+from bakeoff.results.report.charts.tracks import MAX_POINTS
+from bakeoff.results.report.quality import match_text
+from bakeoff.results.report.sections.waterfalls import Waterfalls, waterfalls
+from bakeoff.results.report.verdict import primary_level
+from bakeoff.results.run import Run
+from bakeoff.results.statistics.within import own_interval
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.format import ABSENT, duration_text, interval_text, value_text
 
 MAX_BARS = 400
 BAR_BUDGET = 4_800

@@ -1,7 +1,7 @@
 """Waterfalls of single requests: the slowest of each trial as a chart, others as data for the page's script.
 
 The page holds at most :data:`CHUNK_BUDGET` chunks and :data:`TEXT_BUDGET` characters of answers, shared evenly among
-trials. It says what it omits; ``results.load(run).chunks`` has everything.
+trials. It says what it omits; ``bakeoff.results.load(run).chunks`` has everything.
 """
 
 import base64
@@ -11,10 +11,10 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from results.cells import Trial
-from results.records import Outcome, Phase, RequestRecord
-from results.report.charts.waterfall import waterfall
-from results.run import Run
+from bakeoff.results.cells import Trial
+from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.results.report.charts.waterfall import waterfall
+from bakeoff.results.run import Run
 
 SLOWEST = 3
 CHUNK_BUDGET = 48_000

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engines import Deployment, EngineSpec, Launch, Model, engine
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, engine
 from tests.engines.models.gguf_heads import gguf_head
 
 PROGRAM = "/opt/llama-server"

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Model, Setup, attached, dialect, engine
-from engines.adapters.anthropic import AnthropicEngine, AnthropicOptions
-from engines.dialects import AnthropicDialect
-from engines.errors import BadOption
-from workloads import Turn
+from bakeoff.engines import Deployment, EngineSpec, Model, Setup, attached, dialect, engine
+from bakeoff.engines.adapters.anthropic import AnthropicEngine, AnthropicOptions
+from bakeoff.engines.dialects import AnthropicDialect
+from bakeoff.engines.errors import BadOption
+from bakeoff.workloads import Turn
 
 SERVICE = Deployment(url="https://api.anthropic.com", served_model_name="claude-x")
 SENTINEL = "sk-ant-sentinel-0451"

@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Model, Speculation, attached, check
-from engines.adapters import xllamacpp_server
-from engines.adapters.llama_cpp import LlamaCppEngine
-from engines.deployment import Container, Ssh
-from engines.dialects import LlamaCppDialect, LlamaCppNativeDialect
-from engines.errors import BadOption, EngineError, ModelNotFound, NotInstalled
-from engines.metrics.readers import reader_of
+from bakeoff.engines import Deployment, EngineSpec, Model, Speculation, attached, check
+from bakeoff.engines.adapters import xllamacpp_server
+from bakeoff.engines.adapters.llama_cpp import LlamaCppEngine
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.dialects import LlamaCppDialect, LlamaCppNativeDialect
+from bakeoff.engines.errors import BadOption, EngineError, ModelNotFound, NotInstalled
+from bakeoff.engines.metrics.readers import reader_of
+from bakeoff.workloads import Turn
 from tests.engines.adapters.llama_cpp_scenes import CANNOT, PROGRAM, environment, launch, made, model_in
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
 from tests.engines.fakes.llama_cpp_flags import arguments, defaults
 from tests.engines.fakes.stage import running
 from tests.engines.models.gguf_heads import gguf_head
-from workloads import Turn
 
 FIXED = ("--metrics", "--slots", "--no-webui", "--fit", "off")
 SPEC = {
@@ -173,7 +173,9 @@ class TestWhichFileIsServed:
 
     def test_a_folder_without_one_is_told_how_to_make_it(self, tmp_path: Path) -> None:
         for adapter in ("llama_cpp", "llama_cpp_python"):
-            with pytest.raises(ModelNotFound, match=r"python -m reference_engine convert SRC\.gguf .*model-bf16\.gguf"):
+            with pytest.raises(
+                ModelNotFound, match=r"python -m bakeoff.reference_engine convert SRC\.gguf .*model-bf16\.gguf"
+            ):
                 launch(Model("smol", str(tmp_path)), adapter)
 
     def test_without_a_model_it_says_what_is_missing(self) -> None:

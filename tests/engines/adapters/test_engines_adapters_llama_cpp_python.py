@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engines import Deployment, EngineSpec, Model, Speculation, attached, check
-from engines.adapters.llama_cpp_python import LlamaCppPythonEngine
-from engines.errors import BadOption
+from bakeoff.engines import Deployment, EngineSpec, Model, Speculation, attached, check
+from bakeoff.engines.adapters.llama_cpp_python import LlamaCppPythonEngine
+from bakeoff.engines.errors import BadOption
 from tests.engines.adapters.llama_cpp_scenes import CANNOT, PROGRAM, launch, made, model_in
 from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
 from tests.engines.fakes.llama_cpp_python import arguments as python_arguments

@@ -6,12 +6,12 @@ import copy
 import msgspec
 import pytest
 
-from engines import Deployment, Engine, Model, attached, engine
-from engines.adapters.openai import OpenAiEngine
-from engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
-from engines.errors import BadOption
-from engines.secrets import masked_data
-from workloads import Turn
+from bakeoff.engines import Deployment, Engine, Model, attached, engine
+from bakeoff.engines.adapters.openai import OpenAiEngine
+from bakeoff.engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.secrets import masked_data
+from bakeoff.workloads import Turn
 
 SENTINEL = "sk-sentinel-0451"
 WITH_KEY = Deployment(url="https://api.example.org/v1", api_key_env="BAKEOFF_TEST_KEY")

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from engines import Deployment, EngineSpec, Launch, Model, Setup, Speculation, attached
-from engines.adapters.reference import ReferenceEngine, ReferenceOptions
-from engines.errors import BadOption, ModelNotFound, NotInstalled
-from reference_engine.__main__ import build_parser
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, Speculation, attached
+from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
+from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.reference_engine.__main__ import build_parser
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
 FIXED = ("serve", "--model", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")
@@ -72,7 +72,7 @@ def launch(**settings: Any) -> Launch:
 
 
 def test_without_settings_only_what_it_must_know() -> None:
-    assert launch().argv == (sys.executable, "-m", "reference_engine", *FIXED)
+    assert launch().argv == (sys.executable, "-m", "bakeoff.reference_engine", *FIXED)
     assert launch().port == 9000
     assert launch().ready_path == "/health"
 

@@ -8,16 +8,16 @@ import aiohttp
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached, check, engine
-from engines.adapters.sglang import METRICS, SglangEngine, SglangOptions
-from engines.deployment import Container, Ssh
-from engines.dialects import SglangDialect, SglangNativeDialect
-from engines.errors import BadOption, NotInstalled
-from engines.metrics.readers import reader_of
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached, check, engine
+from bakeoff.engines.adapters.sglang import METRICS, SglangEngine, SglangOptions
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.dialects import SglangDialect, SglangNativeDialect
+from bakeoff.engines.errors import BadOption, NotInstalled
+from bakeoff.engines.metrics.readers import reader_of
+from bakeoff.workloads import Turn
 from tests.engines.fakes.sglang import FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, running
-from workloads import Turn
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
 WHERE = ("--model-path", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")

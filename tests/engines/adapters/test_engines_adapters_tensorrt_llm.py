@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Launch, Model, Setup, Speculation, attached
-from engines.adapters.tensorrt_llm import REQUEST_METRICS, TensorRtLlmEngine, TensorRtLlmOptions
-from engines.deployment import Container, Ssh
-from engines.errors import BadOption, ModelNotFound, NotInstalled
-from engines.metrics import DrainedIterations
-from engines.metrics.readers import reader_of
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, Speculation, attached
+from bakeoff.engines.adapters.tensorrt_llm import REQUEST_METRICS, TensorRtLlmEngine, TensorRtLlmOptions
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.engines.metrics import DrainedIterations
+from bakeoff.engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 

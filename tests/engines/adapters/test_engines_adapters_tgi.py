@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached
-from engines.adapters.tgi import TgiEngine, TgiOptions
-from engines.deployment import Container, Ssh
-from engines.dialects import TgiDialect, TgiNativeDialect
-from engines.errors import BadOption, ModelNotFound, NotInstalled
-from engines.metrics import Prometheus
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached
+from bakeoff.engines.adapters.tgi import TgiEngine, TgiOptions
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.dialects import TgiDialect, TgiNativeDialect
+from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.engines.metrics import Prometheus
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.tgi_flags import arguments

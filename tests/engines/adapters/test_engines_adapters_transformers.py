@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Launch, Model, Setup, attached
-from engines.adapters.transformers import TransformersEngine, TransformersOptions
-from engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, attached
+from bakeoff.engines.adapters.transformers import TransformersEngine, TransformersOptions
+from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
 
 MODEL = Model("smol", "/models/smol")
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engines import Deployment, EngineSpec, Launch, Model, Setup, attached
-from engines.adapters.triton import TritonEngine, TritonOptions
-from engines.deployment import Container, Ssh
-from engines.errors import BadOption, ModelNotFound, PortInUse
-from engines.metrics import Prometheus
-from engines.metrics.readers import reader_of
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, attached
+from bakeoff.engines.adapters.triton import TritonEngine, TritonOptions
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.errors import BadOption, ModelNotFound, PortInUse
+from bakeoff.engines.metrics import Prometheus
+from bakeoff.engines.metrics.readers import reader_of
 from tests.engines.fakes.stage import running
 from tests.engines.fakes.triton import TritonFake, metrics_page
 

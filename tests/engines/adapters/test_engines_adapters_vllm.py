@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached, check, engine
-from engines.adapters import vllm as adapter
-from engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
-from engines.deployment import Container, Ssh
-from engines.dialects import VllmDialect
-from engines.errors import BadOption, NotInstalled, StepLogMissing
-from engines.metrics.readers import reader_of
-from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
+from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Server, Setup, Speculation, attached, check, engine
+from bakeoff.engines.adapters import vllm as adapter
+from bakeoff.engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
+from bakeoff.engines.deployment import Container, Ssh
+from bakeoff.engines.dialects import VllmDialect
+from bakeoff.engines.errors import BadOption, NotInstalled, StepLogMissing
+from bakeoff.engines.metrics.readers import reader_of
+from bakeoff.engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"
 MODEL = Model("smol", "/models/smol", "0" * 64)

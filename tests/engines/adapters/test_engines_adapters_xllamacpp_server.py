@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engines.adapters import xllamacpp_server
+from bakeoff.engines.adapters import xllamacpp_server
 
 
 def test_flags_set_the_fields_of_llama_cpps_parameters() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     AnthropicDialect,
     EmptyChunk,
     Event,
@@ -19,8 +19,8 @@ from engines.dialects import (
     TokenKind,
     Usage,
 )
+from bakeoff.workloads import Message, Turn
 from tests.engines.schema import SPECS, body_problems, load_spec
-from workloads import Message, Turn
 
 CHAT = Turn(12, 3, messages=(Message("system", "Be short."), Message("user", "Größe?"), Message("assistant", "Ja?"),
                              Message("user", "Nein.")))  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     Dialect,
     EmptyChunk,
     Event,
@@ -23,10 +23,10 @@ from engines.dialects import (
     Usage,
     holds_to_schema,
 )
-from harness.client.token_counts import token_counts
-from results.records import TokenSource
+from bakeoff.harness.client.token_counts import token_counts
+from bakeoff.results.records import TokenSource
+from bakeoff.workloads import Message, Turn
 from tests.engines.schema import body_problems, load_spec
-from workloads import Message, Turn
 
 CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"
 CHAT = Turn(31, 4, messages=(Message("user", "Hi"),))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     Dialect,
     EmptyChunk,
     Event,
@@ -22,8 +22,8 @@ from engines.dialects import (
     TransformersDialect,
     Usage,
 )
+from bakeoff.workloads import Message, Turn
 from tests.engines.dialects.streams import LLAMA_SERVER_CHAT, TRANSFORMERS_CHAT, TRANSFORMERS_COMPLETION, VLLM_CHAT
-from workloads import Message, Turn
 
 CHAT = Turn(12, 3, messages=(Message("system", "Be short."), Message("user", "Größe?")))
 COMPLETION = Turn(5, 4, prompt='The "capital"\nof')

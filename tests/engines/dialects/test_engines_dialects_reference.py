@@ -2,8 +2,8 @@
 
 import json
 
-from engines.dialects import ReferenceDialect
-from workloads import Message, Turn
+from bakeoff.engines.dialects import ReferenceDialect
+from bakeoff.workloads import Message, Turn
 
 
 def test_chat_forces_the_length_and_asks_for_ids() -> None:

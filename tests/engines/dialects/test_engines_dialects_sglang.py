@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     Dialect,
     EmptyChunk,
     Event,
@@ -20,13 +20,13 @@ from engines.dialects import (
     TokenDelta,
     Usage,
 )
-from harness.client import decode_stream
-from results.records import Outcome, TokenSource
+from bakeoff.harness.client import decode_stream
+from bakeoff.results.records import Outcome, TokenSource
+from bakeoff.workloads import Message, Turn
 from tests.engines.fakes.sglang import FakeSglang
 from tests.engines.fakes.sglang_flags import arguments
 from tests.engines.fakes.stage import Script, Token, event, running
 from tests.harness.samples import stream
-from workloads import Message, Turn
 
 CHAT = Turn(9, 3, messages=(Message("user", "Hi"),))
 COMPLETION = Turn(3, 5, prompt="one two three")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import SseParser
+from bakeoff.engines.dialects import SseParser
 
 STREAM = (
     b": a comment\n\n"

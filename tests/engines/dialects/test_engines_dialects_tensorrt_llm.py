@@ -9,13 +9,22 @@ import aiohttp
 import msgspec
 import pytest
 
-from engines.dialects import EmptyChunk, Event, Finish, SseParser, StreamFault, TensorRtLlmDialect, TokenDelta, Usage
-from harness.client import decode_stream
-from results.records import Outcome, RequestRecord, StreamEnd, TokenSource
+from bakeoff.engines.dialects import (
+    EmptyChunk,
+    Event,
+    Finish,
+    SseParser,
+    StreamFault,
+    TensorRtLlmDialect,
+    TokenDelta,
+    Usage,
+)
+from bakeoff.harness.client import decode_stream
+from bakeoff.results.records import Outcome, RequestRecord, StreamEnd, TokenSource
+from bakeoff.workloads import Message, Turn
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tensorrt_llm import FIELDS, TensorRtLlmFake
 from tests.harness.samples import stream
-from workloads import Message, Turn
 
 CHAT = Turn(12, 3, messages=(Message("user", "Hi"),))
 COMPLETION = Turn(5, 3, prompt="Hi")

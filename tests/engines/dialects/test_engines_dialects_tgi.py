@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     Event,
     Finish,
     SseParser,
@@ -17,8 +17,8 @@ from engines.dialects import (
     TokenDelta,
     Usage,
 )
+from bakeoff.workloads import Message, Turn
 from tests.engines.schema import body_problems, load_spec
-from workloads import Message, Turn
 
 CHAT = Turn(12, 3, messages=(Message("system", "Be short."), Message("user", "Größe?")))
 COMPLETION = Turn(5, 4, prompt='The "capital"\nof')

@@ -2,8 +2,8 @@
 
 import json
 
-from engines.dialects import TransformersDialect
-from workloads import Message, Turn
+from bakeoff.engines.dialects import TransformersDialect
+from bakeoff.workloads import Message, Turn
 
 
 def test_chat_forces_the_length_through_a_generation_config() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     EmptyChunk,
     Event,
     Finish,
@@ -17,14 +17,14 @@ from engines.dialects import (
     TokenDelta,
     TritonDialect,
 )
-from engines.dialects.triton import Fields
-from engines.errors import BadOption
-from harness.client import decode_stream
-from results.records import Outcome, RequestRecord, StreamEnd, TokenSource
+from bakeoff.engines.dialects.triton import Fields
+from bakeoff.engines.errors import BadOption
+from bakeoff.harness.client import decode_stream
+from bakeoff.results.records import Outcome, RequestRecord, StreamEnd, TokenSource
+from bakeoff.workloads import Message, Turn
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.triton import TritonFake
 from tests.harness.samples import stream
-from workloads import Message, Turn
 
 TURN = Turn(4, 3, prompt="Where is it?")
 MODELS: dict[Fields, str] = {"ensemble": "ensemble", "llm-api": "tensorrt_llm"}

@@ -9,7 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from engines.dialects import (
+from bakeoff.engines.dialects import (
     EmptyChunk,
     Event,
     Finish,
@@ -21,12 +21,12 @@ from engines.dialects import (
     Usage,
     VllmDialect,
 )
-from harness.client import decode_stream
-from harness.verdict.judge import Evidence, judge
-from results.findings import FindingCode, warning
-from results.records import Load, Outcome, RequestRecord, TokenSource, Window
+from bakeoff.harness.client import decode_stream
+from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.records import Load, Outcome, RequestRecord, TokenSource, Window
+from bakeoff.workloads import Message, Turn
 from tests.harness.samples import stream
-from workloads import Message, Turn
 
 SPECS = Path(__file__).parents[3].parent / "shared/protocols/specs"
 SCHEMA = SPECS / "vllm-0.32.0-openapi.json"

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import pytest
 
-from engines import registry
-from engines.doctor import Finding, State, examine
-from engines.environments import lookup
-from engines.errors import NotInstalled, UnknownEngine
-from engines.machine import Gpus, Machine, Runtime, gpus, runtime
-from engines.server_engine import ServerEngine
+from bakeoff.engines import registry
+from bakeoff.engines.doctor import Finding, State, examine
+from bakeoff.engines.environments import lookup
+from bakeoff.engines.errors import NotInstalled, UnknownEngine
+from bakeoff.engines.machine import Gpus, Machine, Runtime, gpus, runtime
+from bakeoff.engines.server_engine import ServerEngine
 from tests.engines.environments.tiny_packages import pretend, recipe
 
 BARE = Machine(Gpus(reason="NVML sees no GPU"), (Runtime("docker", reason="it is not on PATH"),))

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.environments import RECIPES, Environment, find, install, installation, installed
-from engines.environments.installation import LOG, is_current
-from engines.environments.lookup import MARKER, environments_folder, record
-from engines.errors import InstallFailed, NotInstalled
+from bakeoff.engines.environments import RECIPES, Environment, find, install, installation, installed
+from bakeoff.engines.environments.installation import LOG, is_current
+from bakeoff.engines.environments.lookup import MARKER, environments_folder, record
+from bakeoff.engines.errors import InstallFailed, NotInstalled
 from tests.engines.environments.tiny_packages import (
     QUICK_VENV,
     endless_sdist,
@@ -169,7 +169,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 INSTALLER = """
 import sys
-from engines.environments import RECIPES, Recipe, install, installation
+from bakeoff.engines.environments import RECIPES, Recipe, install, installation
 installation._VENV = (sys.executable, sys.argv[1])
 RECIPES["tiny"] = Recipe("tiny", "tiny", (("endless==1.0",),), "endless")
 install("tiny", lambda words, seconds: None)

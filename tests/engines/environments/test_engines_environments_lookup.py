@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engines.environments import RECIPES, find, installed, lookup
-from engines.environments.lookup import MARKER, Environment, for_this_machine, recipes_of
-from engines.errors import NotInstalled
+from bakeoff.engines.environments import RECIPES, find, installed, lookup
+from bakeoff.engines.environments.lookup import MARKER, Environment, for_this_machine, recipes_of
+from bakeoff.engines.errors import NotInstalled
 from tests.engines.environments.tiny_packages import pretend, recipe
 
 OWN = Environment("this", Path(sys.prefix))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.environments import RECIPES, Recipe
-from engines.environments.lookup import MARKER, environments_folder
+from bakeoff.engines.environments import RECIPES, Recipe
+from bakeoff.engines.environments.lookup import MARKER, environments_folder
 
 QUICK_VENV = """
 import pathlib, sys, venv, pip

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from bakeoff.workloads import Tokenizer
 from tests.engines.fakes.stage import Fake, Script, Token
-from workloads import Tokenizer
 
 Prompt = str | list[dict]
 """A text, or the messages of a chat."""

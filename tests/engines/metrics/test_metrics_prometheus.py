@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from engines.metrics.prometheus import Sample, samples
+from bakeoff.engines.metrics.prometheus import Sample, samples
 
 PAGE = r"""
 # HELP requests_total Requests, "all" of them.

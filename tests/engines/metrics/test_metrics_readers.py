@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from engines.adapters.llama_cpp import METRICS as LLAMA_CPP
-from engines.adapters.reference import ReferenceEngine
-from engines.adapters.sglang import METRICS as SGLANG
-from engines.adapters.vllm import METRICS as VLLM
-from engines.metrics import DrainedIterations, Histogram, Positions, Prometheus, Series
-from engines.metrics.readers import EngineValues, PrometheusReader, reader_of
-from engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
+from bakeoff.engines.adapters.llama_cpp import METRICS as LLAMA_CPP
+from bakeoff.engines.adapters.reference import ReferenceEngine
+from bakeoff.engines.adapters.sglang import METRICS as SGLANG
+from bakeoff.engines.adapters.vllm import METRICS as VLLM
+from bakeoff.engines.metrics import DrainedIterations, Histogram, Positions, Prometheus, Series
+from bakeoff.engines.metrics.readers import EngineValues, PrometheusReader, reader_of
+from bakeoff.engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
 
 CAPTURES = Path(__file__).parents[4] / "shared" / "protocols" / "specs" / "captures"
 captured = pytest.mark.skipif(not CAPTURES.is_dir(), reason="the recordings of real servers are not here")

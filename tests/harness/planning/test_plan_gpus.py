@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadPlan
-from harness.planning.gpus import chosen, gpu_table
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.gpus import chosen, gpu_table
 
 OWN = """[gpus.mine]
 title = "Mine"

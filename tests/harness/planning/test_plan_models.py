@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadPlan
-from harness.planning.model import known_models, load_model
-from harness.planning.precision import CACHES, PRECISIONS, cache_named, precision_named
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.model import known_models, load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS, cache_named, precision_named
 from tests.test_imports import ROOT, import_graph
 
 BF16, KV16 = PRECISIONS["bf16"], CACHES["bf16"]
@@ -175,15 +175,15 @@ def test_tensor_parallelism_divides_heads_and_columns():
 
 def test_the_planner_imports_no_torch():
     """Neither do the modules of the reference engine that it reaches."""
-    graph = import_graph("reference_engine")
+    graph = import_graph("bakeoff.reference_engine")
     entry = (ROOT / "harness/planning/model.py").read_text(encoding="utf-8")
     reached = {name for name in graph if f"from {name} import" in entry}
-    assert {"reference_engine.models.costs", "reference_engine.models.config_readers"} <= reached
+    assert {"bakeoff.reference_engine.models.costs", "bakeoff.reference_engine.models.config_readers"} <= reached
     waiting = list(reached)
     while waiting:
         new = graph[waiting.pop()] - reached
         reached |= new
         waiting += new
     for name in reached:
-        text = (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
+        text = (ROOT / "src" / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
         assert "import torch" not in text, name

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from harness.errors import BadPlan
-from harness.planning.server import Delays, Limits, Request, Served, poisson_s, simulate
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.server import Delays, Limits, Request, Served, poisson_s, simulate
 
 STEP_S = 0.01
 

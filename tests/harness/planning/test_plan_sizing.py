@@ -2,17 +2,17 @@
 
 import pytest
 
-from harness.errors import BadPlan
-from harness.planning.cells import unpriced_text
-from harness.planning.gpus import gpu_table
-from harness.planning.model import load_model
-from harness.planning.plan import TYPICAL, Question, Sizing, make_plan, prices, question_of
-from harness.planning.precision import CACHES, PRECISIONS
-from harness.planning.server import Limits, Request, poisson_s, simulate
-from harness.planning.sizing import Candidate, Server, Why, capacity_per_s, cheapest_first
-from harness.planning.step_times import StepTimes, StepWork
-from results.errors import NotComparable
-from results.objectives import objectives
+from bakeoff.harness.errors import BadPlan
+from bakeoff.harness.planning.cells import unpriced_text
+from bakeoff.harness.planning.gpus import gpu_table
+from bakeoff.harness.planning.model import load_model
+from bakeoff.harness.planning.plan import TYPICAL, Question, Sizing, make_plan, prices, question_of
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.planning.server import Limits, Request, poisson_s, simulate
+from bakeoff.harness.planning.sizing import Candidate, Server, Why, capacity_per_s, cheapest_first
+from bakeoff.harness.planning.step_times import StepTimes, StepWork
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.objectives import objectives
 
 SLO = "ttft_p90<500ms,itl_p90<50ms"
 

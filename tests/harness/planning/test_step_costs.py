@@ -7,17 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-from harness.planning.device import critical_batch as planned_batch
-from harness.planning.device import is_compute_bound
-from harness.planning.model import Machine, load_model
-from harness.planning.precision import CACHES, PRECISIONS
-from harness.planning.step_costs import trial_costs
-from reference_engine.engine.config import EngineConfig
-from reference_engine.quantization.names import MethodName
-from results.attribution.roofline import Ceiling, critical_batch
-from results.records import EngineDescription
-from results.step_costs import TrialCosts
-from results.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
+from bakeoff.harness.planning.device import critical_batch as planned_batch
+from bakeoff.harness.planning.device import is_compute_bound
+from bakeoff.harness.planning.model import Machine, load_model
+from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.planning.step_costs import trial_costs
+from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.quantization.names import MethodName
+from bakeoff.results.attribution.roofline import Ceiling, critical_batch
+from bakeoff.results.records import EngineDescription
+from bakeoff.results.step_costs import TrialCosts
+from bakeoff.results.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
 
 TINY = {
     "model_type": "llama", "vocab_size": 100, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,

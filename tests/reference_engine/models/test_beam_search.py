@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from reference_engine.engine.request import SamplingParams
-from reference_engine.offline import LLM
+from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.offline import LLM
 from tests.reference_engine.beam_truth import agreement, beam_params, searched, transformers_beams
 from tests.reference_engine.models.tiny_families import VOCAB_SIZE, make_family
 

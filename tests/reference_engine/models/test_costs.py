@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.models.costs import Chunk, Machine, ModelCosts, floor_s
-from reference_engine.models.registry import FAMILIES as BUILT
-from reference_engine.models.shapes import weight_shapes
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.costs import Chunk, Machine, ModelCosts, floor_s
+from bakeoff.reference_engine.models.registry import FAMILIES as BUILT
+from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.models.weights import Weights
 from tests.reference_engine.models.tiny_families import FAMILIES, make_family
 
 TINY = {

@@ -5,15 +5,15 @@ import random
 import pytest
 import torch
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.kernels.cpu import TorchKernels
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models import weights as weights_module
-from reference_engine.models.registry import build_model
-from reference_engine.offline import load_engine
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.engine.resolution import cache_layout
+from bakeoff.reference_engine.kernels.cpu import TorchKernels
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models import weights as weights_module
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.offline import load_engine
 from tests.reference_engine.models.tiny_families import (
     FAMILIES,
     VOCAB_SIZE,

@@ -6,12 +6,12 @@ import math
 import pytest
 import transformers as hf
 
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.errors import CheckpointError
-from reference_engine.kv_cache.block_table import Visible
-from reference_engine.kv_cache.layout import LayerLayout
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.models.registry import FAMILIES
+from bakeoff.reference_engine.engine.resolution import cache_layout
+from bakeoff.reference_engine.errors import CheckpointError
+from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.kv_cache.layout import LayerLayout
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.registry import FAMILIES
 
 SIZES = {
     "vocab_size": 99, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 7, "num_attention_heads": 8,

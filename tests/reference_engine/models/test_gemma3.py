@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 
-from reference_engine.kernels.cpu import TorchKernels, best_kernels
-from reference_engine.models.config import ModelConfig
-from reference_engine.models.gqa import GroupedQueryAttention
-from reference_engine.models.weights import Weights
+from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
+from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
+from bakeoff.reference_engine.models.weights import Weights
 
 CPU, EPS = torch.device("cpu"), 1e-6
 HEADS, KV_HEADS, DIM = 4, 2, 64

@@ -5,17 +5,17 @@ import torch
 import transformers as hf
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from reference_engine.attention.base import Span
-from reference_engine.attention.torch_backend import TorchAttention
-from reference_engine.engine.resolution import cache_layout
-from reference_engine.kv_cache.storage import allocate_storage
-from reference_engine.loading.checkpoint import open_checkpoint
-from reference_engine.loading.safetensors import SafetensorsDirectory
-from reference_engine.models.config_readers import config_from_hf
-from reference_engine.models.registry import build_model
-from reference_engine.models.rope import RotaryTable, scaled_frequencies
-from reference_engine.offline import load_engine
-from reference_engine.tools.evaluator import Sample, Scorer
+from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.engine.resolution import cache_layout
+from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.registry import build_model
+from bakeoff.reference_engine.models.rope import RotaryTable, scaled_frequencies
+from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.tools.evaluator import Sample, Scorer
 from tests.reference_engine.models.tiny_families import COMMON, LONGROPE, VOCAB_SIZE, answers, engine_config
 
 CPU = torch.device("cpu")

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Any
 
-from workloads.arrivals import arrival
-from workloads.distributions import Distribution
-from workloads.fitting.starts import Arrivals, Starts
-from workloads.rng import Rng, Seed
-from workloads.traces.row import TraceRow
+from bakeoff.workloads.arrivals import arrival
+from bakeoff.workloads.distributions import Distribution
+from bakeoff.workloads.fitting.starts import Arrivals, Starts
+from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.traces.row import TraceRow
 
 SEED = Seed.of("7")
 

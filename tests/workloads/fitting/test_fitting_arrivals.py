@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bakeoff.workloads.fitting.arrivals import ArrivalFit, fit_arrivals
+from bakeoff.workloads.fitting.estimates import gamma_burstiness, moment_burstiness, weibull_burstiness
 from tests.workloads.fitting.synthetic import SEED, seen, starts_of
-from workloads.fitting.arrivals import ArrivalFit, fit_arrivals
-from workloads.fitting.estimates import gamma_burstiness, moment_burstiness, weibull_burstiness
 
 BUDGET = 80_000
 UNIFORM = {"family": "uniform", "low": 2.0, "high": 6.0}

@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from bakeoff.workloads.distributions import Exponential, Fixed, Lognormal, Quantiles, Uniform
+from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.fitting import Distance, Figure, Fit, Goodness, fit, preset_toml, redrawn
+from bakeoff.workloads.fitting.goodness import goodness
+from bakeoff.workloads.fitting.observed import observe
+from bakeoff.workloads.presets import NaturalArrival, PresetTraffic, Shared
+from bakeoff.workloads.presets.preset import preset_from
+from bakeoff.workloads.profile import profile_workload
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.traces.row import TraceRow
 from tests.workloads.fitting.synthetic import SEED, Rows, sessions, single_turns, starts_of
-from workloads.distributions import Exponential, Fixed, Lognormal, Quantiles, Uniform
-from workloads.errors import BadTrace
-from workloads.fitting import Distance, Figure, Fit, Goodness, fit, preset_toml, redrawn
-from workloads.fitting.goodness import goodness
-from workloads.fitting.observed import observe
-from workloads.presets import NaturalArrival, PresetTraffic, Shared
-from workloads.presets.preset import preset_from
-from workloads.profile import profile_workload
-from workloads.rng import Rng
-from workloads.traces.row import TraceRow
 
 BUDGET = 40_000
 INPUTS = Quantiles((0, 0.5, 0.500001, 1), (100, 200, 1000, 4000))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.fitting import prefixes
-from workloads.fitting.prefixes import Bound, Leading
+from bakeoff.workloads.fitting import prefixes
+from bakeoff.workloads.fitting.prefixes import Bound, Leading
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=20)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.distributions import ks_distance
-from workloads.fitting.rounding import rounded, table
-from workloads.fitting.samples import Sample, spearman
+from bakeoff.workloads.distributions import ks_distance
+from bakeoff.workloads.fitting.rounding import rounded, table
+from bakeoff.workloads.fitting.samples import Sample, spearman
 
 
 def filled(rows: int, kept: int) -> Sample:

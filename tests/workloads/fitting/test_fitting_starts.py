@@ -5,12 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bakeoff.workloads.dispersion import ArrivalStatistics
+from bakeoff.workloads.distributions import ks_distance
+from bakeoff.workloads.fitting import starts as module
+from bakeoff.workloads.fitting.starts import coarse_tick_s
+from bakeoff.workloads.rng import Rng
 from tests.workloads.fitting.synthetic import cumulated, seen, starts_of
-from workloads.dispersion import ArrivalStatistics
-from workloads.distributions import ks_distance
-from workloads.fitting import starts as module
-from workloads.fitting.starts import coarse_tick_s
-from workloads.rng import Rng
 
 POISSON = starts_of("poisson", 3.0, {}, 40_000)
 

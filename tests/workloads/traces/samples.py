@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from workloads.errors import BadTrace
-from workloads.rng import Seed
-from workloads.traces.formats import trace_format
-from workloads.traces.row import TraceRow
+from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.formats import trace_format
+from bakeoff.workloads.traces.row import TraceRow
 
 SHARED_DATA = Path(__file__).parents[3].parent / "shared" / "data"
 with_shared_data = pytest.mark.skipif(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.traces.formats import trace_format
 from tests.workloads.traces.samples import SESSION, read, refusal, write
-from workloads.errors import BadTrace
-from workloads.rng import Seed
-from workloads.traces.formats import trace_format
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
 BURST_6 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,472,18,490,API log\n"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.traces import ticks
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.ticks import spread, tick_s
 from tests.workloads.traces.samples import SESSION, read, refusal, times_s, write
-from workloads.rng import Rng
-from workloads.traces import ticks
-from workloads.traces.row import TraceRow
-from workloads.traces.ticks import spread, tick_s
 
 
 def lines(rows: list[dict[str, Any]]) -> str:

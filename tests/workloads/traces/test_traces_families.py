@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.config import load_experiment
-from workloads import Seed, Session, Tokenizer, workload
+from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.workloads import Seed, Session, Tokenizer, workload
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "speculation"
 NAMES = ["chat", "code-editing", "maths", "rag", "summarise"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from bakeoff.workloads.errors import BadOption, BadTrace
+from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from tests.workloads.traces.samples import SAMPLES, write, write_servegen
-from workloads.errors import BadOption, BadTrace
-from workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 
 LENGTHS = {"0": {"input_tokens": {5: 1.0}, "output_tokens": {5: 1.0}}}
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
+from bakeoff.workloads.traces.formats import detect
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.traces.servegen_tables import clients, windows
 from tests.workloads.traces.samples import SHARED_DATA, read, with_shared_data
-from workloads.traces.formats import detect
-from workloads.traces.row import TraceRow
-from workloads.traces.servegen_tables import clients, windows
 
 pytestmark = with_shared_data
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.traces import reading
+from bakeoff.workloads.traces.reading import bad, blocks, lines, whole
 from tests.workloads.traces.samples import SAMPLES, read, refusal, write
-from workloads.errors import BadTrace
-from workloads.traces import reading
-from workloads.traces.reading import bad, blocks, lines, whole
 
 
 @pytest.mark.parametrize("name", SAMPLES)

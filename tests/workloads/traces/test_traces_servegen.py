@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.workloads.rng import Rng
+from bakeoff.workloads.traces.servegen import renewal
+from bakeoff.workloads.traces.servegen_tables import Window
 from tests.workloads.traces.samples import read, refusal, times_s, write, write_servegen
-from workloads.rng import Rng
-from workloads.traces.servegen import renewal
-from workloads.traces.servegen_tables import Window
 
 TABLE = {"input_tokens": {100: 0.25, 200: 0.75}, "output_tokens": {7: 1.0}}
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads.traces import burstgpt, reading
+from bakeoff.workloads.traces.row import TraceRow
 from tests.workloads.traces.samples import SAMPLES, read, refusal, write
-from workloads.traces import burstgpt, reading
-from workloads.traces.row import TraceRow
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST_8 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

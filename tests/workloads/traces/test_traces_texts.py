@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.types import Message
 from tests.workloads.traces.samples import read, write
-from workloads.traces.row import TraceRow
-from workloads.types import Message
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20).filter(str.strip)
 

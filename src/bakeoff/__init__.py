@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engines import Deployment, EngineError, EngineSpec, Model, Setup
-    from engines.dialects import Dialect, OpenAiDialect
-    from engines.metrics import Prometheus, Series
-    from engines.server_engine import ServerEngine
-    from engines.spec import flag, one_of, option_argv
-    from harness.claims.run import ClaimsRun
-    from harness.errors import BadExperiment, HarnessError
-    from harness.experiment.config import Experiment
-    from harness.planning.plan import Plan
-    from results import ResultsError, Run
-    from results.comparison import EngineComparison
-    from results.gate import GateVerdict
-    from workloads import Message, Seed, Session, Tokenizer, Turn, Workload, WorkloadError, prompt_reader
+    from bakeoff.engines import Deployment, EngineError, EngineSpec, Model, Setup
+    from bakeoff.engines.dialects import Dialect, OpenAiDialect
+    from bakeoff.engines.metrics import Prometheus, Series
+    from bakeoff.engines.server_engine import ServerEngine
+    from bakeoff.engines.spec import flag, one_of, option_argv
+    from bakeoff.harness.claims.run import ClaimsRun
+    from bakeoff.harness.errors import BadExperiment, HarnessError
+    from bakeoff.harness.experiment.config import Experiment
+    from bakeoff.harness.planning.plan import Plan
+    from bakeoff.results import ResultsError, Run
+    from bakeoff.results.comparison import EngineComparison
+    from bakeoff.results.gate import GateVerdict
+    from bakeoff.workloads import Message, Seed, Session, Tokenizer, Turn, Workload, WorkloadError, prompt_reader
 
 __all__ = [
     "BadExperiment",
@@ -70,15 +70,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "engines": ("Deployment", "EngineError", "EngineSpec", "Model", "Setup"),
-    "engines.dialects": ("Dialect", "OpenAiDialect"),
-    "engines.metrics": ("Prometheus", "Series"),
-    "engines.server_engine": ("ServerEngine",),
-    "engines.spec": ("flag", "one_of", "option_argv"),
-    "harness.errors": ("BadExperiment", "HarnessError"),
-    "harness.experiment.config": ("Experiment",),
-    "results": ("ResultsError", "Run"),
-    "workloads": (
+    "bakeoff.engines": ("Deployment", "EngineError", "EngineSpec", "Model", "Setup"),
+    "bakeoff.engines.dialects": ("Dialect", "OpenAiDialect"),
+    "bakeoff.engines.metrics": ("Prometheus", "Series"),
+    "bakeoff.engines.server_engine": ("ServerEngine",),
+    "bakeoff.engines.spec": ("flag", "one_of", "option_argv"),
+    "bakeoff.harness.errors": ("BadExperiment", "HarnessError"),
+    "bakeoff.harness.experiment.config": ("Experiment",),
+    "bakeoff.results": ("ResultsError", "Run"),
+    "bakeoff.workloads": (
         "Message", "Seed", "Session", "Tokenizer", "Turn", "Workload", "WorkloadError", "prompt_reader",
     ),
 }  # fmt: skip
@@ -92,7 +92,7 @@ def experiment(source: "str | PathLike[str] | dict[str, Any]") -> "Experiment":
     Raises:
         BadExperiment, EngineError, WorkloadError: it cannot be read, or is invalid; the message is one line.
     """
-    from harness.experiment.config import experiment_from, load_experiment
+    from bakeoff.harness.experiment.config import experiment_from, load_experiment
 
     return experiment_from(source, "experiment") if isinstance(source, dict) else load_experiment(Path(source))
 
@@ -108,8 +108,8 @@ def run(source: "str | PathLike[str] | dict[str, Any] | Experiment", *, out: str
         BadExperiment, EngineError, WorkloadError, ResultsError: the errors that ``bakeoff run`` prints in one line.
         KeyboardInterrupt: Ctrl-C; finished trials are kept.
     """
-    from harness.conduct.run import create_run, run_into
-    from harness.experiment.config import Experiment
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.experiment.config import Experiment
 
     loaded = source if isinstance(source, Experiment) else experiment(source)
     folder = create_run(loaded, Path(out))
@@ -123,12 +123,12 @@ def bench(*, out: str | PathLike[str] = "runs", **options: Any) -> "Run":  # noq
 
     Args:
         out: parent of the new run folder.
-        options: ``url``, and any other parameter of :func:`harness.experiment.bench.bench_experiment`.
+        options: ``url``, and any other parameter of :func:`bakeoff.harness.experiment.bench.bench_experiment`.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
     """
-    from harness.experiment.bench import bench_experiment
+    from bakeoff.harness.experiment.bench import bench_experiment
 
     return run(bench_experiment(**options), out=out)
 
@@ -139,7 +139,7 @@ def load(path: str | PathLike[str]) -> "Run":
     Raises:
         ResultsError: there is no run, or its format has another version.
     """
-    from results import load
+    from bakeoff.results import load
 
     return load(os.fspath(path))
 
@@ -166,9 +166,9 @@ def compare(
     Raises:
         ResultsError: a run cannot be read, or the two are not comparable.
     """
-    from results.comparison import compare_sides
-    from results.comparison_config import agreed
-    from results.sides import select
+    from bakeoff.results.comparison import compare_sides
+    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.sides import select
 
     return compare_sides(select(a), select(b), agreed(metrics, primary, alpha, band))
 
@@ -199,10 +199,10 @@ def gate(
     Raises:
         ResultsError: a run cannot be read, is no evidence, or the two are not comparable.
     """
-    from results.baseline import baseline_of
-    from results.comparison_config import agreed
-    from results.gate import judge
-    from results.sides import select
+    from bakeoff.results.baseline import baseline_of
+    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.gate import judge
+    from bakeoff.results.sides import select
 
     selected = select(candidate)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
@@ -222,14 +222,14 @@ def search(
         source: as in :func:`run`; its loads bound the range.
         slo: objectives of every trial, such as ``"ttft_p99<500ms,itl_p99<30ms"``.
         out: parent of the new run folder.
-        options: any other parameter of :func:`harness.conduct.policies.search_config.search_config`.
+        options: any other parameter of :func:`bakeoff.harness.conduct.policies.search_config.search_config`.
 
     Raises:
         BadExperiment, EngineError, WorkloadError, ResultsError, KeyboardInterrupt: as :func:`run`.
     """
-    from harness.conduct.policies.search_config import search_config
-    from harness.conduct.run import capacity_search, create_run, run_into
-    from harness.experiment.config import Experiment
+    from bakeoff.harness.conduct.policies.search_config import search_config
+    from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
+    from bakeoff.harness.experiment.config import Experiment
 
     loaded = source if isinstance(source, Experiment) else experiment(source)
     config = search_config(loaded, slo, **options)
@@ -244,13 +244,13 @@ def plan(model: str, **options: Any) -> "Plan":  # noqa: ANN401  (typed where th
 
     Args:
         model: name of a known model, its config.json, or the folder of that.
-        options: any other field of :class:`harness.planning.plan.Question`, such as ``gpu="h200"``, or
+        options: any other field of :class:`bakeoff.harness.planning.plan.Question`, such as ``gpu="h200"``, or
             ``slo="ttft_p90<500ms"`` with ``rate=5``.
 
     Raises:
         BadPlan, ResultsError: the errors that ``bakeoff plan`` prints in one line.
     """
-    from harness.planning.plan import make_plan, question_of
+    from bakeoff.harness.planning.plan import make_plan, question_of
 
     return make_plan(question_of(model, options))
 
@@ -260,12 +260,12 @@ def claims(names: "Sequence[str]" = (), **options: Any) -> "ClaimsRun":  # noqa:
 
     Args:
         names: of claims; empty for all.
-        options: any other parameter of :func:`harness.claims.run.claims`, such as ``budget_min=60``.
+        options: any other parameter of :func:`bakeoff.harness.claims.run.claims`, such as ``budget_min=60``.
 
     Raises:
         BadClaim, EngineError, ResultsError, KeyboardInterrupt: as ``bakeoff claims run``; finished claims are kept.
     """
-    from harness.claims.run import claims as run_claims
+    from bakeoff.harness.claims.run import claims as run_claims
 
     return run_claims(names, **options)
 
@@ -278,9 +278,3 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever is imported)
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-if __name__ == "__main__":
-    from harness.entry import main
-
-    main()
