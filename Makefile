@@ -58,7 +58,7 @@ nightly: $(VENV)/.test model ## Run what make test leaves out: 500 examples of e
 coverage: $(VENV)/.test model ## Run all tests with branch coverage; fails below a minimum
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 \
 	  -o faulthandler_timeout=3600 --cov --cov-report=term:skip-covered --cov-fail-under=$(MIN_COVERAGE)
-	@set -e; for files in 'results/metrics/*' results/store.py; do \
+	@set -e; for files in 'results/metrics/*' results/log/store.py; do \
 	  echo "coverage of $$files, at least $(MIN_COVERAGE_OF_FIGURES) %:"; \
 	  $(BIN)/coverage report --format=total --include="$$files" --fail-under=$(MIN_COVERAGE_OF_FIGURES); done
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from bakeoff import results
-from bakeoff.results.frames import FrameLog
+from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.records import StreamRecord
 
 _START_S, _END_S = 60.0, 180.0

@@ -10,7 +10,7 @@ the same command continues.
 import argparse
 from pathlib import Path
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.offline import LLM
 from bakeoff.reference_engine.tools.distillation import Distillation, distil

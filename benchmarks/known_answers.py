@@ -22,11 +22,11 @@ from bakeoff.harness.virtual import (
 )
 from bakeoff.harness.virtual.draws import Service
 from bakeoff.harness.virtual.runs import run_in, virtual_experiment
-from bakeoff.results.cells import Trial
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome as RequestOutcome
 from bakeoff.results.records import Slo, Verdict
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from benchmarks.oracle import Truth, expected
 
 SLO = {"ttft_s": 0.5, "e2e_s": 6.0}

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.frames import FrameAppender
-from bakeoff.results.jsonl import Appender
+from bakeoff.results.files.frames import FrameAppender
+from bakeoff.results.files.jsonl import Appender
+from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
+from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (
     SCHEMA_VERSION,
     Load,
@@ -28,8 +30,6 @@ from bakeoff.results.records import (
     Verdict,
     Window,
 )
-from bakeoff.results.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
-from bakeoff.results.store import RunFolder, TrialFolder, new_run_id
 
 PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
 FRAMES, SAMPLES, EVENTS, REQUESTS = range(4)

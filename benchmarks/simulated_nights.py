@@ -20,9 +20,9 @@ from bakeoff.harness.virtual import (
     virtual_experiment,
 )
 from bakeoff.results import Run
-from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.log.run_log import Source
 from bakeoff.results.records import TelemetryRecord
-from bakeoff.results.run_log import Source
 from bakeoff.results.units import NS_PER_S
 
 MAIN, CANDIDATE = "main", "candidate"

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.results.errors import RunUnreadable
-from bakeoff.results.store import runs_below
+from bakeoff.results.log.store import runs_below
 
 SIZE_BYTES = 16 << 20
 

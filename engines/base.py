@@ -142,7 +142,7 @@ class SupportsBuild(Protocol):
 
 @runtime_checkable
 class SupportsStepLog(Protocol):
-    """An engine that records when it computed and wrote each token; see :mod:`bakeoff.results.step_log`.
+    """An engine that records when it computed and wrote each token; see :mod:`bakeoff.results.log.step_log`.
 
     Attributes:
         recording_options: options of a launch that allow it.
@@ -169,7 +169,7 @@ class SupportsStepLog(Protocol):
 
 @runtime_checkable
 class SupportsSpans(Protocol):
-    """An engine that exports a span per request in OpenTelemetry's protocol; see :mod:`bakeoff.results.spans`.
+    """An engine that exports a span per request in OpenTelemetry's protocol; see :mod:`bakeoff.results.log.spans`.
 
     A request is exported if it carries a ``traceparent`` header whose flag ``sampled`` is set.
 

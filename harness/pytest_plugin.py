@@ -69,9 +69,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     file, runs = session.config.getoption("bakeoff_json"), session.config.stash[_RUNS]
     if file is None or not runs:
         return
-    from bakeoff.results.atomic import write_atomic  # noqa: PLC0415
-    from bakeoff.results.benchmark_json import benchmark_json  # noqa: PLC0415
     from bakeoff.results.errors import ResultsError  # noqa: PLC0415
+    from bakeoff.results.export.benchmark_json import benchmark_json  # noqa: PLC0415
+    from bakeoff.results.files.atomic import write_atomic  # noqa: PLC0415
 
     try:
         write_atomic(Path(file), benchmark_json({run.title: run.results for run in runs}))

@@ -12,6 +12,8 @@ from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.verdict.judge import Evidence, judge
 from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished
+from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (
     SCHEMA_VERSION,
     EngineDescription,
@@ -23,8 +25,6 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
-from bakeoff.results.run_log import RunEnded, RunStarted, TrialFinished
-from bakeoff.results.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.views.import_vllm import VllmResult, read_vllm, requests_of
 
 WORKLOAD = "imported"

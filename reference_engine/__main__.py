@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.quantization_names import GgufName, RoundingName, WrittenName
+from bakeoff.reference_engine.core.request import Watermark
 from bakeoff.reference_engine.engine.memory import share_one_arena
-from bakeoff.reference_engine.engine.request import Watermark
 from bakeoff.reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
-from bakeoff.reference_engine.quantization.names import GgufName, RoundingName, WrittenName
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: dict[str, object]) -> None:
-    from bakeoff.reference_engine.loading.files import check_model_path  # noqa: PLC0415 (not needed for --help)
+    from bakeoff.reference_engine.core.files import check_model_path  # noqa: PLC0415 (not needed for --help)
     from bakeoff.reference_engine.serving.server import serve  # noqa: PLC0415
     from bakeoff.reference_engine.serving.service import Service  # noqa: PLC0415
 

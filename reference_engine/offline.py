@@ -18,16 +18,16 @@ from typing import Any, Self
 
 import torch
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.outputs import PromptLogprob, TokenOutput
+from bakeoff.reference_engine.core.request import FinishReason, Request, SamplingParams
+from bakeoff.reference_engine.core.speculation_settings import Speculation
 from bakeoff.reference_engine.engine.assembly import build_engine
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.outputs import PromptLogprob, TokenOutput
-from bakeoff.reference_engine.engine.request import FinishReason, Request, SamplingParams
 from bakeoff.reference_engine.engine.resolution import resolve_config
 from bakeoff.reference_engine.engine.text_writer import TextWriter
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from bakeoff.reference_engine.speculation.settings import Speculation
 
 _ANY_NUMBER = 1 << 40
 _CALLS = itertools.count()  # makes request ids unique

@@ -7,7 +7,7 @@ from .errors import (
     RunNotFound,
     RunUnreadable,
 )
-from .run import Cell, Run, Trial, load
+from .run.run import Cell, Run, Trial, load
 
 __all__ = [
     "Cell",

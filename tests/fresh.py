@@ -22,7 +22,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import NoReturn
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 PACKAGES = tuple(f"bakeoff.{name}" for name in ("engines", "harness", "reference_engine", "results", "workloads"))
 
 

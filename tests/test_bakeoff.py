@@ -10,7 +10,7 @@ import pytest
 import bakeoff
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
-from bakeoff.results.gate import Outcome
+from bakeoff.results.compare.gate import Outcome
 
 EXPERIMENT: dict[str, Any] = {
     "name": "t",

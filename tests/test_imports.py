@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 
 
 def import_graph(package: str) -> dict[str, set[str]]:

@@ -16,8 +16,8 @@ from bakeoff.harness.client import Closed, decode_stream, local_fleet
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.harness.truth import Fault, Schedule, truth_process
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Outcome, RequestRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import PlannedSession, Session, Turn
 from benchmarks.bars import Bars
 

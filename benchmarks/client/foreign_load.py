@@ -25,11 +25,11 @@ from bakeoff import results
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from
-from bakeoff.harness.telemetry.cpu import read_process
+from bakeoff.harness.host.cpu import read_process
+from bakeoff.harness.host.machine_state import machine_findings
 from bakeoff.harness.truth import Schedule, Truth, truth_process
-from bakeoff.harness.verdict.machine_state import machine_findings
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.run_log import EngineStarted, RunLog, TrialFinished
+from bakeoff.results.log.run_log import EngineStarted, RunLog, TrialFinished
 from benchmarks.bars import Bars, model_argument
 
 REPEATS = 8

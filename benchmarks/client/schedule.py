@@ -21,9 +21,9 @@ from bakeoff.harness.client.wire import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.harness.verdict.judge import Evidence, judge
 from bakeoff.results.findings import FindingCode
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.records import Load, RequestRecord, Window
-from bakeoff.results.store import TrialFolder
 from bakeoff.results.text.findings import sentences
 from bakeoff.workloads import PlannedSession, Poisson, Session, Turn
 from benchmarks.bars import Bars

@@ -23,9 +23,9 @@ from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.wire import read_wire, wire_sessions, write_wire
 from bakeoff.harness.client.worker import peak_rss_bytes
 from bakeoff.harness.host.clock import LoopClock, run_virtual
-from bakeoff.results.frames import FrameAppender
+from bakeoff.results.files.frames import FrameAppender
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Outcome
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import PlanHash, PlannedSession, Poisson, Seed, Session, Turn, plan_open
 from benchmarks.bars import Bars
 

@@ -27,8 +27,8 @@ from bakeoff.harness.client.orders import Order, Prepare
 from bakeoff.harness.client.ray_fleet import ray_fleet
 from bakeoff.harness.client.wire import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamEnd, StreamRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import PlannedSession, Poisson, Session, Turn
 from benchmarks.bars import Bars
 from benchmarks.essence import essence

@@ -19,10 +19,10 @@ from bakeoff.harness.cli.reading import read
 from bakeoff.harness.virtual import VirtualWorld, run_in
 from bakeoff.results import Run, load
 from bakeoff.results.errors import ResultsError
-from bakeoff.results.quality import QualityRecord, QualitySample, pooled
+from bakeoff.results.log.run_log import FileAdded, RunEnded
+from bakeoff.results.log.store import LOG_NAME
+from bakeoff.results.metrics.quality import QualityRecord, QualitySample, pooled
 from bakeoff.results.records import RunStatus
-from bakeoff.results.run_log import FileAdded, RunEnded
-from bakeoff.results.store import LOG_NAME
 from benchmarks.bars import Bars
 from benchmarks.crash.log_cut import ENGINES, EXPERIMENT
 

@@ -21,8 +21,8 @@ import psutil
 from bakeoff import results
 from bakeoff.engines import pick_port
 from bakeoff.harness.conduct.run import recover
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus
-from bakeoff.results.store import RunFolder
 from benchmarks.bars import Bars, model_argument
 
 CONCURRENCY, TOKENS, DURATION_S = 8, 20, 2.0

@@ -15,8 +15,8 @@ from bakeoff import results
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results import Run
 from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.log.store import LOG_NAME, RunFolder
 from bakeoff.results.records import RunStatus
-from bakeoff.results.store import LOG_NAME, RunFolder
 from benchmarks.bars import Bars
 
 EXPERIMENT = virtual_experiment(

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from bakeoff import results
 from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.log.store import RunFolder, runs_below
 from bakeoff.results.records import RunStatus
-from bakeoff.results.store import RunFolder, runs_below
 from benchmarks import saving
 from benchmarks.bars import Bars, model_argument
 from benchmarks.crash.harness_killed import Truth, bench

@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 
 from bakeoff.results.index import INDEX_FILE, Index
-from bakeoff.results.run_log import Source
-from bakeoff.results.store import RunFolder
+from bakeoff.results.log.run_log import Source
+from bakeoff.results.log.store import RunFolder
 from benchmarks.bars import Bars
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 

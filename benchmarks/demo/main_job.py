@@ -6,9 +6,9 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from bakeoff import results
-from bakeoff.results.cells import Cell
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
-from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.statistics import compare_runs
 from benchmarks.bars import Bars
 from benchmarks.clone import fresh_clone, timed_make

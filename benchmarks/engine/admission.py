@@ -12,15 +12,15 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import SampledToken
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.outputs import SampledToken
+from bakeoff.reference_engine.core.request import Request, SamplingParams
+from bakeoff.reference_engine.core.scheduling_rules import PreemptionName, Rules
 from bakeoff.reference_engine.engine.runner import Collected
 from bakeoff.reference_engine.engine.step import Engine
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
-from bakeoff.reference_engine.scheduling.rules import PreemptionName, Rules
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 from bakeoff.reference_engine.scheduling.step import Step
 from benchmarks.bars import Bars

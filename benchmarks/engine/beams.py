@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from bakeoff.reference_engine.engine.request import BeamParams, Request, SamplingParams
+from bakeoff.reference_engine.core.request import BeamParams, Request, SamplingParams
 from bakeoff.reference_engine.offline import LLM
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.parity import read_prompts

@@ -26,8 +26,8 @@ import torch
 
 from bakeoff.engines.models.store import KNOWN_MODELS, cache_folder
 from bakeoff.engines.models.wheels import fetch_wheel
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.offline import generate, load_engine

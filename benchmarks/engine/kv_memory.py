@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff.reference_engine.ablations.heavy_hitter import Census
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 from benchmarks.bars import Bars, model_argument
 

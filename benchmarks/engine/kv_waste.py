@@ -9,14 +9,14 @@ import argparse
 import random
 
 from bakeoff.reference_engine.ablations.contiguous import RunPool
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import SampledToken
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.outputs import SampledToken
+from bakeoff.reference_engine.core.request import Request, SamplingParams
+from bakeoff.reference_engine.core.scheduling_rules import Rules
 from bakeoff.reference_engine.engine.runner import Collected
 from bakeoff.reference_engine.engine.step import Engine
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
-from bakeoff.reference_engine.scheduling.rules import Rules
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 from bakeoff.reference_engine.scheduling.step import Step
 from benchmarks.bars import Bars

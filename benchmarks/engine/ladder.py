@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 
 from bakeoff import results
-from bakeoff.results.cells import Cell
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.run import Run, by_repeat
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.statistics import Interval, compare_runs
 from bakeoff.results.text.format import interval_text, ratio_text
 from benchmarks.bars import Bars

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine import runner
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.offline import load_engine
 from bakeoff.reference_engine.serving.core.channel import Channel
 from benchmarks.bars import Bars, model_argument

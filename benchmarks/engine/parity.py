@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from bakeoff.reference_engine.core.config import DeviceName, EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.offline import load_engine

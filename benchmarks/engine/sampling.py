@@ -16,7 +16,7 @@ import torch
 from scipy.stats import chisquare
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.core.request import Request, SamplingParams, Watermark
 from bakeoff.reference_engine.sampling import Sampler
 from benchmarks.bars import Bars
 

@@ -14,9 +14,9 @@ import time
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars, model_argument
 

@@ -19,7 +19,7 @@ from bakeoff.engines import Deployment, Model, engine, launched, pick_port
 from bakeoff.engines.errors import NotInstalled
 from benchmarks.bars import Bars, model_argument
 from tests.engines.fakes.stage import Fake, Script, running
-from tests.engines.test_engines_identification import FAKES
+from tests.engines.test_identification import FAKES
 
 REAL: dict[str, dict[str, Any]] = {
     "reference": {},

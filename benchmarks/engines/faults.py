@@ -22,8 +22,8 @@ import msgspec
 import psutil
 
 from bakeoff import results
+from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.frames import FrameLog
 from bakeoff.results.records import Phase, StreamRecord, Verdict
 from bakeoff.results.text.findings import sentence
 from benchmarks.bars import Bars

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import TrialRecord
-from bakeoff.results.store import RunFolder
 from benchmarks.bars import Bars, model_argument
 
 KILL_AFTER, TRIALS, OF_ONE_ENGINE = 3, 8, 4

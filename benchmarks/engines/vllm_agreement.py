@@ -30,10 +30,10 @@ from bakeoff.engines.metrics.readers import EngineValues, reader_of
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.config import experiment_from
-from bakeoff.results.cells import Trial
-from bakeoff.results.client_error import widest_s
 from bakeoff.results.metrics import latency, under_load
+from bakeoff.results.metrics.client_error import widest_s
 from bakeoff.results.records import Outcome
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.views import VIEWS, Log
 from bakeoff.workloads import Random, Seed, Tokenizer

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bakeoff import results
 from bakeoff.harness.experiment.config import load_experiment
-from bakeoff.results.ceilings import CEILINGS_FILE
+from bakeoff.results.machine.ceilings import CEILINGS_FILE
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.served import run, write_model
 from benchmarks.published import publish

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import LocalExecutor
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.models.decoder import Decoder
+from bakeoff.reference_engine.models.execution import LocalExecutor
 from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, Cell

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 import bakeoff
-from bakeoff.harness.planning.calibration import Fitter, calibrate
-from bakeoff.harness.planning.gpus import gpu_table
-from bakeoff.harness.planning.measured import measured_engines
-from bakeoff.harness.planning.model import load_model
-from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.sizing.calibration import Fitter, calibrate
+from bakeoff.harness.sizing.gpus import gpu_table
+from bakeoff.harness.sizing.measured import measured_engines
+from bakeoff.harness.sizing.model import load_model
+from bakeoff.harness.sizing.precision import CACHES, PRECISIONS
 from benchmarks.bars import Bars
 from benchmarks.plan.cpu import CAPACITY_GOAL, GOALS, capacity_error, largest_errors, print_predictions
 

@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bakeoff.reference_engine.core.config import DeviceName, EngineConfig
+from bakeoff.reference_engine.core.outputs import SampledToken
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.engine import runner
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
-from bakeoff.reference_engine.engine.outputs import SampledToken
-from bakeoff.reference_engine.engine.request import SamplingParams
 from bakeoff.reference_engine.offline import generate, load_engine
 from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 from benchmarks.bars import Bars

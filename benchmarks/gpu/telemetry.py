@@ -27,13 +27,13 @@ import numpy as np
 import pynvml
 import torch
 
+from bakeoff.harness.host.gpu import Gpu, open_gpus
 from bakeoff.harness.telemetry import sampler
-from bakeoff.harness.telemetry.gpu import Gpu, open_gpus
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics.energy import energy
 from bakeoff.results.metrics.machine import held_back
 from bakeoff.results.records import TelemetryRecord, Window
-from bakeoff.results.store import TrialFolder
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts import sampler_cost
 

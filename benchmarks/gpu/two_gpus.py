@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.invariance import LAYERS, MODELS, SMALL, engine, seconds_of

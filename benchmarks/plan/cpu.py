@@ -18,15 +18,15 @@ import msgspec
 import bakeoff
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.ceilings import measure_machine
-from bakeoff.harness.planning.calibration import Fitter, Prediction, predict
-from bakeoff.harness.planning.gpus import Gpu, gpu_table
-from bakeoff.harness.planning.measured import MeasuredEngine, measured_engines
-from bakeoff.harness.planning.model import load_model
-from bakeoff.harness.planning.precision import CACHES, PRECISIONS
-from bakeoff.harness.planning.sizing import Server, capacity_per_s
-from bakeoff.harness.planning.step_times import Efficiency, StepTimes
-from bakeoff.results.ceilings import Ceilings
-from bakeoff.results.objectives import objectives
+from bakeoff.harness.sizing.calibration import Fitter, Prediction, predict
+from bakeoff.harness.sizing.gpus import Gpu, gpu_table
+from bakeoff.harness.sizing.measured import MeasuredEngine, measured_engines
+from bakeoff.harness.sizing.model import load_model
+from bakeoff.harness.sizing.precision import CACHES, PRECISIONS
+from bakeoff.harness.sizing.sizing import Server, capacity_per_s
+from bakeoff.harness.sizing.step_times import Efficiency, StepTimes
+from bakeoff.results.machine.ceilings import Ceilings
+from bakeoff.results.metrics.objectives import objectives
 from bakeoff.results.records import Load
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured

@@ -2,16 +2,16 @@
 
 Fits the step-time model to the bfloat16 trials of two published runs on H200s (Llama-3.1-8B shapes, the reference
 engine and vLLM 0.24), and predicts the trials with INT8, INT4 and FP8 weights. The shares of
-:mod:`bakeoff.harness.planning.precision` describe what kernels for fewer bits reach.
+:mod:`bakeoff.harness.sizing.precision` describe what kernels for fewer bits reach.
 """
 
 from pathlib import Path
 
-from bakeoff.harness.planning.calibration import Fitter, Prediction, predict
-from bakeoff.harness.planning.gpus import gpu_table
-from bakeoff.harness.planning.measured import measured_engines
-from bakeoff.harness.planning.model import load_model
-from bakeoff.harness.planning.precision import CACHES, PRECISIONS
+from bakeoff.harness.sizing.calibration import Fitter, Prediction, predict
+from bakeoff.harness.sizing.gpus import gpu_table
+from bakeoff.harness.sizing.measured import measured_engines
+from bakeoff.harness.sizing.model import load_model
+from bakeoff.harness.sizing.precision import CACHES, PRECISIONS
 from benchmarks.bars import Bars
 from benchmarks.plan.cpu import largest_errors
 

@@ -34,7 +34,7 @@ from bakeoff.harness.host.environment import environment
 from bakeoff.results.attribution import Attribution, Latency, Part
 from bakeoff.results.attribution.bottleneck import bottleneck, phase_limit, what_if
 from bakeoff.results.attribution.roofline import Bound
-from bakeoff.results.ceilings import Ceilings, store_ceilings
+from bakeoff.results.machine.ceilings import Ceilings, store_ceilings
 from bakeoff.results.text.attribution import bottleneck_sentence, overhead_line
 from benchmarks.bars import Bars, model_argument
 

@@ -8,8 +8,8 @@ import tempfile
 import time
 from types import SimpleNamespace
 
-from bakeoff.reference_engine.engine.outputs import StepTimes
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.outputs import StepTimes
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 from bakeoff.reference_engine.serving.core.step_log import StepLog
 from benchmarks.bars import Bars

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from bakeoff.reference_engine.engine.config import DtypeName, EngineConfig, QuantizationName
+from bakeoff.reference_engine.core.config import DtypeName, EngineConfig, QuantizationName
+from bakeoff.reference_engine.core.quantization_names import MethodName
 from bakeoff.reference_engine.offline import load_engine
-from bakeoff.reference_engine.quantization.names import MethodName
 from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.gguf import packaged_file

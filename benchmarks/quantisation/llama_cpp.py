@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bakeoff import results
-from bakeoff.reference_engine.quantization.names import GgufName
+from bakeoff.reference_engine.core.quantization_names import GgufName
 from bakeoff.reference_engine.tools.gguf_export import write_gguf
 from benchmarks.bars import Bars, model_argument
 from benchmarks.experiments import measured

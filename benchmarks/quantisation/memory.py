@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.engine.config import DeviceName, EngineConfig
-from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.core.config import DeviceName, EngineConfig
 from bakeoff.reference_engine.engine.executors import attention_of, max_rows_of, run_largest, storage_of
 from bakeoff.reference_engine.engine.gpu_memory import largest_batch
 from bakeoff.reference_engine.engine.memory_estimate import MemoryEstimate, estimate_memory
 from bakeoff.reference_engine.engine.resolution import DTYPES, demand_of, resolve_config
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from bakeoff.reference_engine.models.decoder import Model
+from bakeoff.reference_engine.models.execution import LocalExecutor
 from bakeoff.reference_engine.models.offload import tensors_of
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.quantization.methods import METHODS

@@ -11,8 +11,8 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 
-from bakeoff.reference_engine.engine.outputs import StepReport
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.outputs import StepReport
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.offline import LLM, generate
 from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths
 from bakeoff.reference_engine.speculation.ngram import NgramDrafter

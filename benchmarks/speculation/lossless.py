@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.engine.request import Request, SamplingParams, Watermark
+from bakeoff.reference_engine.core.request import Request, SamplingParams, Watermark
 from bakeoff.reference_engine.offline import LLM
 from bakeoff.reference_engine.sampling import device_sampler, sampler
 from bakeoff.reference_engine.sampling.uniform import uniforms

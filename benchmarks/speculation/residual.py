@@ -7,7 +7,7 @@ distribution with the exact one, for each group and for all 100,000 answers toge
 import argparse
 
 from benchmarks.bars import Bars
-from tests.reference_engine.test_residual_rejection import answers, p_value, softmax
+from tests.reference_engine.speculation.test_residual_rejection import answers, p_value, softmax
 
 GROUPS, SEEDS = 20, 5_000
 SMALLEST_P = 1e-3

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bakeoff.harness.cli.shrinking import built_in_prompts
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.offline import LLM, generate
 from bakeoff.reference_engine.speculation.draft_vocabulary import FILE
 from bakeoff.reference_engine.tools.pruning import Pruning, prune

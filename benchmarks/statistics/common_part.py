@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from bakeoff.harness.virtual import Batched, Lognormal, PerToken, VirtualEngine, virtual_experiment, virtual_run
-from bakeoff.results.comparison import compare_sides
-from bakeoff.results.comparison_config import ComparisonConfig
-from bakeoff.results.sides import side_of
+from bakeoff.results.compare.comparison import compare_sides
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.sides import side_of
 from bakeoff.results.statistics import Judgement
 from benchmarks.bars import Bars
 

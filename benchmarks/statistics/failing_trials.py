@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
+from bakeoff.results.compare.reliability import tallies
 from bakeoff.results.findings import FindingCode, invalid
 from bakeoff.results.records import Load, TrialRecord, Verdict, Window
-from bakeoff.results.reliability import tallies
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
 from benchmarks.bars import Bars

@@ -2,11 +2,11 @@
 
     python -m benchmarks.statistics.gate [--gates 2000]
 
-Whole gates run through :func:`bakeoff.results.gate.judge`, the layer below the command line, on runs in memory with 8
-trials of 1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its engine.
-Metrics vary independently, which is the worst case for false alarms. The baseline "now" is one run with interleaved
-trials; a number is that many stored runs against one run of the candidate; "floor" is one stored run with a noise floor
-from six A/A runs. An alarm is exit code 1.
+Whole gates run through :func:`bakeoff.results.compare.gate.judge`, the layer below the command line, on runs in memory
+with 8 trials of 1,000 requests, the default metrics and terms. A trial is log-normal around its run, a run around its
+engine. Metrics vary independently, which is the worst case for false alarms. The baseline "now" is one run with
+interleaved trials; a number is that many stored runs against one run of the candidate; "floor" is one stored run with a
+noise floor from six A/A runs. An alarm is exit code 1.
 """
 
 import argparse
@@ -17,16 +17,16 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 import numpy as np
 
-from bakeoff.results.aa_runs import floors_of
-from bakeoff.results.benchmark_json import StoredRun, StoredTrial
+from bakeoff.results.compare.aa_runs import floors_of
+from bakeoff.results.compare.floor import FloorCell
+from bakeoff.results.compare.gate import Outcome, judge
+from bakeoff.results.compare.sides import Side, side_of, together
+from bakeoff.results.export.benchmark_json import StoredRun, StoredTrial
 from bakeoff.results.findings import FindingCode, invalid
-from bakeoff.results.floor import FloorCell
-from bakeoff.results.gate import Outcome, judge
+from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics import CATALOGUE, HEADLINE, Better, Value, absent
 from bakeoff.results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
-from bakeoff.results.run_log import Manifest
-from bakeoff.results.sides import Side, side_of, together
-from bakeoff.results.work import Work
+from bakeoff.results.run.work import Work
 from benchmarks.bars import Bars
 
 ALPHA, TRIALS, REQUESTS = 0.01, 8, 1_000

@@ -3,9 +3,9 @@
     python -m benchmarks.statistics.outcomes [--gates 200]
 
 Each trial draws its requests: log-normal times with a Pareto tail, failures, and noise that is shared by all metrics of
-a trial. Whole gates run through :func:`bakeoff.results.gate.judge`, with the interim analyses of ``bakeoff gate`` where
-both sides are measured now. ``stored_5`` is a baseline of five stored runs. The table gives the shares of the exit
-codes; the nightly run takes 2,000 gates a cell.
+a trial. Whole gates run through :func:`bakeoff.results.compare.gate.judge`, with the interim analyses of ``bakeoff
+gate`` where both sides are measured now. ``stored_5`` is a baseline of five stored runs. The table gives the shares of
+the exit codes; the nightly run takes 2,000 gates a cell.
 """
 
 import argparse
@@ -18,18 +18,18 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 import numpy as np
 
-from bakeoff.results.benchmark_json import StoredRun, StoredTrial
-from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.gate import Outcome, judge
+from bakeoff.results.compare.sides import Side, side_of, together
 from bakeoff.results.errors import NoEvidence
+from bakeoff.results.export.benchmark_json import StoredRun, StoredTrial
 from bakeoff.results.findings import FindingCode, invalid
-from bakeoff.results.gate import Outcome, judge
+from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics import CATALOGUE, Absence, Value, absent
 from bakeoff.results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window
-from bakeoff.results.run_log import Manifest
-from bakeoff.results.sides import Side, side_of, together
+from bakeoff.results.run.work import Work
 from bakeoff.results.statistics.comparison import ALPHA, DETECT
 from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
-from bakeoff.results.work import Work
 from benchmarks.bars import Bars
 
 LOADS = [Load(concurrency=8), Load(concurrency=32)]

@@ -28,7 +28,7 @@ from bakeoff.results.findings import FindingCode
 from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.relaxation import relaxation_of
 from bakeoff.results.metrics.trial import observations_by_request
-from bakeoff.results.run import Run
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.within import own_interval
 from benchmarks.bars import Bars

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bakeoff.harness.cli.options import EXIT_INVALID
-from bakeoff.harness.telemetry.gpu import open_gpus, visible_to
+from bakeoff.harness.host.gpu import open_gpus, visible_to
 from benchmarks.bars import Bars, model_argument
 
 EXPERIMENT = Path(__file__).with_suffix(".toml")

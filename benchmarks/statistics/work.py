@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from bakeoff.results.comparison_config import WORK_BAND
+from bakeoff.results.compare.config import WORK_BAND
+from bakeoff.results.run.work import Work, compare_work
 from bakeoff.results.statistics import Judgement
-from bakeoff.results.work import Work, compare_work
 from benchmarks.bars import Bars
 from benchmarks.statistics.gate import ALPHA
 

@@ -55,7 +55,7 @@ def main() -> None:
     bars = Bars()
     bars.add("tests_exit_code", done.returncode, "==", 0)
     bars.add("coverage_metrics_percent", percent(report, "results/metrics/"), ">=", 95)
-    bars.add("coverage_store_percent", percent(report, "results/store.py"), ">=", 95)
+    bars.add("coverage_store_percent", percent(report, "results/log/store.py"), ">=", 95)
     bars.add("sleeping_tests", len(waiting), "==", 0)
     bars.finish()
 

@@ -23,8 +23,8 @@ from bakeoff.harness.conduct.run import capacity_search, create_run, run_experim
 from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results import load
+from bakeoff.results.log.search import EngineSearch
 from bakeoff.results.report.search_lines import search_lines
-from bakeoff.results.search import EngineSearch
 from benchmarks.bars import Bars
 from benchmarks.queueing import simulated_ttfts_s
 from tests.workloads.small_tokenizers import checkpoint

@@ -20,10 +20,10 @@ from bakeoff.harness.client.wire import WireSession, wire_sessions
 from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.truth import Answered, Schedule, truth_process
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.catalogue import QUANTILES
 from bakeoff.results.records import ClientError, Outcome, RequestRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 DURATION_S = 1.0

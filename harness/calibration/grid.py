@@ -13,7 +13,7 @@ from bakeoff.harness.calibration.client_error import MAX_GAP_S, MIN_GAP_S, Shape
 from bakeoff.harness.client import Fleet, local_fleet
 from bakeoff.harness.errors import BadGrid
 from bakeoff.harness.host.environment import VERSION, environment
-from bakeoff.results.calibration import Calibration, GridCell
+from bakeoff.results.machine.calibration import Calibration, GridCell
 from bakeoff.results.records import SCHEMA_VERSION
 
 STREAMS = (1, 8, 64, 256, 512)

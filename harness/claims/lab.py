@@ -26,10 +26,10 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION, machine
 from bakeoff.harness.quality.evaluation import EvaluationSettings
 from bakeoff.harness.quality.evaluation import evaluate as evaluate_model
-from bakeoff.results.evaluation import Evaluation
+from bakeoff.results.compare.evaluation import Evaluation
+from bakeoff.results.log.store import RunFolder, readable_runs, runs_below, runs_named
 from bakeoff.results.records import RunStatus, Verdict
-from bakeoff.results.run import Run, load
-from bakeoff.results.store import RunFolder, readable_runs, runs_below, runs_named
+from bakeoff.results.run.run import Run, load
 from bakeoff.results.text.format import machine_text
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0

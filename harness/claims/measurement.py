@@ -9,7 +9,7 @@ import msgspec
 from bakeoff.harness.claims.claim import Arithmetic, Contrasted
 from bakeoff.harness.claims.expression import evaluate
 from bakeoff.harness.claims.verdict import Estimate, estimate, exact
-from bakeoff.results.evaluation import Evaluation
+from bakeoff.results.compare.evaluation import Evaluation
 from bakeoff.results.statistics.interval import Interval, reciprocal
 
 

@@ -9,7 +9,7 @@ from bakeoff.harness.claims import cells
 from bakeoff.harness.claims.catalogue import Entry
 from bakeoff.harness.claims.records import latest, read_records
 from bakeoff.harness.claims.verdict import Verdict
-from bakeoff.results.atomic import write_atomic
+from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.report.markdown import escaped, table
 from bakeoff.results.report.offline import SHELL, asset, rendered
 

@@ -7,8 +7,8 @@ import msgspec
 
 from bakeoff.harness.claims.verdict import CaseResult, Verdict
 from bakeoff.harness.errors import BadClaim
-from bakeoff.results.atomic import write_atomic
 from bakeoff.results.errors import UNDECODABLE
+from bakeoff.results.files.atomic import write_atomic
 
 
 class Record(msgspec.Struct, frozen=True):

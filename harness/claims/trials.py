@@ -9,10 +9,10 @@ from typing import Any
 from bakeoff.harness.claims.claim import Contrasted, Side
 from bakeoff.harness.claims.expression import evaluate, names_in
 from bakeoff.harness.claims.measurement import Measurement, contrasted_measurement
-from bakeoff.results.cells import Trial
-from bakeoff.results.published import published_rows
+from bakeoff.results.export.published import published_rows
 from bakeoff.results.records import Verdict
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentence
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"

@@ -8,7 +8,7 @@ import cyclopts
 from bakeoff.harness.cli.options import EXIT_OK, Json
 
 if TYPE_CHECKING:
-    from bakeoff.results.calibration import Calibration
+    from bakeoff.results.machine.calibration import Calibration
 
 Several = cyclopts.Parameter(consume_multiple=True, negative="")
 
@@ -52,7 +52,7 @@ def calibrate(
 
     from bakeoff.harness.calibration.grid import GAPS_S, STREAMS, calibration_path
     from bakeoff.harness.cli.reading import print_json
-    from bakeoff.results.calibration import read_calibration, write_calibration
+    from bakeoff.results.machine.calibration import read_calibration, write_calibration
     from bakeoff.results.report import print_calibration
 
     path = calibration_path()

@@ -108,7 +108,7 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
     """
     from bakeoff.harness.claims.catalogue import load_catalogue
     from bakeoff.harness.claims.page import markdown, rows_of, write_page
-    from bakeoff.results.atomic import write_atomic
+    from bakeoff.results.files.atomic import write_atomic
 
     rows = rows_of(load_catalogue(catalogue or ()), out)
     target = page or out / "claims.html"

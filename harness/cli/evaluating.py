@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bakeoff.harness.quality.evaluation import EvaluationSettings
-    from bakeoff.results.evaluation import Evaluation
+    from bakeoff.results.compare.evaluation import Evaluation
     from bakeoff.results.statistics.interval import Interval
 
 __all__ = ["models_app"]

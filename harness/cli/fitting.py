@@ -84,7 +84,7 @@ def fit(
     """
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.traffic.profile.selection import parse_options
-    from bakeoff.results.atomic import write_atomic
+    from bakeoff.results.files.atomic import write_atomic
     from bakeoff.workloads import Replay, Seed
     from bakeoff.workloads.fitting import fit as fitted
     from bakeoff.workloads.fitting import preset_toml

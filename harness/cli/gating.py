@@ -22,8 +22,8 @@ from bakeoff.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from bakeoff.results.comparison_config import ComparisonConfig
-    from bakeoff.results.gate import GateVerdict
+    from bakeoff.results.compare.config import ComparisonConfig
+    from bakeoff.results.compare.gate import GateVerdict
 
 File = Annotated[Path | None, cyclopts.Parameter()]
 Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
@@ -90,10 +90,10 @@ def gate(
     json
         Print the verdict as JSON.
     """
-    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.compare.config import agreed
+    from bakeoff.results.compare.evaluation import perplexity_config
+    from bakeoff.results.compare.gate import judge_evaluations
     from bakeoff.results.errors import NoEvidence, NotComparable
-    from bakeoff.results.evaluation import perplexity_config
-    from bakeoff.results.gate import judge_evaluations
     from bakeoff.results.metrics.catalogue import PERPLEXITY
 
     try:
@@ -133,11 +133,11 @@ def floor(*runs: str, json: Json = False) -> int:
         Print the floor as JSON.
     """
     from bakeoff.harness.cli.reading import print_json
-    from bakeoff.results.aa_runs import floors_of
+    from bakeoff.results.compare.aa_runs import floors_of
+    from bakeoff.results.compare.floor import store_floors
+    from bakeoff.results.compare.sides import root_of, select
     from bakeoff.results.errors import NotComparable
-    from bakeoff.results.floor import store_floors
     from bakeoff.results.report.floor_table import print_floors
-    from bakeoff.results.sides import root_of, select
 
     selected = [select(run) for run in runs]
     roots = {root_of(engine.run) for engine in selected}
@@ -172,9 +172,9 @@ def _only_label(baseline: list[str]) -> str:
 
 
 def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> "GateVerdict":
-    from bakeoff.results.baseline import baseline_of
-    from bakeoff.results.gate import judge
-    from bakeoff.results.sides import select
+    from bakeoff.results.compare.gate import judge
+    from bakeoff.results.compare.sides import select
+    from bakeoff.results.history.baseline import baseline_of
 
     selected = select(candidate)
     return judge(baseline_of(selected, baseline), selected, config)
@@ -222,7 +222,7 @@ def _print(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
 
 
 def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) -> None:
-    from bakeoff.results.atomic import write_atomic
+    from bakeoff.results.files.atomic import write_atomic
     from bakeoff.results.report.gate import gate_markdown, junit_xml
 
     if markdown is not None:
@@ -232,7 +232,7 @@ def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) ->
 
 
 def _exit_code(verdict: "GateVerdict") -> int:
-    from bakeoff.results.gate import Outcome
+    from bakeoff.results.compare.gate import Outcome
 
     codes = {
         Outcome.NO_REGRESSION: EXIT_OK,

@@ -8,7 +8,7 @@ import cyclopts
 from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out, standard_output
 
 if TYPE_CHECKING:
-    from bakeoff.results.ceilings import Ceilings
+    from bakeoff.results.machine.ceilings import Ceilings
 
 
 _SECONDS = cyclopts.Parameter(validator=cyclopts.validators.Number(gt=0))
@@ -35,7 +35,7 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     from bakeoff.engines.errors import NotInstalled
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.host.environment import environment
-    from bakeoff.results.ceilings import store_ceilings
+    from bakeoff.results.machine.ceilings import store_ceilings
 
     try:
         from bakeoff.harness.host.ceilings import measure_machine
@@ -54,7 +54,7 @@ def _print(measured: "list[Ceilings]", path: Path) -> None:
     from rich import box
     from rich.table import Table
 
-    from bakeoff.results.metrics.catalogue import Unit
+    from bakeoff.results.metric import Unit
     from bakeoff.results.text.format import ABSENT, plain, rate_text, value_text
 
     dtypes = list(dict.fromkeys(dtype for ceilings in measured for dtype in ceilings.flops_per_s))

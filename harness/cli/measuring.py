@@ -22,7 +22,7 @@ from bakeoff.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from bakeoff.results.store import RunFolder
+    from bakeoff.results.log.store import RunFolder
 
 
 def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
@@ -74,7 +74,7 @@ def run(
     """
     from bakeoff.harness.conduct.run import create_run, run_into
     from bakeoff.harness.experiment.config import load_experiment, with_client
-    from bakeoff.results.store import earlier_run
+    from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
     earlier = earlier_run(out, loaded.name, resume, print_notice) if resume else None

@@ -49,7 +49,7 @@ def plan(
     gpu
         Name of a GPU, such as h200; repeat the option for several. Default: all that are known.
     gpus
-        TOML file with more GPUs, like harness/planning/gpus.toml.
+        TOML file with more GPUs, like harness/sizing/gpus.toml.
     machine
         Output of bakeoff machine --json; its devices are the GPUs cpu, cuda:0 and so on.
     precision
@@ -91,8 +91,8 @@ def plan(
         Print the plan as JSON.
     """
     from bakeoff.harness.cli.reading import print_json
-    from bakeoff.harness.planning.plan import Question, make_plan, prices
-    from bakeoff.harness.planning.table import print_plan
+    from bakeoff.harness.sizing.plan import Question, make_plan, prices
+    from bakeoff.harness.sizing.table import print_plan
 
     question = Question(
         model=model,
@@ -122,7 +122,7 @@ def plan(
     else:
         print_plan(plan, standard_output())
     if out is not None:
-        from bakeoff.harness.planning.page import write_page
+        from bakeoff.harness.sizing.page import write_page
 
         write_page(plan, out)
     return EXIT_OK

@@ -70,10 +70,10 @@ def compare(
     json
         Print the comparisons as JSON.
     """
-    from bakeoff.results.comparison import compare_sides
-    from bakeoff.results.comparison_config import agreed
+    from bakeoff.results.compare.comparison import compare_sides
+    from bakeoff.results.compare.config import agreed
+    from bakeoff.results.compare.sides import select
     from bakeoff.results.report import print_comparison
-    from bakeoff.results.sides import select
 
     compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:
@@ -116,11 +116,11 @@ def history(
     json
         Print every series with its points, steps and drifts as JSON.
     """
+    from bakeoff.results.compare.series import Outcome, outcome_of
     from bakeoff.results.errors import NoEvidence
-    from bakeoff.results.history import history
+    from bakeoff.results.history.history import history
     from bakeoff.results.metrics import HEADLINE
     from bakeoff.results.report import print_history
-    from bakeoff.results.series import Outcome, outcome_of
 
     try:
         series = history(
@@ -153,8 +153,8 @@ def frontier(*runs: str, json: Json = False) -> int:
         Print every point as JSON.
     """
     from bakeoff.results.errors import NoEvidence
-    from bakeoff.results.frontier import frontier
     from bakeoff.results.report import print_frontier
+    from bakeoff.results.run.frontier import frontier
 
     points = frontier([read(run) for run in runs])
     if not points:
@@ -174,8 +174,8 @@ def read(location: str | Path) -> "Run":
     """
     from bakeoff import results
     from bakeoff.harness.conduct.run import recover
-    from bakeoff.results.run import located
-    from bakeoff.results.store import RunFolder
+    from bakeoff.results.log.store import RunFolder
+    from bakeoff.results.run.run import located
 
     path = located(location)
     recover(RunFolder.open(path))

@@ -21,7 +21,7 @@ from bakeoff.harness.cli.options import (
 
 if TYPE_CHECKING:
     from bakeoff.results import Run
-    from bakeoff.results.search import EngineSearch
+    from bakeoff.results.log.search import EngineSearch
 
 _NEAR_LOW = 1.5
 """Up to this multiple of the lowest level, the answer may lie below the range."""
@@ -90,8 +90,8 @@ def search(
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
     from bakeoff.harness.experiment.config import load_experiment, with_client
     from bakeoff.results import load
-    from bakeoff.results.search import Over
-    from bakeoff.results.store import earlier_run
+    from bakeoff.results.log.search import Over
+    from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(load_experiment(experiment), workers, ray)
     config = search_config(
@@ -110,8 +110,8 @@ def search(
 
 def _print(run: "Run", *, json: bool) -> None:
     from bakeoff.harness.cli.reading import print_json
-    from bakeoff.results.frontier import frontier
     from bakeoff.results.report import print_frontier, print_search, write_html
+    from bakeoff.results.run.frontier import frontier
 
     page = write_html(run)
     points = frontier([run])

@@ -119,7 +119,7 @@ def sample(
         File to write, compressed if it ends in .gz. The default is stdout.
     """
     from bakeoff.harness.traffic.profile.selection import select, tokenizer_at
-    from bakeoff.results.atomic import write_atomic
+    from bakeoff.results.files.atomic import write_atomic
     from bakeoff.workloads import Seed
     from bakeoff.workloads.sample import SampleCount, gzipped, session_lines
 

@@ -102,7 +102,7 @@ def serve_truth(
     """
     from bakeoff.harness.truth import Schedule, TruthServer
     from bakeoff.harness.truth.isolation import pin_to_core
-    from bakeoff.results.jsonl import Appender
+    from bakeoff.results.files.jsonl import Appender
 
     schedule = Schedule(
         ttft_s=ttft_ms / 1e3,

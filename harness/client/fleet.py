@@ -47,8 +47,8 @@ from bakeoff.harness.host.realtime import without_preempting
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.host.threads import in_thread
 from bakeoff.results.errors import NotWritable
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import ClientRecord, Pace, Phase, TelemetryRecord
-from bakeoff.results.store import TrialFolder
 
 T = TypeVar("T")
 A = TypeVar("A", Ready, Ramped, WindowClosed, WindowAnswered)

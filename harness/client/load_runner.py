@@ -31,7 +31,7 @@ from bakeoff.harness.client.wire import read_wire
 from bakeoff.harness.errors import first_leaf
 from bakeoff.harness.host.clock import Clock
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.frames import FrameAppender
+from bakeoff.results.files.frames import FrameAppender
 
 
 class Meter(Protocol):

@@ -22,7 +22,7 @@ from bakeoff.harness.client.orders import Alive, ClockTime, Order, Prepare, Read
 from bakeoff.harness.client.worker_host import WorkerClock
 from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.environment import VERSION
-from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.records import StreamRecord
 
 _FLUSH_EVERY = 256

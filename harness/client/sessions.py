@@ -115,7 +115,7 @@ class SessionFeed:
 
 
 class Recorder(Protocol):
-    """Takes records; :class:`bakeoff.results.frames.FrameAppender` is one."""
+    """Takes records; :class:`bakeoff.results.files.frames.FrameAppender` is one."""
 
     def append(self, record: StreamRecord) -> None:
         """Take one record."""

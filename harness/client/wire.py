@@ -15,7 +15,7 @@ from bakeoff.engines.dialects import Dialect, HttpRequest
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
-from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Tokenizer
 

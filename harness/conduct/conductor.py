@@ -23,8 +23,7 @@ from bakeoff.harness.experiment.fingerprint import fingerprint
 from bakeoff.harness.quality import check_quality
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.findings import REJECTIONS
-from bakeoff.results.records import TrialPlan, TrialRecord
-from bakeoff.results.run_log import (
+from bakeoff.results.log.run_log import (
     EngineFate,
     EngineLost,
     EngineStarted,
@@ -35,7 +34,8 @@ from bakeoff.results.run_log import (
     TrialFinished,
     TrialPlanned,
 )
-from bakeoff.results.store import RunFolder
+from bakeoff.results.log.store import RunFolder
+from bakeoff.results.records import TrialPlan, TrialRecord
 from bakeoff.results.text.findings import sentence
 
 

@@ -14,8 +14,8 @@ from bakeoff.engines.base import SPAN_ENDPOINT
 from bakeoff.engines.secrets import masked_data
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
 from bakeoff.harness.experiment.fingerprint import build_of_engine
+from bakeoff.harness.host.gpu import open_gpus, used_bytes, visible_to
 from bakeoff.harness.telemetry import OwnProcesses
-from bakeoff.harness.telemetry.gpu import open_gpus, used_bytes, visible_to
 from bakeoff.harness.telemetry.own_processes import own_processes
 from bakeoff.results.records import EngineDescription, Startup
 

@@ -15,8 +15,8 @@ from bakeoff.engines import Engine, Server
 from bakeoff.engines.base import SupportsKernels, SupportsStepLog
 from bakeoff.engines.errors import StepLogMissing
 from bakeoff.harness.conduct.step_log import StepLog
-from bakeoff.results.atomic import write_atomic
-from bakeoff.results.store import TrialFolder
+from bakeoff.results.files.atomic import write_atomic
+from bakeoff.results.log.store import TrialFolder
 
 LOAD_S = 3.0
 """Seconds during which requests are sent."""

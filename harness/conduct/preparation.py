@@ -14,7 +14,7 @@ from bakeoff.harness.experiment.config import EngineConfig, Experiment
 from bakeoff.harness.experiment.demands import refuse_unmet
 from bakeoff.harness.host.environment import machine
 from bakeoff.harness.traffic.planner import TrafficPlanner, traffic_planner
-from bakeoff.results.store import RunFolder
+from bakeoff.results.log.store import RunFolder
 from bakeoff.workloads import Tokenizer
 
 

@@ -10,9 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.expected import ExpectedLength
-from bakeoff.results.records import TrialRecord, Verdict
-from bakeoff.results.report.search_lines import attempt_text
-from bakeoff.results.run_log import (
+from bakeoff.results.log.run_log import (
     EngineStarted,
     EngineStarting,
     Event,
@@ -21,7 +19,9 @@ from bakeoff.results.run_log import (
     TrialFinished,
     TrialPlanned,
 )
-from bakeoff.results.search import Over
+from bakeoff.results.log.search import Over
+from bakeoff.results.records import TrialRecord, Verdict
+from bakeoff.results.report.search_lines import attempt_text
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import plain
 from bakeoff.results.units import NS_PER_S

@@ -9,7 +9,7 @@ from bakeoff.engines.base import SupportsSpans
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.spans import STANDARD_PORT, SpanReceiver, receiving
 from bakeoff.harness.conduct.step_log import StepLog
-from bakeoff.results.store import TrialFolder
+from bakeoff.results.log.store import TrialFolder
 
 _TRACE_PARENT = "00-62616b656f66662070726f66696c6521-70726f66696c6564-01"
 """W3C trace context, sampled: exporters that follow their caller's decision export these requests and no others."""

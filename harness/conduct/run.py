@@ -33,13 +33,13 @@ from bakeoff.harness.errors import first_leaf
 from bakeoff.harness.experiment.config import EngineConfig, Experiment, ModelConfig
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.results import Run
-from bakeoff.results.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
-from bakeoff.results.integrity import RESTORE
+from bakeoff.results.files.integrity import RESTORE
+from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
+from bakeoff.results.log.search import SearchConfig
+from bakeoff.results.log.store import RunFolder, TrialFolder
+from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
-from bakeoff.results.run_log import RunEnded, RunLogWriter, RunStarted
-from bakeoff.results.search import SearchConfig
-from bakeoff.results.store import RunFolder, TrialFolder
 from bakeoff.workloads import APPROXIMATE, Tokenizer, workload
 from bakeoff.workloads.errors import WorkloadError
 

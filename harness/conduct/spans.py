@@ -1,7 +1,7 @@
 """Receives the spans that an engine exports: OpenTelemetry's protocol over HTTP, on the loopback interface.
 
-A body is stored as it arrived, with its time; :mod:`bakeoff.results.spans` decodes it after the trial. Engines stamp
-spans with the wall clock, so its difference to the monotonic clock is stored once a second.
+A body is stored as it arrived, with its time; :mod:`bakeoff.results.log.spans` decodes it after the trial. Engines
+stamp spans with the wall clock, so its difference to the monotonic clock is stored once a second.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from pathlib import Path
 from aiohttp import web
 
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.frames import FrameAppender
-from bakeoff.results.spans import ClockReading, SpanBatch
+from bakeoff.results.files.frames import FrameAppender
+from bakeoff.results.log.spans import ClockReading, SpanBatch
 
 PATH = "/v1/traces"
 TYPE = "application/x-protobuf"

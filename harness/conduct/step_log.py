@@ -6,11 +6,11 @@ from pathlib import Path
 from bakeoff.engines import Engine, Server
 from bakeoff.engines.base import SupportsStepLog
 from bakeoff.engines.errors import StepLogMissing
-from bakeoff.harness.planning.step_costs import trial_costs
+from bakeoff.harness.sizing.step_costs import trial_costs
 from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.log.step_costs import TrialCosts
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import EngineDescription
-from bakeoff.results.step_costs import TrialCosts
-from bakeoff.results.store import TrialFolder
 
 
 class StepLog:

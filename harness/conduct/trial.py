@@ -27,7 +27,8 @@ from bakeoff.harness.telemetry import OwnProcesses, ServerPage
 from bakeoff.harness.traffic.planner import Traffic, is_steady
 from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
 from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
-from bakeoff.results.jsonl import Appender
+from bakeoff.results.files.jsonl import Appender
+from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.metrics import latency, under_load
 from bakeoff.results.records import (
     Cache,
@@ -44,7 +45,6 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
-from bakeoff.results.store import RunFolder, TrialFolder
 from bakeoff.workloads import PlannedSession, Tokenizer
 
 MAX_RESTARTS = 2

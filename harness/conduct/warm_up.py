@@ -17,8 +17,8 @@ from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.traffic.planner import TrafficPlanner
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Phase, StreamEnd, StreamRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.results.units import NS_PER_S
 
 STILL_FALLING = 0.9

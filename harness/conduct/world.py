@@ -34,9 +34,9 @@ from bakeoff.harness.host.environment import environment, git_commit, source
 from bakeoff.harness.host.signals import stop_signals
 from bakeoff.harness.host.threads import in_thread
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage, sampler
+from bakeoff.results.log.run_log import Source
+from bakeoff.results.log.store import new_run_id
 from bakeoff.results.records import ClientError
-from bakeoff.results.run_log import Source
-from bakeoff.results.store import new_run_id
 from bakeoff.workloads import NoTokenizer, Tokenizer, tokenizer_at
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Telemetry(Protocol):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Process, machine and commits behind a run: the fields of :class:`~bakeoff.results.run_log.RunStarted`."""
+    """Process, machine and commits behind a run: the fields of :class:`~bakeoff.results.log.run_log.RunStarted`."""
 
     pid: int
     host: str
@@ -188,7 +188,7 @@ class RealWorld:
         return datetime.now(UTC)
 
     def run_id(self, name: str) -> str:
-        """A new id from :func:`bakeoff.results.store.new_run_id`."""
+        """A new id from :func:`bakeoff.results.log.store.new_run_id`."""
         return new_run_id(name)
 
     def provenance(self) -> Provenance:

@@ -12,7 +12,7 @@ from bakeoff.engines.identification import identify, only_model, tokenizer_folde
 from bakeoff.engines.identity import Identity
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, TrialConfig, experiment_from
-from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.workloads import APPROXIMATE
 
 DEFAULT_CONCURRENCY = (1, 8)

@@ -10,7 +10,7 @@ import msgspec
 
 from bakeoff.engines import Deployment, EngineSpec, check, records_requests
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.results.records import Cache, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
 from bakeoff.workloads.options import typed_options

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from bakeoff.harness.host.environment import cpu_model
-from bakeoff.results.ceilings import COPY, READ, Ceilings
+from bakeoff.results.machine.ceilings import COPY, READ, Ceilings
 
 _ROUND_S = 0.02  # many calls together: a GPU runs behind its host, and waiting for it costs time
 _DTYPES: Mapping[str, tuple[torch.dtype, ...]] = {

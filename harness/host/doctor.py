@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pynvml
 
-from bakeoff.harness.telemetry.cpu import CpuProbe, read_process
-from bakeoff.harness.verdict.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
+from bakeoff.harness.host.cpu import CpuProbe, read_process
+from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from bakeoff.results.metrics.machine import foreign_cpu_share
 from bakeoff.results.records import Window
 from bakeoff.results.text.format import percent_text

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from bakeoff.harness.telemetry.gpu import open_gpus
+from bakeoff.harness.host.gpu import open_gpus
 from bakeoff.harness.version import version
-from bakeoff.results.run_log import Source
+from bakeoff.results.log.run_log import Source
 
 _CI = (
     ("GITHUB_SHA", "GITHUB_HEAD_REF", "GITHUB_REF_NAME"),

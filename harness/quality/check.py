@@ -11,9 +11,9 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.quality.answers import Candidate, prepared
 from bakeoff.harness.quality.scorer import Line, Score, Scores, not_installed, scored
 from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner
-from bakeoff.results.quality import Difference, QualityRecord, QualitySample, TokenMatch, pooled
+from bakeoff.results.log.store import RunFolder, TrialFolder
+from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySample, TokenMatch, pooled
 from bakeoff.results.records import Outcome, Phase, RequestRecord, TrialRecord
-from bakeoff.results.store import RunFolder, TrialFolder
 from bakeoff.workloads import Tokenizer, Turn
 
 _TRIES = 4

@@ -21,7 +21,7 @@ from bakeoff.harness.host.child import child_process, read_line, tail
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.quality.prompt_logprobs import Prediction, PromptScorer, served_model
 from bakeoff.harness.quality.scorer import error_line, not_installed
-from bakeoff.results.evaluation import Accuracy, Evaluation, PieceSum
+from bakeoff.results.compare.evaluation import Accuracy, Evaluation, PieceSum
 from bakeoff.results.statistics.interval import Interval, ratio_interval, wilson_interval
 from bakeoff.workloads.rng import Rng
 from bakeoff.workloads.text.prose import prose_units

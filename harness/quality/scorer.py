@@ -10,7 +10,7 @@ import msgspec
 
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.host.child import child_process, read_line, send, tail
-from bakeoff.results.quality import TokenMatch
+from bakeoff.results.metrics.quality import TokenMatch
 
 _PACKAGES = ("torch", "safetensors", "gguf")
 """Packages of the extra ``engine`` that it needs; checked without importing them."""

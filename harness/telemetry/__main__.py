@@ -12,16 +12,16 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.harness.host.cpu import CpuProbe
+from bakeoff.harness.host.gpu import open_gpus, visible_to
 from bakeoff.harness.host.realtime import lower_priority
-from bakeoff.harness.telemetry.cpu import CpuProbe
-from bakeoff.harness.telemetry.gpu import open_gpus, visible_to
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe
 from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
 from bakeoff.harness.telemetry.orders import INTERVAL_NS, Mark, Order, Reply, Sample
 from bakeoff.harness.telemetry.server import ServerProbe
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.jsonl import Appender
+from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.records import TelemetryRecord
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.host.gpu import Gpu
 from bakeoff.harness.telemetry.nvml_fields import Readings
 
 METRICS = {

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pynvml
 
-from bakeoff.harness.telemetry.gpu import Gpu
+from bakeoff.harness.host.gpu import Gpu
 from bakeoff.harness.telemetry.nvml_fields import code_of
 
 _ECC = pynvml.nvmlEventTypeSingleBitEccError | pynvml.nvmlEventTypeDoubleBitEccError

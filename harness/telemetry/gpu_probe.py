@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import pynvml
 
+from bakeoff.harness.host.gpu import Gpu
 from bakeoff.harness.telemetry.gpm import METRICS as GPM_METRICS
 from bakeoff.harness.telemetry.gpm import Gpm
-from bakeoff.harness.telemetry.gpu import Gpu
 from bakeoff.harness.telemetry.gpu_events import GpuEvents
 from bakeoff.harness.telemetry.nvml_fields import (
     HELD_BACK,

@@ -13,7 +13,7 @@ from bakeoff.harness.experiment.config import Experiment, load_experiment
 from bakeoff.harness.testing.measured import Measured
 from bakeoff.harness.testing.one_line import OneLine
 from bakeoff.results import load
-from bakeoff.results.objectives import objectives
+from bakeoff.results.metrics.objectives import objectives
 
 
 class Bakeoff:

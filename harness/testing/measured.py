@@ -7,13 +7,13 @@ from typing import Literal
 
 from bakeoff.harness.testing.one_line import OneLine
 from bakeoff.results import Run, Trial
-from bakeoff.results.baseline import baseline_of
-from bakeoff.results.comparison_config import agreed
-from bakeoff.results.gate import GateVerdict, Outcome, judge
-from bakeoff.results.objectives import objectives, violated
+from bakeoff.results.compare.config import agreed
+from bakeoff.results.compare.gate import GateVerdict, Outcome, judge
+from bakeoff.results.compare.sides import only_side, side_of
+from bakeoff.results.history.baseline import baseline_of
+from bakeoff.results.metrics.objectives import objectives, violated
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.gate import doubt_texts, regression_texts
-from bakeoff.results.sides import only_side, side_of
 from bakeoff.results.statistics import ALPHA, DETECT
 from bakeoff.results.text.findings import violation_sentence
 
@@ -94,7 +94,7 @@ class Measured:
                 default engine is the one with the candidate's label. Default: ``--bakeoff-baseline``.
             engine: label of the candidate, if the run has several engines.
             metrics: to compare. Default: the table's headline metrics.
-            primary: the metric that decides. Default: chosen by :mod:`bakeoff.results.primary`.
+            primary: the metric that decides. Default: chosen by :mod:`bakeoff.results.compare.primary`.
             alpha: false alarm rate of the primary metric, and of all others together.
             detect: change of the primary metric that a pass rules out: a fraction, or ``10%``.
             band: largest change that counts as equal: a share, or bands such as ``ttft_p99=10%`` as for the gate.

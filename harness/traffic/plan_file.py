@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.harness.host.threads import check_cancelled
-from bakeoff.results.frames import FrameAppender, FrameLog
+from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
 
 _FLUSH_BYTES = 1 << 22

@@ -10,14 +10,14 @@ from itertools import pairwise
 import msgspec
 
 from bakeoff.harness.client.plausibility import is_miscounted
+from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.traffic.steady import TURNOVERS
-from bakeoff.harness.verdict.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
-from bakeoff.results.client_error import widest_s
-from bakeoff.results.consistency import impossible_times
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
+from bakeoff.results.log.consistency import impossible_times
 from bakeoff.results.metrics import has_failed, latency, under_load
 from bakeoff.results.metrics.backlog import Pressure, backlog
+from bakeoff.results.metrics.client_error import widest_s
 from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.prefix_cache import prompt_tokens

@@ -12,10 +12,10 @@ from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.virtual.engine import VirtualEngine
 from bakeoff.harness.virtual.world import VirtualWorld
 from bakeoff.results import Run, load
-from bakeoff.results.comparison_config import ComparisonConfig
-from bakeoff.results.gate import GateVerdict
-from bakeoff.results.search import SearchConfig
-from bakeoff.results.store import RunFolder
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.gate import GateVerdict
+from bakeoff.results.log.search import SearchConfig
+from bakeoff.results.log.store import RunFolder
 
 QUIET = QuietObserver()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bakeoff.harness.host.clock import LoopClock, sleep_until_ns
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage
 from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
-from bakeoff.results.jsonl import Appender
+from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.records import TelemetryRecord
 
 INTERVAL_NS = 100_000_000

@@ -5,12 +5,12 @@ The next batch waits for the last member to finish; finished members are compute
 
 from collections.abc import Collection, Sequence
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.core.scheduling_rules import Rules
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.cache import KvCache
 from bakeoff.reference_engine.scheduling.planner import Draft
 from bakeoff.reference_engine.scheduling.queues import Queues
-from bakeoff.reference_engine.scheduling.rules import Rules
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 

@@ -6,16 +6,14 @@ import torch
 
 from bakeoff.reference_engine.ablations.contiguous import RunPool
 from bakeoff.reference_engine.ablations.static_batching import StaticScheduler
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
+from bakeoff.reference_engine.core.scheduling_rules import Rules
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
 from bakeoff.reference_engine.engine.beam_search import conflicting_flag
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import Executor, LocalExecutor, SlowedExecutor
 from bakeoff.reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of
-from bakeoff.reference_engine.engine.grammar import Grammars
-from bakeoff.reference_engine.engine.head_execution import LoadedHead
-from bakeoff.reference_engine.engine.limits import Limits
+from bakeoff.reference_engine.engine.head_loading import LoadedHead
 from bakeoff.reference_engine.engine.memory_estimate import check_weights_fit
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.resolution import demand_of, limits_of, with_cache
 from bakeoff.reference_engine.engine.runner import ModelRunner
 from bakeoff.reference_engine.engine.step import Engine
@@ -24,9 +22,11 @@ from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
 from bakeoff.reference_engine.kv_cache.sizing import Demand
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
+from bakeoff.reference_engine.models.execution import Executor, LocalExecutor, SlowedExecutor
 from bakeoff.reference_engine.parallel.executor import TensorParallelExecutor
 from bakeoff.reference_engine.sampling import Sampler
-from bakeoff.reference_engine.scheduling.rules import Rules
+from bakeoff.reference_engine.sampling.grammar import Grammars
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 from bakeoff.reference_engine.speculation.draft_head import DraftHead
 from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths

@@ -12,10 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
-from bakeoff.reference_engine.engine.grammar import Grammars
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import (
+from bakeoff.reference_engine.core.outputs import (
     Candidate,
     Phases,
     PromptLogprob,
@@ -23,9 +20,12 @@ from bakeoff.reference_engine.engine.outputs import (
     StepReport,
     TokenOutput,
 )
-from bakeoff.reference_engine.engine.request import BeamParams, FinishReason, Request
+from bakeoff.reference_engine.core.request import BeamParams, FinishReason, Request
+from bakeoff.reference_engine.engine.beam_search import BeamSearch, Extension, check_beams
 from bakeoff.reference_engine.engine.step import Clock, Engine
 from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.sampling.grammar import Grammars
+from bakeoff.reference_engine.scheduling.limits import Limits
 
 
 class BeamSearchEngine:

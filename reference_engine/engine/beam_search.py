@@ -9,11 +9,11 @@ arXiv:1609.08144), and the search continues while a beam can become better than 
 import dataclasses
 from collections.abc import Sequence
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import Candidate, SampledToken
-from bakeoff.reference_engine.engine.request import BeamParams, FinishReason, SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.outputs import Candidate, SampledToken
+from bakeoff.reference_engine.core.request import BeamParams, FinishReason, SamplingParams
 from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.scheduling.limits import Limits
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ import torch
 from bakeoff.reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
 from bakeoff.reference_engine.attention import make_attention
 from bakeoff.reference_engine.attention.base import AttentionBackend
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.ranks import ALONE, Ranks
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.gpu_memory import GpuBudget, largest_batch
 from bakeoff.reference_engine.engine.memory import keep_few_multiplications
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.resolution import DTYPES, cache_layout, demand_of, store_maker_of
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.native import has_triton
@@ -23,10 +23,10 @@ from bakeoff.reference_engine.kv_cache.storage import KvStorage, allocate_storag
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.decoder import Model, Taps
+from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.offload import CudaLane, WeightOffload
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.models.weight_bytes import Loading, product_bytes
-from bakeoff.reference_engine.parallel.ranks import ALONE, Ranks
 from bakeoff.reference_engine.sampling import choose
 from bakeoff.reference_engine.sampling.prompt_scores import prompt_logprobs
 from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import SLAB_ROWS, Batch
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.sizing import Demand
+from bakeoff.reference_engine.models.execution import SLAB_ROWS, Batch
 
 RESERVED_SHARE = 0.03
 """Share of a GPU's memory that stays free, if other processes hold much of it, for CUDA graphs and fragmentation, which

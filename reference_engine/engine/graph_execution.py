@@ -15,11 +15,11 @@ import torch
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.span_arrays import SpanArrays, num_tiles
 from bakeoff.reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
-from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
 from bakeoff.reference_engine.kernels.cuda import replace_pending
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
 from bakeoff.reference_engine.models.decoder import Hidden, Model
+from bakeoff.reference_engine.models.execution import Batch, LocalExecutor, ReadSlab
 
 MAX_DECODES = 256
 """One-token spans of the largest graph."""

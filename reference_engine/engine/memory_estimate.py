@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import SLAB_ROWS
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.engine.executors import max_rows_of
 from bakeoff.reference_engine.engine.resolution import DTYPES, demand_of
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.gemm import can_tile
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.costs import ModelCosts
+from bakeoff.reference_engine.models.execution import SLAB_ROWS
 from bakeoff.reference_engine.models.gemma3 import Gemma3Config
 from bakeoff.reference_engine.models.linear import can_pack
 from bakeoff.reference_engine.models.names import layer_prefix

@@ -6,18 +6,18 @@ import os
 import torch
 
 from bakeoff.reference_engine.ablations.heavy_hitter import scored
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.engine.batch_invariance import check_batch_invariance
 from bakeoff.reference_engine.engine.beam_search import unforkable_flag
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.limits import Limits
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
 from bakeoff.reference_engine.kv_cache.quantised import store_maker
 from bakeoff.reference_engine.kv_cache.sizing import Demand
 from bakeoff.reference_engine.kv_cache.storage import StoreMaker, token_bytes
-from bakeoff.reference_engine.models.config import ModelConfig
-from bakeoff.reference_engine.parallel.sharding import config_of_rank
+from bakeoff.reference_engine.models.sharding import config_of_rank
+from bakeoff.reference_engine.scheduling.limits import Limits
 
 _FREE_MEMORY_SHARE = 0.25  # of a host's free memory; the machine has other work too
 _BATCHES = {"cpu": (64, 512), "cuda": (256, 8192)}  # default sequences and tokens of a step

@@ -8,10 +8,10 @@ import msgspec
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import Batch, Executor
-from bakeoff.reference_engine.engine.outputs import SampledToken
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import SampledToken
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.models.execution import Batch, Executor
 from bakeoff.reference_engine.sampling import Place, Sampler, all_plain, argmax, choose
 from bakeoff.reference_engine.sampling.prompt_scores import Position
 from bakeoff.reference_engine.scheduling.step import Chunk, Step

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import msgspec
 
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
-from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.core.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
+from bakeoff.reference_engine.core.request import FinishReason, Request
 from bakeoff.reference_engine.engine.runner import Collected, InFlight, Runner, Tokens
 from bakeoff.reference_engine.errors import EngineBugError, EngineUnavailableError, ReferenceEngineError
 from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 from bakeoff.reference_engine.speculation.speculator import Speculator

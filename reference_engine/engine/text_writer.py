@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bakeoff.reference_engine.core.request import FinishReason
 from bakeoff.reference_engine.engine.detokenizer import Detokenizer, StopMatcher
-from bakeoff.reference_engine.engine.request import FinishReason
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 

@@ -5,7 +5,7 @@ Like exllamav3's page-table check, it trusts no state that can be computed from 
 
 from collections.abc import Sequence
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import BlockAccountingError
 from bakeoff.reference_engine.kv_cache.block_hashes import block_hash, root_hash
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool

@@ -8,8 +8,8 @@ import dataclasses
 from array import array
 from collections.abc import Iterable, Sequence
 
-from bakeoff.reference_engine.engine.outputs import Occupancy
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import Occupancy
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
 from bakeoff.reference_engine.kv_cache.audit import audit
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies

@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Literal
 
+from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, Visible
 
-KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
-"""How elements are stored: as they are computed, or rounded as in `quantised.py`."""
 GROUP = 32
 """Most elements of a row that share a step in an INT4 cache; arXiv:2402.02750 uses the same."""
 _SCALE_BYTES = 2  # bfloat16

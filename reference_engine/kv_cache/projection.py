@@ -7,7 +7,7 @@ changed.
 from collections import Counter
 from typing import Self
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.kv_cache.block_table import RELEASED
 from bakeoff.reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 

@@ -24,7 +24,8 @@ from typing import Protocol
 
 import torch
 
-from bakeoff.reference_engine.kv_cache.layout import GROUP, KvCacheDtypeName, LayerLayout
+from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
+from bakeoff.reference_engine.kv_cache.layout import GROUP, LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import PlainStore, StoreMaker, lazy_zeros
 
 _LEAST = 2.0**-126  # replaces a divisor of 0, the scale of a row of zeros

@@ -3,14 +3,14 @@
 import dataclasses
 from pathlib import Path
 
-from bakeoff.reference_engine.engine.config import LoadFormatName
+from bakeoff.reference_engine.core.config import LoadFormatName
+from bakeoff.reference_engine.core.files import check_model_path
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.loading.dummy import DummyWeights
-from bakeoff.reference_engine.loading.files import check_model_path
 from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, read_config, read_format
-from bakeoff.reference_engine.loading.source import WeightSource
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
 
 

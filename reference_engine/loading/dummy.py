@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.shapes import weight_shapes
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from bakeoff.reference_engine.core.files import read_json
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.loading.files import read_json
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ import gguf.quants
 import numpy as np
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig, RopeScaling
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.kernels.blocks import FORMATS
 from bakeoff.reference_engine.loading.gguf_tokenizer import CONTROL_TOKEN
-from bakeoff.reference_engine.models.config import ModelConfig, RopeScaling
 from bakeoff.reference_engine.models.rope import frequency_divisors
 from bakeoff.reference_engine.quantization.blocks import BlockMatrix
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from bakeoff.reference_engine.core.files import read_json
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.loading.files import read_json
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.config_readers import config_from_hf
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
 from bakeoff.reference_engine.quantization.formats.registry import format_of

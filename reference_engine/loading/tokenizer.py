@@ -9,10 +9,10 @@ import msgspec
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from bakeoff.reference_engine.engine.config import LoadFormatName
+from bakeoff.reference_engine.core.config import LoadFormatName
+from bakeoff.reference_engine.core.files import check_model_path, read_json
 from bakeoff.reference_engine.errors import CheckpointError, RequestError
 from bakeoff.reference_engine.loading.chat_template import ChatTemplate
-from bakeoff.reference_engine.loading.files import check_model_path, read_json
 from bakeoff.reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
 _INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread

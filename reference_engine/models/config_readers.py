@@ -7,8 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.models.config import (
+from bakeoff.reference_engine.core.model_config import (
     CachedVectors,
     ModelConfig,
     RopeScaling,
@@ -19,6 +18,7 @@ from bakeoff.reference_engine.models.config import (
     whole,
     yarn_length,
 )
+from bakeoff.reference_engine.errors import CheckpointError
 
 _DEEPSEEK_V2_DEFAULTS: Mapping[str, Any] = {
     "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,

@@ -11,8 +11,9 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from bakeoff.reference_engine.kv_cache.layout import KvCacheDtypeName, row_bytes
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
+from bakeoff.reference_engine.kv_cache.layout import row_bytes
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.names import ENDS, ROUTER
 from bakeoff.reference_engine.models.shapes import Shape, weight_shapes

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from bakeoff.reference_engine.attention.base import AttentionStep
-from bakeoff.reference_engine.models.config import ModelConfig, RopeScaling
+from bakeoff.reference_engine.core.model_config import ModelConfig, RopeScaling
 from bakeoff.reference_engine.models.linear import Matrix, rows_of
 from bakeoff.reference_engine.models.mlp import FeedForward
 from bakeoff.reference_engine.models.names import layer_prefix

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from bakeoff.reference_engine.attention.base import AttentionStep
+from bakeoff.reference_engine.core.model_config import ModelConfig, check_options
 from bakeoff.reference_engine.errors import CheckpointError, EngineBugError
-from bakeoff.reference_engine.loading.source import WeightSource
-from bakeoff.reference_engine.models.config import ModelConfig, check_options
 from bakeoff.reference_engine.models.config_readers import read_llama
 from bakeoff.reference_engine.models.decoder import rotary_table
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.linear import Matrix, rows_of
 from bakeoff.reference_engine.models.mlp import GatedMlp
 from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.models.weights import Weights
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from bakeoff.reference_engine.attention.base import AttentionStep
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Rotations
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.weights import Weights

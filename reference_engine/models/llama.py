@@ -4,7 +4,7 @@ With `cla_factor` in config.json, that many consecutive layers share the keys an
 attention, arXiv:2405.12981); the others have no k_proj and v_proj.
 """
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp

@@ -1,6 +1,6 @@
 """Mistral (arXiv 2310.06825): Llama with sliding-window attention in every layer."""
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp

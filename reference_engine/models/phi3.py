@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from bakeoff.reference_engine.loading.source import WeightSource
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp
 from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.models.weights import Weights
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 

@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama with biases on queries, keys and values, and optional windows."""
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp

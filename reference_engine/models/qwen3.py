@@ -1,6 +1,6 @@
 """Qwen3 (arXiv 2505.09388): Qwen2 with norms of each head's query and key instead of biases."""
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp

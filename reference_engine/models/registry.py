@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.engine.config import QuantizationName
-from bakeoff.reference_engine.loading.source import WeightSource
+from bakeoff.reference_engine.core.config import QuantizationName
+from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Model
 from bakeoff.reference_engine.models.offload import WeightOffload
+from bakeoff.reference_engine.models.sharding import config_of_rank
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.models.weights import Weights
-from bakeoff.reference_engine.parallel.ranks import ALONE, Ranks
-from bakeoff.reference_engine.parallel.sharding import config_of_rank
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from bakeoff.reference_engine.models.config import RopeScaling
+from bakeoff.reference_engine.core.model_config import RopeScaling
 
 
 class RotaryTable:

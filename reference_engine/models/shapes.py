@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.config_readers import DeepseekV2Config, MoeConfig
 from bakeoff.reference_engine.models.names import LLAMA_PARTS, layer_prefix
 

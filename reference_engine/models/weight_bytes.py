@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from bakeoff.reference_engine.engine.config import QuantizationName
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.config import QuantizationName
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.config_readers import DeepseekV2Config
 from bakeoff.reference_engine.models.names import ENDS, ROUTER
 from bakeoff.reference_engine.models.shapes import Shape, weight_shapes

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from bakeoff.reference_engine.engine.config import QuantizationName
+from bakeoff.reference_engine.core.config import QuantizationName
+from bakeoff.reference_engine.core.ranks import ALONE, Ranks, share, span, vocabulary_share
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.cpu import best_kernels
-from bakeoff.reference_engine.loading.source import WeightSource
 from bakeoff.reference_engine.models.linear import (
     InvariantLinear,
     Matrix,
@@ -17,7 +17,7 @@ from bakeoff.reference_engine.models.linear import (
     make_linear,
 )
 from bakeoff.reference_engine.models.offload import WeightOffload
-from bakeoff.reference_engine.parallel.ranks import ALONE, Ranks, share, span, vocabulary_share
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.quantization.blocks import BlockMatrix
 from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix
 from bakeoff.reference_engine.quantization.methods import METHODS

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import Batch, LocalExecutor, ReadSlab
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineUnavailableError
+from bakeoff.reference_engine.models.execution import Batch, LocalExecutor, ReadSlab
 from bakeoff.reference_engine.parallel.group import Group, connect
 from bakeoff.reference_engine.parallel.workers import Workers
 

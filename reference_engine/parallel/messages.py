@@ -11,11 +11,11 @@ import dataclasses
 import msgspec
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_table import as_block_list, block_list
+from bakeoff.reference_engine.models.execution import Batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

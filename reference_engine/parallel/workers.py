@@ -14,9 +14,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineUnavailableError
+from bakeoff.reference_engine.models.execution import Batch
 from bakeoff.reference_engine.parallel.messages import READY, Assignment, encode_assignment, encode_batch
 
 _GRACE_S = 5.0
@@ -107,7 +107,7 @@ class Workers:
 def _start(descriptor: int) -> "subprocess.Popen[bytes]":
     paths = os.pathsep.join(filter(None, (_PACKAGES, os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, "-m", "bakeoff.reference_engine.parallel.worker", str(descriptor)],
+        [sys.executable, "-m", "bakeoff.reference_engine.engine.worker", str(descriptor)],
         pass_fds=[descriptor],
         stdin=subprocess.DEVNULL,
         stdout=2,  # keeps the output of libraries out of this process's stdout

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.kernels.native import has_triton
 from bakeoff.reference_engine.sampling.blocks import BLOCK
 from bakeoff.reference_engine.sampling.places import Place

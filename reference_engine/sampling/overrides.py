@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.engine.grammar import GrammarState
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.sampling.grammar import GrammarState
 
 _WORD = 32  # bits
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 
 
 class Place(Protocol):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from bakeoff.reference_engine.engine.outputs import PromptLogprob
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import PromptLogprob
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.sampling.reports import reported
 
 Position = tuple[Request, int]

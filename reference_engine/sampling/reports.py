@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bakeoff.reference_engine.engine.outputs import SampledToken
+from bakeoff.reference_engine.core.outputs import SampledToken
 from bakeoff.reference_engine.sampling.blocks import BlockedScores
 from bakeoff.reference_engine.sampling.ranking import rank, top_k_floors
 

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.engine.grammar import Grammars, GrammarState
-from bakeoff.reference_engine.engine.outputs import Candidate, SampledToken
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import Candidate, SampledToken
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kernels.cpu import best_kernels
 from bakeoff.reference_engine.sampling.blocks import BlockedScores
 from bakeoff.reference_engine.sampling.drawing import draw
+from bakeoff.reference_engine.sampling.grammar import Grammars, GrammarState
 from bakeoff.reference_engine.sampling.history import TokenHistory
 from bakeoff.reference_engine.sampling.overrides import add_bias, forbid_by_grammar, forbid_early_stops
 from bakeoff.reference_engine.sampling.penalties import penalise

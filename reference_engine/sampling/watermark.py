@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bakeoff.reference_engine.engine.request import Request, Watermark
+from bakeoff.reference_engine.core.request import Request, Watermark
 from bakeoff.reference_engine.sampling.uniform import philox
 
 _GROUP = 8  # tokens that one column of Philox decides on, with 16 bits each

@@ -19,11 +19,11 @@ the step is carried out; at worst a step does a little less than it could.
 import operator
 from collections.abc import Sequence
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.core.scheduling_rules import PreemptionName, Rules
 from bakeoff.reference_engine.kv_cache.cache import Blocks, Hit, KvCache
 from bakeoff.reference_engine.kv_cache.projection import FreeBlockProjection
 from bakeoff.reference_engine.scheduling.queues import Queues
-from bakeoff.reference_engine.scheduling.rules import PreemptionName, Rules
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 
 _START = operator.attrgetter("start")

@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 from typing import NamedTuple
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
 
 
 class Rank(NamedTuple):

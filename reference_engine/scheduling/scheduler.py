@@ -6,15 +6,15 @@ its computed blocks stay cached for later requests with the same prefix.
 
 from collections.abc import Sequence
 
-from bakeoff.reference_engine.engine.limits import check_queue
-from bakeoff.reference_engine.engine.outputs import Occupancy
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import Occupancy
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.core.scheduling_rules import PreemptionName, Rules
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.cache import Hit, KvCache
+from bakeoff.reference_engine.scheduling.limits import check_queue
 from bakeoff.reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
 from bakeoff.reference_engine.scheduling.queues import Queues, Rank
-from bakeoff.reference_engine.scheduling.rules import PreemptionName, Rules
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 
 

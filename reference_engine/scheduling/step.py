@@ -4,9 +4,9 @@ from array import array
 
 import msgspec
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.core.scheduling_rules import PreemptionName
 from bakeoff.reference_engine.kv_cache.cache import Hit
-from bakeoff.reference_engine.scheduling.rules import PreemptionName
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):

@@ -9,11 +9,11 @@ import threading
 import time
 from pathlib import Path
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.grammar import Grammars
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineUnavailableError
 from bakeoff.reference_engine.loading.generation_config import SamplingDefaults, sampling_defaults
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
+from bakeoff.reference_engine.sampling.grammar import Grammars
 from bakeoff.reference_engine.serving.core.client import EngineClient
 from bakeoff.reference_engine.serving.core.launch import CoreProcess, Starter
 from bakeoff.reference_engine.serving.core.wire import Facts

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import Batch
-from bakeoff.reference_engine.engine.head_execution import HeadExecutor
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.models.decoder import Taps
+from bakeoff.reference_engine.models.execution import Batch
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 from bakeoff.reference_engine.speculation.chains import Chains, copies_of_group
+from bakeoff.reference_engine.speculation.head_execution import HeadExecutor
 from bakeoff.reference_engine.speculation.residual import Distribution
 
 _MOST_HELD = 32

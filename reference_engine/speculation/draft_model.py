@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import Batch, Executor
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.models.execution import Batch, Executor
 from bakeoff.reference_engine.scheduling.step import Chunk, Step
 from bakeoff.reference_engine.speculation.chains import Chains, copies_of_group
 from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 import torch
 
+from bakeoff.reference_engine.core.files import read_json
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
-from bakeoff.reference_engine.loading.files import read_json
-from bakeoff.reference_engine.loading.source import WeightSource
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 from bakeoff.reference_engine.speculation.residual import Distribution
 

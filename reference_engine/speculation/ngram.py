@@ -5,7 +5,7 @@ Prompt lookup decoding, Saxena 2023; the longest context comes from a suffix aut
 
 from collections.abc import Iterable, Sequence
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.speculation.suffix_automaton import SuffixAutomaton
 
 LONGEST_CONTEXT = 4

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.sampling.places import Place
 from bakeoff.reference_engine.sampling.uniform import uniforms
 

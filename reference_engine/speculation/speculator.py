@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.scheduling.step import Chunk
 from bakeoff.reference_engine.speculation.draft_lengths import DraftLengths, Offer
 from bakeoff.reference_engine.speculation.ngram import NgramDrafter

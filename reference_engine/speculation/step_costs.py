@@ -5,8 +5,8 @@ import time
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import Batch, Executor
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
+from bakeoff.reference_engine.models.execution import Batch, Executor
 from bakeoff.reference_engine.speculation.draft_lengths import StepCosts
 
 _REPEATS = 5

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch
 
-from bakeoff.reference_engine.engine.outputs import SampledToken
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import SampledToken
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.sampling import LaterPlace, Place, Sampler
 from bakeoff.reference_engine.sampling.sampler import Chooser, choose_on_host
 from bakeoff.reference_engine.speculation.residual import Distribution, accept_or_redraw

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.loading.files import check_model_path
+from bakeoff.reference_engine.core.files import check_model_path
+from bakeoff.reference_engine.core.model_config import config_to_hf
 from bakeoff.reference_engine.loading.gguf import GgufFile
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf
-from bakeoff.reference_engine.models.config import config_to_hf
 from bakeoff.reference_engine.tools.checkpoint_folder import check_target, new_checkpoint, write_json, write_weights
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

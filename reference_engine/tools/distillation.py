@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.files import read_text
+from bakeoff.reference_engine.core.quantization_names import RoundingName
 from bakeoff.reference_engine.engine.resolution import resolve_device
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
-from bakeoff.reference_engine.quantization.names import RoundingName
 from bakeoff.reference_engine.speculation.draft_vocabulary import DraftVocabulary
 from bakeoff.reference_engine.tools.checkpoint_folder import copy_tokenizer, new_checkpoint, write_json, write_weights
 from bakeoff.reference_engine.tools.importance import layer_matrices

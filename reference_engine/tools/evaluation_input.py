@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.reference_engine.core.files import read_text
 from bakeoff.reference_engine.errors import RequestError
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 PIECE_TOKENS = 512

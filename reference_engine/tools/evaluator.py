@@ -23,13 +23,13 @@ from torch.nn.functional import cross_entropy
 
 from bakeoff.reference_engine.ablations.heavy_hitter import Census, HeavyHitterAttention
 from bakeoff.reference_engine.attention.torch_backend import TorchAttention
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.files import read_text
 from bakeoff.reference_engine.engine.executors import attention_of, storage_of
 from bakeoff.reference_engine.engine.resolution import cache_layout, demand_of, resolve_config, resolve_device
 from bakeoff.reference_engine.errors import ConfigError, RequestError
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.models.decoder import Model
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.tools.text_cache import TextCache

@@ -14,8 +14,8 @@ import gguf
 import numpy.typing as npt
 import torch
 
+from bakeoff.reference_engine.core.files import check_model_path
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.loading.files import check_model_path
 from bakeoff.reference_engine.loading.gguf import dequantised, open_gguf
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.quantization_names import GgufName
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.loading.gguf import ROPE_DIVISORS, gguf_name, permuted_heads
 from bakeoff.reference_engine.loading.gguf_tokenizer import (
@@ -30,10 +32,8 @@ from bakeoff.reference_engine.loading.gguf_tokenizer import (
     build_tokenizer,
 )
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.rope import frequency_divisors
 from bakeoff.reference_engine.models.shapes import weight_shapes
-from bakeoff.reference_engine.quantization.names import GgufName
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 from bakeoff.reference_engine.tools.progress import Progress
 from bakeoff.reference_engine.tools.transformers_model import open_plain

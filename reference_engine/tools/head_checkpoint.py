@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.loading.files import read_json
-from bakeoff.reference_engine.models.config import config_to_hf
+from bakeoff.reference_engine.core.files import read_json
+from bakeoff.reference_engine.core.model_config import config_to_hf
 from bakeoff.reference_engine.models.eagle import SPECULATORS_TYPE, EagleConfig
 from bakeoff.reference_engine.tools.checkpoint_folder import write_json, write_weights
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.kernels.cpu import TorchKernels
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.eagle import EagleConfig
 from bakeoff.reference_engine.models.rope import RotaryTable
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.files import read_text
+from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.speculation_settings import MOST_TOKENS
 from bakeoff.reference_engine.engine.resolution import DTYPES, resolve_device
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.loading.files import read_text
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.eagle import EagleConfig, default_taps
-from bakeoff.reference_engine.speculation.settings import MOST_TOKENS
 from bakeoff.reference_engine.tools.checkpoint_folder import new_checkpoint, write_json
 from bakeoff.reference_engine.tools.head_checkpoint import write_head
 from bakeoff.reference_engine.tools.head_model import TrainableHead

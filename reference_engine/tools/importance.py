@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cosine_similarity
 
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
 
 MATRICES = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",

@@ -18,10 +18,10 @@ import msgspec
 import torch
 from torch.nn.functional import kl_div
 
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.files import read_text
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.tools.evaluation_input import (
     PIECE_TOKENS,
     Question,

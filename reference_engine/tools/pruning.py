@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import torch
 
+from bakeoff.reference_engine.core.files import read_json, read_text
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.engine.resolution import resolve_device
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.loading.files import read_json, read_text
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.tools.checkpoint_folder import (
     check_target,
     copy_tokenizer,

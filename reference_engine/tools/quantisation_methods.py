@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
+from bakeoff.reference_engine.core.quantization_names import WrittenName
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
 from bakeoff.reference_engine.quantization.formats.registry import IntegerFormatName, format_for, integer_format
 from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
 from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
-from bakeoff.reference_engine.quantization.names import WrittenName
 from bakeoff.reference_engine.quantization.rounding import Bits
 from bakeoff.reference_engine.tools.layer_quantisers import AwqLayer, GptqLayer, LayerQuantiser, SmoothedLayer
 from bakeoff.reference_engine.tools.unfinished import flag

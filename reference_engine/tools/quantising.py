@@ -18,9 +18,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from bakeoff.reference_engine.core.files import read_json, read_text
 from bakeoff.reference_engine.engine.resolution import resolve_device
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.loading.files import read_json, read_text
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.shapes import weight_shapes

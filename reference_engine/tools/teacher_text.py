@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.errors import ConfigError, RequestError
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.offline import LLM

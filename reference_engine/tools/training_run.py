@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.offline import interrupts_held
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 from bakeoff.reference_engine.tools.progress import Progress

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from bakeoff.reference_engine.core.files import read_json
 from bakeoff.reference_engine.errors import CheckpointError, ConfigError
-from bakeoff.reference_engine.loading.files import read_json
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file, write_json
 
 _SETTINGS = "settings.json"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.reference_engine.core.files import read_text
 from bakeoff.reference_engine.errors import ConfigError, RequestError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.speculation.draft_vocabulary import FILE, DraftVocabulary, vocabulary_sha256
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 from bakeoff.reference_engine.tools.transformers_model import check_directory

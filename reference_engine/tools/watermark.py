@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bakeoff.reference_engine.engine.request import Watermark
+from bakeoff.reference_engine.core.files import read_text
+from bakeoff.reference_engine.core.request import Watermark
 from bakeoff.reference_engine.errors import RequestError
-from bakeoff.reference_engine.loading.files import read_text
 from bakeoff.reference_engine.loading.tokenizer import open_tokenizer
 from bakeoff.reference_engine.sampling.watermark import are_green
 

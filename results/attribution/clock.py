@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from bakeoff.results.attribution.parts import ServerTrace
+from bakeoff.results.log.spans import RequestSpan
 from bakeoff.results.records import RequestRecord
-from bakeoff.results.spans import RequestSpan
 
 
 class ClockCheck(msgspec.Struct, frozen=True):

@@ -15,9 +15,9 @@ import msgspec
 
 from bakeoff.results.attribution.catalogue import SPAN_PARTS, STEP_PARTS, Latency, Part
 from bakeoff.results.attribution.steps import RequestSteps, Steps
+from bakeoff.results.log.spans import RequestSpan
+from bakeoff.results.log.step_log import HttpRecord
 from bakeoff.results.records import RequestRecord
-from bakeoff.results.spans import RequestSpan
-from bakeoff.results.step_log import HttpRecord
 from bakeoff.results.units import NS_PER_S
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from bakeoff.results.attribution.catalogue import Part
 from bakeoff.results.attribution.steps import Steps
-from bakeoff.results.ceilings import READ, Ceilings
+from bakeoff.results.log.step_costs import BatchCost, TrialCosts
+from bakeoff.results.machine.ceilings import READ, Ceilings
 from bakeoff.results.metrics.machine import POWER_CAP
 from bakeoff.results.metrics.series import moved
 from bakeoff.results.records import TelemetryRecord, Window
-from bakeoff.results.step_costs import BatchCost, TrialCosts
 from bakeoff.results.units import NS_PER_S
 
 BOUND_SHARE = 0.3

@@ -11,7 +11,7 @@ import numpy as np
 
 from bakeoff.results.attribution.catalogue import Part
 from bakeoff.results.attribution.decode_cost import DecodeCost, fit
-from bakeoff.results.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
+from bakeoff.results.log.step_log import ChunkRecord, EngineEvent, RequestQueued, StepRecord
 
 
 class RequestSteps(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ from bakeoff.results.attribution.energy import PhaseEnergy, has_energy, phase_en
 from bakeoff.results.attribution.parts import ServerTrace, merge_interference, split, split_span
 from bakeoff.results.attribution.roofline import Roofline, roofline_of
 from bakeoff.results.attribution.steps import Steps, steps_of
-from bakeoff.results.ceilings import Ceilings
+from bakeoff.results.log.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
+from bakeoff.results.log.step_costs import TrialCosts
+from bakeoff.results.log.step_log import EngineEvent, HttpRecord
+from bakeoff.results.machine.ceilings import Ceilings
 from bakeoff.results.records import RequestRecord, TelemetryRecord, TrialRecord
-from bakeoff.results.spans import RequestSpan, SpanFrame, by_answer, request_spans, wall_clock_drift_ns
-from bakeoff.results.step_costs import TrialCosts
-from bakeoff.results.step_log import EngineEvent, HttpRecord
 
 MAX_UNATTRIBUTED = 0.02
 """Share of a request's E2E above which it counts as not attributed."""

@@ -23,10 +23,10 @@ from bakeoff.results.dashboard.pages import message_html, report_html, served
 from bakeoff.results.dashboard.run_list import list_page, query_of
 from bakeoff.results.dashboard.watcher import SCAN_S, Watcher
 from bakeoff.results.errors import NotExportable, NotServed, ResultsError
+from bakeoff.results.export.tables import Format, Table, table
 from bakeoff.results.index import Index, RunFacts
-from bakeoff.results.run import load
-from bakeoff.results.store import RunFolder
-from bakeoff.results.tables import Format, Table, table
+from bakeoff.results.log.store import RunFolder
+from bakeoff.results.run.run import load
 
 WATCHER = web.AppKey("watcher", Watcher)
 _TYPES = {Format.CSV: "text/csv", Format.PARQUET: "application/vnd.apache.parquet", Format.JSON: "application/json"}

@@ -6,20 +6,20 @@ from pathlib import Path
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.comparison import EngineComparison, compare_sides
-from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.compare.comparison import EngineComparison, compare_sides
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.gate import GateVerdict, judge
+from bakeoff.results.compare.sides import Side, side_of
+from bakeoff.results.compare.text import why_text
 from bakeoff.results.dashboard.pages import served
 from bakeoff.results.errors import NoEvidence, ResultsError
-from bakeoff.results.gate import GateVerdict, judge
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import ratio_axis, ratio_strip
 from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
 from bakeoff.results.report.gate import doubt_texts, regression_texts
-from bakeoff.results.run import load
-from bakeoff.results.sides import Side, side_of
+from bakeoff.results.run.run import load
 from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
-from bakeoff.results.text.comparison import why_text
 from bakeoff.results.text.format import effect_text
 
 _CLASSES = {
@@ -91,7 +91,7 @@ def compare_html(root: Path, a: str, b: str, primary: str) -> str:
         root: folder of the runs.
         a: ``RUN@ENGINE``, or ``RUN`` for the engine that the other side has too, else its first engine.
         b: as ``a``.
-        primary: name of the primary metric; empty for the rule of :mod:`bakeoff.results.primary`.
+        primary: name of the primary metric; empty for the rule of :mod:`bakeoff.results.compare.primary`.
     """
     return served("compare.html", compare_page(root, a, b, primary))
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import msgspec
 from markupsafe import Markup
 
+from bakeoff.results.compare.series import Change, Drift, Series, is_worse
 from bakeoff.results.dashboard.addresses import compare_at, report_at
 from bakeoff.results.errors import ResultsError
-from bakeoff.results.history import history_of
+from bakeoff.results.history.history import history_of
 from bakeoff.results.index import Index
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.charts.history import Level, history_chart
 from bakeoff.results.report.history_table import change_texts, commits, history_notes, outcome_text, title
-from bakeoff.results.series import Change, Drift, Series, is_worse
 from bakeoff.results.text.format import moment_text
 
 NEWEST = 500

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.jsonl import read_after
+from bakeoff.results.files.jsonl import read_after
+from bakeoff.results.log.run_log import Event, RunLog
+from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.records import RunStatus, TelemetryRecord, TrialPlan
-from bakeoff.results.run_log import Event, RunLog
-from bakeoff.results.store import RunFolder, TrialFolder
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.units import NS_PER_S
 

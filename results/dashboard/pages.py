@@ -6,7 +6,7 @@ from pathlib import Path
 from bakeoff.results.report.html import report_script
 from bakeoff.results.report.offline import SHELL, asset, rendered
 from bakeoff.results.report.page import page_of
-from bakeoff.results.run import load
+from bakeoff.results.run.run import load
 
 _PACKAGE = "bakeoff.results.dashboard"
 

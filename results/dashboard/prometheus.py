@@ -10,9 +10,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from bakeoff.results.dashboard.live import Live, LiveRuns
 from bakeoff.results.errors import ResultsError
 from bakeoff.results.index import Index, Query, RunFacts
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import RunStatus
-from bakeoff.results.store import RunFolder
 
 NAMES = {
     "bakeoff_runs": "Runs in the folder, by status.",

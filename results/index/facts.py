@@ -5,15 +5,15 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.comparability import digest
+from bakeoff.results.compare.comparability import digest
+from bakeoff.results.compare.primary import primary_load, primary_metric
+from bakeoff.results.log.run_log import Manifest, Source
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.primary import primary_load, primary_metric
 from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.report.verdict import VerdictLine, verdict
-from bakeoff.results.run import Run, by_repeat
-from bakeoff.results.run_log import Manifest, Source
-from bakeoff.results.store import RunFolder
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.text.format import machine_text
 
 
@@ -39,7 +39,7 @@ class CellFacts(msgspec.Struct, frozen=True):
         workload: name.
         traffic_sha256: of what was sent.
         weights_sha256: of the model; empty if the engine does not report it.
-        conditions_sha256: of everything else that must be equal, see :mod:`bakeoff.results.comparability`.
+        conditions_sha256: of everything else that must be equal, see :mod:`bakeoff.results.compare.comparability`.
         metrics: name in the catalogue → mean; without metrics that a valid trial lacks.
     """
 
@@ -73,7 +73,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: name of the folder.
         name: of the experiment.
-        status: see :meth:`bakeoff.results.store.RunFolder.status`.
+        status: see :meth:`bakeoff.results.log.store.RunFolder.status`.
         created_utc: ISO 8601.
         ended_utc: ISO 8601.
         machine: description, with the host name.

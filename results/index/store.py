@@ -16,9 +16,9 @@ import msgspec
 from bakeoff.results.errors import ResultsError, RunNotFound
 from bakeoff.results.index.facts import RunFacts, facts_of, planned_facts
 from bakeoff.results.index.query import ORDERS, Query, fenced, where
+from bakeoff.results.log.store import LOG_NAME, RunFolder
 from bakeoff.results.metrics.catalogue import DEFINITIONS
 from bakeoff.results.records import RunStatus
-from bakeoff.results.store import LOG_NAME, RunFolder
 
 INDEX_FILE = ".index.sqlite"
 _VERSION = 1_000 * 3 + DEFINITIONS

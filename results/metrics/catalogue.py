@@ -1,49 +1,11 @@
 """Catalogue of metrics: name, title, unit, direction and definition, shared by tables, reports and comparisons."""
 
 from collections.abc import Container
-from enum import StrEnum
 
-import msgspec
+from bakeoff.results.metric import Better, Metric, Unit
 
 DEFINITIONS = 3
 """Version of the definitions; values of different versions are not compared. Raise it whenever a definition changes."""
-
-
-class Unit(StrEnum):
-    """Units of stored and computed values; :mod:`bakeoff.results.text.format` scales them for display."""
-
-    SECONDS = "s"
-    PER_SECOND = "/s"
-    TOKENS_PER_SECOND = "tok/s"
-    BYTES = "B"
-    JOULES = "J"
-    COUNT = ""
-    SHARE = "share"
-
-
-class Better(StrEnum):
-    """Direction of improvement."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """Identity of one metric.
-
-    Attributes:
-        name: column in data frames, key in JSON; ends in its unit where it has one.
-        title: column heading.
-        unit: of the value.
-        better: direction of improvement.
-        definition: one sentence; the symbols are those of docs/definitions.md.
-    """
-
-    name: str
-    title: str
-    unit: Unit
-    better: Better
-    definition: str
 
 
 _LATENCIES = (

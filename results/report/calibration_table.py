@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.calibration import Calibration, GridCell
-from bakeoff.results.client_error import error_s
+from bakeoff.results.machine.calibration import Calibration, GridCell
+from bakeoff.results.metrics.client_error import error_s
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from bakeoff.results.cells import Cell
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import ClientRecord
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")

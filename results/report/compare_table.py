@@ -6,15 +6,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.comparison import EngineComparison
+from bakeoff.results.compare.comparison import EngineComparison
+from bakeoff.results.compare.text import change_text, mix_text, why_text, work_text
 from bakeoff.results.metrics import COMPARED
-from bakeoff.results.quality import QualitySummary
+from bakeoff.results.metrics.quality import QualitySummary
 from bakeoff.results.report.quality import match_text
 from bakeoff.results.report.tallies import tally_text
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.statistics import Comparison, Judgement
 from bakeoff.results.statistics.comparison import scale_of
-from bakeoff.results.text.comparison import change_text, mix_text, why_text, work_text
 from bakeoff.results.text.format import ABSENT, effect_text, listed, plain
 
 _STYLES = {

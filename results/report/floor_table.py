@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.results.floor import FloorCell
+from bakeoff.results.compare.floor import FloorCell
+from bakeoff.results.compare.text import change_text
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.statistics.comparison import scale_of
-from bakeoff.results.text.comparison import change_text
 from bakeoff.results.text.format import plain
 
 

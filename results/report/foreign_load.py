@@ -3,7 +3,7 @@
 from statistics import median
 
 from bakeoff.results.metrics import Unit
-from bakeoff.results.run import Run
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, value_text
 
 

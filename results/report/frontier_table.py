@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.results.frontier import FrontierPoint
 from bakeoff.results.metrics import Unit
 from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.run.frontier import FrontierPoint
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, bounds_text, plain, scale_for
 
@@ -16,7 +16,7 @@ def print_frontier(points: Sequence[FrontierPoint], console: Console) -> None:
     """Print each engine's frontier; a dot marks points on the joint frontier.
 
     Args:
-        points: from :func:`bakeoff.results.frontier.frontier`; those not on their engine's frontier are skipped.
+        points: from :func:`bakeoff.results.run.frontier.frontier`; those not on their engine's frontier are skipped.
         console: the console.
     """
     table = terminal_table("engine", "load")

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bakeoff.results.compare.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.terminal_table import terminal_table
-from bakeoff.results.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 from bakeoff.results.text.format import ABSENT, plain, value_text
 
 _DIGITS = 9  # of a commit hash: unambiguous in practice

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from bakeoff.results.atomic import write_atomic
+from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.report.offline import SHELL, asset, rendered
 from bakeoff.results.report.page import page_of
-from bakeoff.results.run import Run
+from bakeoff.results.run.run import Run
 
 
 def render_html(run: Run) -> str:

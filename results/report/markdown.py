@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import Level, levels_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.quality import match_of
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, interval_text, plain
 
 _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.levels import engines_of
 from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report import clients
@@ -28,7 +27,8 @@ from bakeoff.results.report.sections import (
     views,
 )
 from bakeoff.results.report.verdict import VerdictLine, verdict
-from bakeoff.results.run import Run
+from bakeoff.results.run.levels import engines_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import ENGINE_FIGURES, EngineFigure
 from bakeoff.results.text.format import listed, machine_text, moment_text
 

@@ -4,9 +4,9 @@ import math
 
 import msgspec
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.quality import EARLY, LARGE_REGRET, QualitySummary
-from bakeoff.results.run import Run
+from bakeoff.results.metrics.quality import EARLY, LARGE_REGRET, QualitySummary
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, listed
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.results.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
+from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from bakeoff.results.text.findings import sentences, violation_sentence
 from bakeoff.results.text.format import percent_text, plain
 

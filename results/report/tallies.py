@@ -1,6 +1,6 @@
 """How often engines failed trials, as text."""
 
-from bakeoff.results.reliability import FailureMode, Tally
+from bakeoff.results.compare.reliability import FailureMode, Tally
 
 _VERBS = {
     FailureMode.NOT_STARTED: "did not start or died between trials",

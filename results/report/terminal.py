@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import levels_of
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
@@ -23,7 +21,9 @@ from bakeoff.results.report.quality import match_of, quality_warnings, unchecked
 from bakeoff.results.report.search_lines import print_search
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentence, sentences
 from bakeoff.results.text.format import (
     ABSENT,

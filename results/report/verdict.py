@@ -1,27 +1,27 @@
 """The verdict of a run in one sentence.
 
-The metric is fixed in advance by :mod:`bakeoff.results.primary`. The best engine is compared with the second best; if
-the interval contains 1, or the difference is within the client's own error, the sentence says so. As in a gate, an
-engine cannot win if it died, failed requests or fell behind where the other did not, and request times are compared
-only if both did the same work.
+The metric is fixed in advance by :mod:`bakeoff.results.compare.primary`. The best engine is compared with the second
+best; if the interval contains 1, or the difference is within the client's own error, the sentence says so. As in a
+gate, an engine cannot win if it died, failed requests or fell behind where the other did not, and request times are
+compared only if both did the same work.
 """
 
 import msgspec
 
-from bakeoff.results.comparison import EngineComparison, compare_sides
-from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.compare.comparison import EngineComparison, compare_sides
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.primary import primary_load, primary_metric
+from bakeoff.results.compare.sides import side_of
+from bakeoff.results.compare.text import band_text, why_text
 from bakeoff.results.errors import NoEvidence
-from bakeoff.results.levels import Level, levels_of
 from bakeoff.results.metrics import CATALOGUE, Better, Metric
-from bakeoff.results.primary import primary_load, primary_metric
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report.search_lines import search_sentence
 from bakeoff.results.report.tallies import tally_text
-from bakeoff.results.run import Run
-from bakeoff.results.sides import side_of
+from bakeoff.results.run.levels import Level, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
 from bakeoff.results.statistics.comparison import scale_of
-from bakeoff.results.text.comparison import band_text, why_text
 from bakeoff.results.text.format import STATE_TEXTS, ratio_text
 
 

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import levels_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.terminal_table import terminal_table
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, plain, value_text
 from bakeoff.results.views import VIEWS, Tool
 from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bakeoff.results.metrics.catalogue import Unit
+from bakeoff.results.metric import Unit
 from bakeoff.results.server_view.split import PARTS
 
 

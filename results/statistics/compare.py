@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bakeoff.results.metrics.catalogue import Better, Metric
+from bakeoff.results.metric import Better, Metric
 from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor, between_runs, run_means
 from bakeoff.results.statistics.comparison import (
     ALPHA,

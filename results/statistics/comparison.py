@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.results.metrics.catalogue import Better, Metric, Unit
+from bakeoff.results.metric import Better, Metric, Unit
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.permutation import PermutationTest
 from bakeoff.results.statistics.power import runs_needed, smallest_effect
@@ -78,7 +78,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Reason for a judgement, worded by :mod:`bakeoff.results.text.comparison`; ``parameters`` in parentheses."""
+    """Reason for a judgement, worded by :mod:`bakeoff.results.compare.text`; ``parameters`` in parentheses."""
 
     INTERVAL = "interval"
     """The interval against the band and against no change."""

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from bakeoff.results.metrics.catalogue import Unit
+from bakeoff.results.metric import Unit
 from bakeoff.results.statistics.distributions import t_quantile
 
 

@@ -10,9 +10,9 @@ from bakeoff.results.attribution.clock import ClockCheck
 from bakeoff.results.attribution.difference import Difference
 from bakeoff.results.attribution.energy import EnergyPhase, PhaseEnergy
 from bakeoff.results.attribution.trial import MAX_UNATTRIBUTED
-from bakeoff.results.cells import Trial
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import Verdict
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import ABSENT, listed, percent_text, value_text
 from bakeoff.results.text.roofline import limit_sentence

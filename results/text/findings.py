@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.machine import PowerBasis
-from bakeoff.results.objectives import Violation
+from bakeoff.results.metrics.objectives import Violation
 from bakeoff.results.text.format import share_text, value_text
 
 _REQUESTS_FAILED = (

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.metrics.catalogue import Metric, Unit
+from bakeoff.results.log.run_log import Manifest
+from bakeoff.results.metric import Metric, Unit
 from bakeoff.results.records import RunStatus
-from bakeoff.results.run_log import Manifest
 from bakeoff.results.statistics.comparison import Comparison
 from bakeoff.results.statistics.interval import Interval
 

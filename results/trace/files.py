@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bakeoff.results.atomic import write_atomic
-from bakeoff.results.run import Run
+from bakeoff.results.files.atomic import write_atomic
+from bakeoff.results.run.run import Run
 from bakeoff.results.trace.kernels import read_kernels
 from bakeoff.results.trace.trial import trial_trace
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bakeoff.results.attribution.steps import Steps, steps_of
 from bakeoff.results.errors import UNDECODABLE, RunUnreadable
-from bakeoff.results.store import TrialFolder
+from bakeoff.results.log.store import TrialFolder
 
 _MARK = "engine step"
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from bakeoff.results.attribution import Attribution
 from bakeoff.results.attribution.parts import ServerTrace
 from bakeoff.results.attribution.steps import Steps, is_decode
+from bakeoff.results.log.spans import RequestSpan
 from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.metrics.series import rates
 from bakeoff.results.records import RequestRecord, TelemetryRecord
-from bakeoff.results.spans import RequestSpan
 from bakeoff.results.trace.kernels import KernelRecord
 from bakeoff.results.trace.perfetto import Trace, Track
 

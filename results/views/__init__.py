@@ -5,7 +5,7 @@
 >>> views(load("runs/RUN").finished[0])["vllm"].figures["Mean TTFT (ms)"].value
 """
 
-from bakeoff.results.cells import Trial
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.views import aiperf, genai_bench, guidellm, inference_perf, mlperf, sglang, vllm
 from bakeoff.results.views.base import Conventions, Definition, Figure, Log, MetricFamily, Tool, View
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.results.cells import Trial
 from bakeoff.results.metrics import Value, under_load
 from bakeoff.results.records import Load, Outcome, RequestRecord, StreamEnd
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.units import NS_PER_S
 
 

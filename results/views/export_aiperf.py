@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.cells import Trial
 from bakeoff.results.records import RequestRecord
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.views.aiperf import VERSION, Call, calls, duration_s
 from bakeoff.results.views.base import Log, sent_ns, until_closed_s
 from bakeoff.results.views.statistics import rate, stat_of

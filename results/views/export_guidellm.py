@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.cells import Trial
 from bakeoff.results.records import Load, Outcome
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.views.base import Log
 from bakeoff.results.views.distribution import plain
 from bakeoff.results.views.guidellm import VERSION, Call, calls, window

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.views.base import Log, until_closed_s
 from bakeoff.results.views.statistics import rate, stat_of
 from bakeoff.results.views.vllm import Call, calls, peaks, tpots_s

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bakeoff.results.atomic import write_atomic
-from bakeoff.results.benchmark_json import benchmark_json
 from bakeoff.results.errors import NotExportable, NotWritable
-from bakeoff.results.run import Run
-from bakeoff.results.tables import Format, Table, table
+from bakeoff.results.export.benchmark_json import benchmark_json
+from bakeoff.results.export.tables import Format, Table, table
+from bakeoff.results.files.atomic import write_atomic
+from bakeoff.results.run.run import Run
 from bakeoff.results.views import export_aiperf, export_guidellm, export_vllm
 
 Files = dict[str, bytes]

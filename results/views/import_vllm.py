@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.consistency import MAX_SPAN_S, MAX_TOKENS
 from bakeoff.results.errors import UNDECODABLE, NotImportable
+from bakeoff.results.log.consistency import MAX_SPAN_S, MAX_TOKENS
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
 from bakeoff.results.units import NS_PER_S
 

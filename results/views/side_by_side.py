@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.cells import Cell, Trial
 from bakeoff.results.records import Verdict
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.views import VIEWS, MetricFamily, View, views
 

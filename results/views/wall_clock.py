@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 from bakeoff.results.units import NS_PER_S
 
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from bakeoff.harness.claims.run import ClaimsRun
     from bakeoff.harness.errors import BadExperiment, HarnessError
     from bakeoff.harness.experiment.config import Experiment
-    from bakeoff.harness.planning.plan import Plan
+    from bakeoff.harness.sizing.plan import Plan
     from bakeoff.results import ResultsError, Run
-    from bakeoff.results.comparison import EngineComparison
-    from bakeoff.results.gate import GateVerdict
+    from bakeoff.results.compare.comparison import EngineComparison
+    from bakeoff.results.compare.gate import GateVerdict
     from bakeoff.workloads import Message, Seed, Session, Tokenizer, Turn, Workload, WorkloadError, prompt_reader
 
 __all__ = [
@@ -166,9 +166,9 @@ def compare(
     Raises:
         ResultsError: a run cannot be read, or the two are not comparable.
     """
-    from bakeoff.results.comparison import compare_sides
-    from bakeoff.results.comparison_config import agreed
-    from bakeoff.results.sides import select
+    from bakeoff.results.compare.comparison import compare_sides
+    from bakeoff.results.compare.config import agreed
+    from bakeoff.results.compare.sides import select
 
     return compare_sides(select(a), select(b), agreed(metrics, primary, alpha, band))
 
@@ -199,10 +199,10 @@ def gate(
     Raises:
         ResultsError: a run cannot be read, is no evidence, or the two are not comparable.
     """
-    from bakeoff.results.baseline import baseline_of
-    from bakeoff.results.comparison_config import agreed
-    from bakeoff.results.gate import judge
-    from bakeoff.results.sides import select
+    from bakeoff.results.compare.config import agreed
+    from bakeoff.results.compare.gate import judge
+    from bakeoff.results.compare.sides import select
+    from bakeoff.results.history.baseline import baseline_of
 
     selected = select(candidate)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
@@ -244,13 +244,13 @@ def plan(model: str, **options: Any) -> "Plan":  # noqa: ANN401  (typed where th
 
     Args:
         model: name of a known model, its config.json, or the folder of that.
-        options: any other field of :class:`bakeoff.harness.planning.plan.Question`, such as ``gpu="h200"``, or
+        options: any other field of :class:`bakeoff.harness.sizing.plan.Question`, such as ``gpu="h200"``, or
             ``slo="ttft_p90<500ms"`` with ``rate=5``.
 
     Raises:
         BadPlan, ResultsError: the errors that ``bakeoff plan`` prints in one line.
     """
-    from bakeoff.harness.planning.plan import make_plan, question_of
+    from bakeoff.harness.sizing.plan import make_plan, question_of
 
     return make_plan(question_of(model, options))
 

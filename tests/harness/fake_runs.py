@@ -9,8 +9,8 @@ from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.harness.virtual.runs import QUIET
-from bakeoff.results.cells import Trial
 from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.results.run.cells import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
 from tests.engines.fakes.stage import running
 from tests.harness.in_process import InProcess

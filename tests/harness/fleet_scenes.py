@@ -13,8 +13,8 @@ from bakeoff.harness.client import Closed, Fleet, LoadResult, Open
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, Truth, truth_process
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 
 from bakeoff.harness import cli, entry
 from bakeoff.harness.cli.guarded import guarded
-from tests.harness.test_cli import in_process
+from tests.harness.cli.test_cli import in_process
 from tests.results.builders import Sheet, build_run
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from bakeoff.harness.experiment.bench import bench_experiment
 from bakeoff.harness.testing import Bakeoff, Measured
-from bakeoff.results.benchmark_json import read_benchmark_json
-from bakeoff.results.objectives import objectives
+from bakeoff.results.export.benchmark_json import read_benchmark_json
+from bakeoff.results.metrics.objectives import objectives
 from tests.results.builders import build_run
 from tests.workloads.small_tokenizers import checkpoint
 
@@ -155,9 +155,10 @@ def test_a_run_that_is_no_evidence_fails_with_its_reason(scene: SimpleNamespace)
     assert "the run is INVALID: openai, repeat 1: http://127.0.0.1:1 cannot be reached: " in shown[3]
     assert "bakeoff report runs/" in shown[4]
     assert failure(scene, "test_mistake")[3:] == [
-        "E       bakeoff.harness.errors.BadExperiment: nothing.toml does not exist; give the path of an experiment file",
+        ("E       bakeoff.harness.errors.BadExperiment: "
+         "nothing.toml does not exist; give the path of an experiment file"),
         "test_chat.py:32: BadExperiment",
-    ]
+    ]  # fmt: skip
 
 
 def test_the_end_of_the_session_shows_each_cell(scene: SimpleNamespace) -> None:
@@ -211,8 +212,8 @@ def test_an_unused_plugin_imports_only_pytest(tmp_path: Path) -> None:
         import sys
 
         def test_nothing_was_imported():
-            heavy = {"results", "engines", "workloads", "bakeoff.harness.testing", "numpy", "msgspec", "pandas",
-            "uvloop"} assert not heavy & set(sys.modules)
+            ours = {"bakeoff.results", "bakeoff.engines", "bakeoff.workloads", "bakeoff.harness.testing"}
+            assert not (ours | {"numpy", "msgspec", "pandas", "uvloop"}) & set(sys.modules)
     """
     done = session(tmp_path, text, "-q", "--bakeoff-json", "all.json")
     assert done.returncode == 0, done.stdout

@@ -17,7 +17,7 @@ DATES = {
     "harness/claims/run.py": "when a claim was tested",
     "harness/conduct/kernels.py": "what torch's profiler stamps with, beside the monotonic clock",
     "harness/conduct/world.py": "when a run began and ended",
-    "results/store.py": "the run's id",
+    "results/log/store.py": "the run's id",
 }
 """The only places of the four packages that may read the time of day."""
 _READ = re.compile(r"\b(time\.time(_ns)?|(datetime|date)\.(now|utcnow|today))\(")

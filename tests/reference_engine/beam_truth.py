@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from bakeoff.reference_engine.engine.request import BeamParams, SamplingParams
+from bakeoff.reference_engine.core.request import BeamParams, SamplingParams
 
 EXCUSED = 1e-4  # between the log-probabilities of the hypotheses in one place
 

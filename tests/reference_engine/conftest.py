@@ -21,9 +21,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from triton.runtime import interpreter
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.outputs import SampledToken
 from bakeoff.reference_engine.engine import assembly
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.outputs import SampledToken
 from bakeoff.reference_engine.engine.runner import Collected
 from bakeoff.reference_engine.offline import load_engine
 from bakeoff.reference_engine.parallel.group import connect

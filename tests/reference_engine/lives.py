@@ -6,10 +6,10 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.request import BeamParams
+from bakeoff.reference_engine.core.request import BeamParams
 from bakeoff.reference_engine.errors import QueueFullError
 from bakeoff.reference_engine.kv_cache.block_table import Visible
+from bakeoff.reference_engine.scheduling.limits import Limits
 from tests.reference_engine.stepping import Bench, RememberingRunner, beginnings, next_token, request, search
 
 VOCABULARY = 2  # few tokens, so that prompts often begin alike

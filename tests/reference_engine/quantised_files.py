@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from bakeoff.reference_engine.engine.request import SamplingParams
-from bakeoff.reference_engine.models.config import ModelConfig
+from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.models.shapes import weight_shapes
 from bakeoff.reference_engine.offline import LLM
 

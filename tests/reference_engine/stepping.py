@@ -4,19 +4,19 @@ from collections import Counter
 
 from bakeoff.reference_engine.ablations.contiguous import RunPool
 from bakeoff.reference_engine.ablations.static_batching import StaticScheduler
+from bakeoff.reference_engine.core.outputs import Candidate, SampledToken
+from bakeoff.reference_engine.core.request import Request, SamplingParams
+from bakeoff.reference_engine.core.scheduling_rules import Rules
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
 from bakeoff.reference_engine.engine.beam_search import BeamSearch
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import Candidate, SampledToken
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.runner import Collected
 from bakeoff.reference_engine.engine.step import Engine
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED
 from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
 from bakeoff.reference_engine.sampling import Sampler
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.scheduling.planner import draft_step, may_admit, plain_decodes
-from bakeoff.reference_engine.scheduling.rules import Rules
 from bakeoff.reference_engine.scheduling.scheduler import Scheduler
 
 

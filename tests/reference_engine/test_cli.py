@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from bakeoff.reference_engine.__main__ import build_parser, main
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
 
 
 def test_flags_and_fields_have_the_same_names_and_defaults():

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from bakeoff.reference_engine.engine.request import FinishReason, SamplingParams
+from bakeoff.reference_engine.core.request import FinishReason, SamplingParams
 from bakeoff.reference_engine.engine.text_writer import TextWriter
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 from bakeoff.reference_engine.offline import LLM

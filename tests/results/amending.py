@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.results.log.run_log import Event, RunEnded, RunLogWriter, RunStarted, TrialFinished, TrialPlanned
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus, TrialRecord
-from bakeoff.results.run_log import Event, RunEnded, RunLogWriter, RunStarted, TrialFinished, TrialPlanned
-from bakeoff.results.store import RunFolder
 
 
 def amend(path: Path, **changes: object) -> None:

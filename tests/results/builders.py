@@ -12,10 +12,21 @@ from pathlib import Path
 
 import numpy as np
 
+from bakeoff.results.files.frames import FrameAppender
 from bakeoff.results.findings import Finding, FindingCode, invalid, warning
-from bakeoff.results.frames import FrameAppender
+from bakeoff.results.log.run_log import (
+    EngineFailure,
+    EngineLost,
+    Event,
+    Manifest,
+    RunEnded,
+    RunLog,
+    RunStarted,
+    TrialFinished,
+)
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics.catalogue import QUANTILES
-from bakeoff.results.quality import Difference, QualityRecord, QualitySample, pooled
+from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySample, pooled
 from bakeoff.results.records import (
     SCHEMA_VERSION,
     ClientError,
@@ -34,17 +45,6 @@ from bakeoff.results.records import (
     Verdict,
     Window,
 )
-from bakeoff.results.run_log import (
-    EngineFailure,
-    EngineLost,
-    Event,
-    Manifest,
-    RunEnded,
-    RunLog,
-    RunStarted,
-    TrialFinished,
-)
-from bakeoff.results.store import RunFolder
 from tests.results.gpu_samples import gpu_samples
 
 MS = 1_000_000
@@ -467,7 +467,7 @@ def _drafts(drafts: int, ended: Sequence[RequestRecord]) -> dict[str, float]:
 
 
 def _write_telemetry(path: Path, records: Sequence[TelemetryRecord]) -> None:
-    from bakeoff.results.jsonl import Appender  # noqa: PLC0415  (the sampler's own process does the same)
+    from bakeoff.results.files.jsonl import Appender  # noqa: PLC0415  (the sampler's own process does the same)
 
     with Appender(path) as log:
         for record in records:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from bakeoff.results import load
-from bakeoff.results.comparability import series_of
-from bakeoff.results.floor import FloorCell, store_floors
+from bakeoff.results.compare.comparability import series_of
+from bakeoff.results.compare.floor import FloorCell, store_floors
 from bakeoff.results.metrics import CATALOGUE
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff.results.index import CellFacts, Query, RunFacts, Spread
+from bakeoff.results.log.run_log import Source
 from bakeoff.results.records import RunStatus
-from bakeoff.results.run_log import Source
 
 Cells = Mapping[str, float | None]
 """Metric → value; None where no trial of that night was valid."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bakeoff.results.attribution import Attribution, Part, attribution_of
+from bakeoff.results.log.step_log import ChunkRecord, EngineEvent, HttpRecord, RequestQueued, StepRecord, WriteRecord
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, TrialRecord, Verdict, Window
-from bakeoff.results.step_log import ChunkRecord, EngineEvent, HttpRecord, RequestQueued, StepRecord, WriteRecord
 
 MS = 1_000_000
 

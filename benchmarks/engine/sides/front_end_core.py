@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
-from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.core.outputs import Phases, SampledToken, StepReport, StepTimes, TokenOutput
+from bakeoff.reference_engine.core.request import FinishReason, Request
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.serving.core.channel import Channel
 from bakeoff.reference_engine.serving.core.wire import Add, Facts, Ready, Start
 from benchmarks.engine.sides.front_end_plan import PAUSE_S, WARM_UP_STEPS, Plan

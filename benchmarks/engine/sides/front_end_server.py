@@ -16,7 +16,7 @@ from typing import cast
 
 import uvloop
 
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.serving.core.launch import CoreProcess
 from bakeoff.reference_engine.serving.server import serve
 from bakeoff.reference_engine.serving.service import Service

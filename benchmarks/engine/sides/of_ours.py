@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Any
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.offline import generate, load_engine
 
 model, max_num_seqs = sys.argv[1], int(sys.argv[3])

@@ -9,14 +9,15 @@ from torch.nn.functional import silu
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.torch_backend import TorchAttention
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention
-from bakeoff.reference_engine.engine.execution import LocalExecutor
+from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
 from bakeoff.reference_engine.engine.graph_execution import GraphExecutor
 from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
 from bakeoff.reference_engine.kernels.small_products import multiply
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
-from bakeoff.reference_engine.kv_cache.layout import CacheLayout, KvCacheDtypeName, LayerLayout
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.quantised import QuantisedStore, store_maker
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
+from bakeoff.reference_engine.models.execution import LocalExecutor
 from bakeoff.reference_engine.models.linear import FloatLinear
 from benchmarks.gpu.parts.model import TINY, batch_of, random_model, storage_for, tables_for
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.kernels import invariant_products
 from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
 from bakeoff.reference_engine.offline import LLM, generate

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, allocate_storage
 from bakeoff.reference_engine.loading.dummy import DummyWeights
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.decoder import Model
+from bakeoff.reference_engine.models.execution import Batch
 from bakeoff.reference_engine.models.registry import build_model
 
 BLOCK_SIZE = 16

@@ -20,8 +20,8 @@ import psutil
 import pynvml
 import torch
 
+from bakeoff.harness.host.gpu import Gpu
 from bakeoff.harness.telemetry import sampler
-from bakeoff.harness.telemetry.gpu import Gpu
 from bakeoff.harness.telemetry.gpu_events import GpuEvents
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe, Group
 from bakeoff.harness.telemetry.nvml_fields import LINKS, FieldReader, Readings

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.sampling import Sampler, choose_on_device
 from bakeoff.reference_engine.sampling.blocks import BlockedScores
 from bakeoff.reference_engine.sampling.drawing import draw

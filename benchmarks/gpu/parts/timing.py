@@ -11,16 +11,17 @@ from triton.runtime.errors import OutOfResources
 
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention, TritonStep
-from bakeoff.reference_engine.engine.execution import Batch
+from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
 from bakeoff.reference_engine.engine.graph_execution import GraphExecutor
 from bakeoff.reference_engine.kernels import paged_attention
 from bakeoff.reference_engine.kernels.cuda import CudaKernels
 from bakeoff.reference_engine.kernels.small_products import multiply
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING
-from bakeoff.reference_engine.kv_cache.layout import CacheLayout, KvCacheDtypeName, LayerLayout
+from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.quantised import store_maker
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from bakeoff.reference_engine.models import linear
+from bakeoff.reference_engine.models.execution import Batch
 from benchmarks.gpu.parts.model import BLOCK_SIZE, LLAMA_8B, batch_of, random_model, storage_for, tables_for
 
 PEAK_GBS, PEAK_TFLOPS = 4300, 680  # of an H200: copies; matrix products at the power limit

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.offline import load_engine
 from benchmarks.gpu.sides.side import Run, serve
 

@@ -17,9 +17,9 @@ from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Open, decode_stream, local_fleet
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.records import Outcome, RequestRecord
-from bakeoff.results.store import TrialFolder
 from bakeoff.workloads import Message, PlannedSession, Poisson, Random, Seed, Session, Tokenizer, Turn
 
 _LONG_S = 600.0

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from bakeoff.results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
+from bakeoff.results.log.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 
 
 class Done(msgspec.Struct, frozen=True):

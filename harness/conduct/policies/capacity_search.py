@@ -11,17 +11,17 @@ import msgspec
 from bakeoff.harness.conduct.policies import Decision, Done
 from bakeoff.harness.conduct.preparation import Preparation
 from bakeoff.results.findings import Cause, FindingCode, is_against_engine
+from bakeoff.results.log.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
+from bakeoff.results.log.search import Attempt, Exceeded, Over, SearchConfig
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import Absence, Value, trial_metrics, under_load
 from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.objectives import Objective, least_margin, violated
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.metrics.throughput import meets, planned_inside
 from bakeoff.results.metrics.trial import LATENCIES, OF_REQUESTS, latency_observations
-from bakeoff.results.objectives import Objective, least_margin, violated
 from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
-from bakeoff.results.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
-from bakeoff.results.search import Attempt, Exceeded, Over, SearchConfig
-from bakeoff.results.search_fold import EngineState, SearchFold
-from bakeoff.results.store import RunFolder
+from bakeoff.results.run.search_fold import EngineState, SearchFold
 from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}

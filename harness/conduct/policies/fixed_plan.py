@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bakeoff.harness.conduct.policies import Done
+from bakeoff.results.log.run_log import RunLog, TrialPlanned
 from bakeoff.results.records import TrialPlan
-from bakeoff.results.run_log import RunLog, TrialPlanned
 
 
 class FixedPlan:

@@ -9,19 +9,19 @@ from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.results import load
-from bakeoff.results.comparison_config import ComparisonConfig
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.gate import GateVerdict, Outcome, judge
+from bakeoff.results.compare.sides import side_of
+from bakeoff.results.compare.text import band_text, change_text
 from bakeoff.results.errors import NoEvidence, NotComparable
-from bakeoff.results.gate import GateVerdict, Outcome, judge
+from bakeoff.results.log.run_log import RunLog, TrialPlanned
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import TrialPlan
-from bakeoff.results.run_log import RunLog, TrialPlanned
-from bakeoff.results.sides import side_of
 from bakeoff.results.statistics import Comparison
 from bakeoff.results.statistics.comparison import scale_of
 from bakeoff.results.statistics.power import MAX_RUNS
 from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
-from bakeoff.results.store import RunFolder
-from bakeoff.results.text.comparison import band_text, change_text
 
 AGAIN = "-again"
 """Suffix of the candidate's label when an engine is gated against itself."""
@@ -102,7 +102,7 @@ class InterimAnalyses:
         """Judge the finished trials, at the significance level of this analysis.
 
         Raises:
-            NoEvidence, NotComparable: as :func:`bakeoff.results.gate.judge`.
+            NoEvidence, NotComparable: as :func:`bakeoff.results.compare.gate.judge`.
         """
         run = load(self._run.path)
         a, b = (side_of(run, label) for label in self._labels)
@@ -116,7 +116,7 @@ class InterimAnalyses:
 
         Raises:
             NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
-            NotComparable: as :func:`bakeoff.results.gate.judge`.
+            NotComparable: as :func:`bakeoff.results.compare.gate.judge`.
         """
         plans = self._run.read_manifest().trials
         return self.analyse(max((plan.repeat for plan in plans), default=0))

@@ -8,15 +8,15 @@ from bakeoff.harness.conduct.policies.capacity_search import requests_needed
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.results.errors import NotComparable
+from bakeoff.results.log.search import Over, SearchConfig
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.objectives import Objective, objectives
 from bakeoff.results.metrics.percentiles import required_count
-from bakeoff.results.objectives import Objective, objectives
 from bakeoff.results.records import Load, Slo
 from bakeoff.results.report.search_lines import level_text
-from bakeoff.results.search import Over, SearchConfig
-from bakeoff.results.search_fold import search_record
-from bakeoff.results.store import RunFolder
+from bakeoff.results.run.search_fold import search_record
 
 _SPAN = 32.0
 """Default range around a single load: from 1/32 of it to 32 times it."""
@@ -46,10 +46,10 @@ def search_config(
         low: lowest level.
         high: highest level.
         around: expected answer: a level, or the folder of an earlier search.
-        resolution: as in :class:`~bakeoff.results.search.SearchConfig`.
-        alpha: as in :class:`~bakeoff.results.search.SearchConfig`.
-        trials: as in :class:`~bakeoff.results.search.SearchConfig`.
-        minutes: as in :class:`~bakeoff.results.search.SearchConfig`.
+        resolution: as in :class:`~bakeoff.results.log.search.SearchConfig`.
+        alpha: as in :class:`~bakeoff.results.log.search.SearchConfig`.
+        trials: as in :class:`~bakeoff.results.log.search.SearchConfig`.
+        minutes: as in :class:`~bakeoff.results.log.search.SearchConfig`.
 
     Raises:
         BadExperiment: the options contradict each other or the experiment.

@@ -23,7 +23,7 @@ from bakeoff.harness.traffic.profile.figures import (
 )
 from bakeoff.harness.traffic.profile.selection import ShownProfile
 from bakeoff.harness.version import version
-from bakeoff.results.atomic import write_atomic
+from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.report.offline import SHELL, asset, rendered
 
 _PACKAGE = "bakeoff.harness.traffic.profile"

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import check_options
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.models.config import check_options
 from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, IntegerScheme, own_scheme, part_of
 from bakeoff.reference_engine.quantization.formats.codes import Codes
 from bakeoff.reference_engine.quantization.formats.packing import WORD, in_sequence, interleaved, packed, unpacked

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import check_options
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.models.config import check_options
 from bakeoff.reference_engine.quantization.bitsandbytes import matrix_of, plain_of, tensors_of
 from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
 from bakeoff.reference_engine.quantization.formats.schemes import Int8Scheme, Nf4Scheme

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import check_options
 from bakeoff.reference_engine.errors import CheckpointError, ConfigError
-from bakeoff.reference_engine.models.config import check_options
 from bakeoff.reference_engine.quantization.formats.base import IntegerScheme, own_scheme, part_of
 from bakeoff.reference_engine.quantization.formats.codes import Codes, middle
 from bakeoff.reference_engine.quantization.formats.fp8 import fp8_matrix, fp8_parts

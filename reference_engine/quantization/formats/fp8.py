@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import check_options
 from bakeoff.reference_engine.errors import CheckpointError
-from bakeoff.reference_engine.models.config import check_options
 from bakeoff.reference_engine.quantization.formats.base import IN_LAYERS, own_scheme, part_of
 from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme
 from bakeoff.reference_engine.quantization.fp8 import E4M3, Fp8Matrix

@@ -12,11 +12,11 @@ from typing import cast
 
 import msgspec
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.limits import check_queue
-from bakeoff.reference_engine.engine.outputs import StepReport
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.outputs import StepReport
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError, UserMistakeError
+from bakeoff.reference_engine.scheduling.limits import check_queue
 from bakeoff.reference_engine.serving.core.launch import Core, Starter
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.core.wire import (

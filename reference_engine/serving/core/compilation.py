@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from bakeoff.reference_engine.engine.grammar import Grammars
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.request import Request
+from bakeoff.reference_engine.sampling.grammar import Grammars
 
 
 class Compilation:

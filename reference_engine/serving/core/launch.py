@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
-from bakeoff.reference_engine.engine.config import EngineConfig
+from bakeoff.reference_engine.core.config import EngineConfig
 
 _GRACE_S = 10.0  # seconds that the current step may take after the server has closed the socket
 

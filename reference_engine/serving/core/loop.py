@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.engine.assembly import build_engine
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.grammar import Grammars
 from bakeoff.reference_engine.engine.memory import FreedMemory
-from bakeoff.reference_engine.engine.request import Request
 from bakeoff.reference_engine.engine.resolution import resolve_config
 from bakeoff.reference_engine.errors import EngineBugError, RequestError, UserMistakeError
 from bakeoff.reference_engine.kernels.cpu import native_kernels
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.sampling.grammar import Grammars
 from bakeoff.reference_engine.serving.core.channel import Channel
 from bakeoff.reference_engine.serving.core.compilation import Compilation
 from bakeoff.reference_engine.serving.core.profiling import Profiler

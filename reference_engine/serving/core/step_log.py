@@ -2,8 +2,8 @@
 
 import contextlib
 
-from bakeoff.reference_engine.engine.outputs import StepReport
-from bakeoff.reference_engine.engine.request import Request
+from bakeoff.reference_engine.core.outputs import StepReport
+from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.engine.step import Engine
 from bakeoff.reference_engine.errors import UserMistakeError
 from bakeoff.reference_engine.scheduling.step import Step

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bakeoff.reference_engine.engine.outputs import TokenOutput
+from bakeoff.reference_engine.core.outputs import TokenOutput
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 
 _MAX_OUTPUTS = 256  # per call: a reader that lags behind must not get everything in one write

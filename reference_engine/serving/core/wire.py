@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.outputs import StepReport
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.outputs import StepReport
+from bakeoff.reference_engine.core.request import Request, SamplingParams
+from bakeoff.reference_engine.scheduling.limits import Limits
 
 _LENGTH_BYTES = 4
 _ENCODER = msgspec.msgpack.Encoder()

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from bakeoff.reference_engine.engine.outputs import PromptLogprob
+from bakeoff.reference_engine.core.outputs import PromptLogprob
 from bakeoff.reference_engine.serving.openai_api.choices import TokenEvent
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.reference_engine.engine.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
-from bakeoff.reference_engine.engine.request import FinishReason, Request
+from bakeoff.reference_engine.core.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
+from bakeoff.reference_engine.core.request import FinishReason, Request
 from bakeoff.reference_engine.engine.text_writer import Text, TextWriter
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.serving.core.streams import TokenStream

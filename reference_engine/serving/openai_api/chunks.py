@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from bakeoff.reference_engine.engine.outputs import TokenOutput
+from bakeoff.reference_engine.core.outputs import TokenOutput
 from bakeoff.reference_engine.serving.front_end_log import HttpTrace
 from bakeoff.reference_engine.serving.openai_api.answers import encode, sse
 from bakeoff.reference_engine.serving.openai_api.choices import OpenChoices, TokenEvent

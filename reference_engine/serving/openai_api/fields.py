@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from bakeoff.reference_engine.engine.request import LAST_KEY, RAREST, STEEPEST, STRONGEST, Watermark
+from bakeoff.reference_engine.core.request import LAST_KEY, RAREST, STEEPEST, STRONGEST, Watermark
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (False,),

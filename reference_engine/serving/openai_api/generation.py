@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from aiohttp import HttpVersion11, web
 
+from bakeoff.reference_engine.core.request import FinishReason, Request
 from bakeoff.reference_engine.engine.beam_search import conflicting_flag
-from bakeoff.reference_engine.engine.request import FinishReason, Request
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.front_end_log import HttpTrace

@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from bakeoff.reference_engine.engine.outputs import Phases, StepReport
-from bakeoff.reference_engine.engine.request import FinishReason
+from bakeoff.reference_engine.core.outputs import Phases, StepReport
+from bakeoff.reference_engine.core.request import FinishReason
 from bakeoff.reference_engine.serving.openai_api.bulk_histogram import BulkHistogram
 
 _STEP_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -8,12 +8,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from bakeoff.reference_engine.core.request import BeamParams, SamplingParams, Watermark
 from bakeoff.reference_engine.engine.beam_search import check_beams
-from bakeoff.reference_engine.engine.limits import Limits
-from bakeoff.reference_engine.engine.request import BeamParams, SamplingParams, Watermark
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.generation_config import SamplingDefaults
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.scheduling.limits import Limits
 from bakeoff.reference_engine.serving.openai_api.combinations import check_combinations, max_tokens_of
 from bakeoff.reference_engine.serving.openai_api.fields import (
     NEUTRAL,

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bakeoff.reference_engine.engine.grammar import JSON_OBJECT, Grammars
 from bakeoff.reference_engine.errors import RequestError
+from bakeoff.reference_engine.sampling.grammar import JSON_OBJECT, Grammars
 from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, ResponseFormat
 
 Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, its compiler, its value

@@ -10,8 +10,8 @@ from bakeoff.results.report.charts.axes import heading, rates, x_axis, y_axis
 from bakeoff.results.report.charts.labels import Box, Labels, around
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.svg import chart, engine_class, label, line, mark, polyline, tag
-from bakeoff.results.speculation import speed_up
 from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.speculation import speed_up
 from bakeoff.results.text.format import ratio_text, value_text
 
 WIDTH, HEIGHT = 540, 300

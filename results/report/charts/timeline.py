@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.cells import Trial
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.report.charts.axes import tick_text
@@ -21,6 +20,7 @@ from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.svg import chart, label, line, num, tag
 from bakeoff.results.report.charts.throttling import draw_throttling, throttling_of
 from bakeoff.results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.text.format import duration_text, value_text
 from bakeoff.results.units import NS_PER_S
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from bakeoff.results.gate import GateVerdict, Outcome
+from bakeoff.results.compare.gate import GateVerdict, Outcome
+from bakeoff.results.compare.text import why_text
 from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
 from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
 from bakeoff.results.report.markdown import escaped, table
-from bakeoff.results.text.comparison import why_text
 from bakeoff.results.text.format import effect_text, plain
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔"}

@@ -2,12 +2,12 @@
 
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
-from bakeoff.results.gate import GateVerdict, Outcome, Regression, RegressionKind
+from bakeoff.results.compare.gate import GateVerdict, Outcome, Regression, RegressionKind
+from bakeoff.results.compare.text import why_text
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.report.compare_table import title
 from bakeoff.results.report.gate.regressions import regression_text
 from bakeoff.results.statistics import Judgement
-from bakeoff.results.text.comparison import why_text
 from bakeoff.results.text.format import effect_text, plain
 
 

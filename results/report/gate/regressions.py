@@ -1,12 +1,12 @@
 """Regressions and doubts of a gate as text."""
 
-from bakeoff.results.gate import GateVerdict, Regression, RegressionKind, effect_clause
+from bakeoff.results.compare.gate import GateVerdict, Regression, RegressionKind, effect_clause
+from bakeoff.results.compare.reliability import FailureMode
+from bakeoff.results.compare.text import difference_text, why_text
 from bakeoff.results.metrics import COMPARED
-from bakeoff.results.reliability import FailureMode
 from bakeoff.results.report.quality import differing_answers_text
 from bakeoff.results.report.tallies import tally_text
 from bakeoff.results.statistics import Judgement
-from bakeoff.results.text.comparison import difference_text, why_text
 
 _FAILURE_MODES = {
     RegressionKind.NOT_STARTED: FailureMode.NOT_STARTED,

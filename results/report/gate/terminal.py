@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.results.gate import GateVerdict, Outcome
+from bakeoff.results.compare.gate import GateVerdict, Outcome
 from bakeoff.results.report.compare_table import print_comparison
 from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
 from bakeoff.results.text.format import plain

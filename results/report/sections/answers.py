@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell, Trial
-from bakeoff.results.levels import engines_of, levels_of
-from bakeoff.results.quality import EARLY, Difference, QualitySample
+from bakeoff.results.metrics.quality import EARLY, Difference, QualitySample
 from bakeoff.results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.quality import match_of, nats, quality_warnings, unchecked_text
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, plain
 

@@ -8,7 +8,7 @@ from bakeoff.results.attribution.roofline import Ceiling, Roofline
 from bakeoff.results.report.attribution import ProfiledTrial, profiled_trials
 from bakeoff.results.report.charts.roofline import Point, roofline
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
-from bakeoff.results.run import Run
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.attribution import part_title
 from bakeoff.results.text.roofline import ceiling_text
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.basis import BASES, family_of
 from bakeoff.results.metrics.catalogue import QUANTILES
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.quality import match_of
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, interval_text, value_text
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.cells import Cell, Trial
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics.basis import BASES, observation_counts
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.sections.background import definitions
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, duration_text
 
 

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell, Trial
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.server_view.readings import SOURCE, is_number
 from bakeoff.results.units import NS_PER_S
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell, Trial
-from bakeoff.results.frontier import has_point
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.metrics import latency, under_load
 from bakeoff.results.metrics.throughput import planned_inside
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
 from bakeoff.results.report.verdict import primary_level
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.frontier import has_point
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval, reciprocal
 
 Observe = Callable[[Trial, list[RequestRecord]], list[float]]

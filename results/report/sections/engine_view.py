@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.metrics import Unit
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.footnotes import Footnotes
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import ENGINE_FIGURES, PARTS
 from bakeoff.results.text.format import ABSENT, value_text
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics import under_load
 from bakeoff.results.records import Outcome, RequestRecord
 from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 
 OUTCOMES = tuple(Outcome)
 MAX_MESSAGES = 8

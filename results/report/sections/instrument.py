@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics import Unit, latency, under_load
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.throughput import planned_inside
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import error_of
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, share_text, value_text
 
 

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from bakeoff.results.report.verdict import primary_level
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import listed
 from bakeoff.results.units import NS_PER_S
 

@@ -6,13 +6,13 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.report.charts.heatmap import Heat, heatmap, shared_axis
 from bakeoff.results.report.verdict import primary_level
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.units import NS_PER_S
 
 Observations = list[tuple[float, float]]

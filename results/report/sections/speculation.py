@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.metrics.latency import pooled_tpot_s
 from bakeoff.results.report.charts.speed_up import Measured, speed_up_chart
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.sections.engine_view import figure_text
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import POSITIONED
-from bakeoff.results.speculation import acceptance_of
 from bakeoff.results.statistics import Interval, log_t_interval
+from bakeoff.results.statistics.speculation import acceptance_of
 from bakeoff.results.statistics.two_sample import contrast
 
 _COUNTS = (

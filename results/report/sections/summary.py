@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Cell, Trial
-from bakeoff.results.comparison import compare_sides
-from bakeoff.results.comparison_config import ComparisonConfig
-from bakeoff.results.levels import Level, engines_of, levels_of
+from bakeoff.results.compare.comparison import compare_sides
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.sides import side_of
 from bakeoff.results.metrics import CATALOGUE, Metric
 from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.records import Verdict
@@ -17,8 +16,9 @@ from bakeoff.results.report.charts.strips import dot_strip, strip_axis
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of
 from bakeoff.results.report.quality import MatchText, match_of
-from bakeoff.results.run import Run
-from bakeoff.results.sides import side_of
+from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, interval_parts, share_text, value_text

@@ -5,8 +5,6 @@ import math
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Trial
-from bakeoff.results.levels import engines_of, levels_of
 from bakeoff.results.metrics import CATALOGUE, Unit, under_load
 from bakeoff.results.metrics.memory import peak_gpu_bytes
 from bakeoff.results.metrics.relaxation import relaxation_of
@@ -18,7 +16,9 @@ from bakeoff.results.report.charts.tracks import MAX_POINTS
 from bakeoff.results.report.quality import match_text
 from bakeoff.results.report.sections.waterfalls import Waterfalls, waterfalls
 from bakeoff.results.report.verdict import primary_level
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.within import own_interval
 from bakeoff.results.text.findings import sentence
 from bakeoff.results.text.format import ABSENT, duration_text, interval_text, value_text

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.cells import Cell
-from bakeoff.results.levels import Level, engines_of, levels_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.verdict import primary_level
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, engines_of, levels_of
+from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import listed, value_text
 from bakeoff.results.views import VIEWS, Tool
 from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials

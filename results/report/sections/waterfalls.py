@@ -11,10 +11,10 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.cells import Trial
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.report.charts.waterfall import waterfall
-from bakeoff.results.run import Run
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run
 
 SLOWEST = 3
 CHUNK_BUDGET = 48_000

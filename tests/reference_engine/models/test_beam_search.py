@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bakeoff.reference_engine.engine.request import SamplingParams
+from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.offline import LLM
 from tests.reference_engine.beam_truth import agreement, beam_params, searched, transformers_beams
 from tests.reference_engine.models.tiny_families import VOCAB_SIZE, make_family

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
-from bakeoff.reference_engine.models.config import ModelConfig
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.weights import Weights
 

@@ -5,8 +5,8 @@ from collections import Counter
 import torch
 import transformers as hf
 
-from bakeoff.reference_engine.engine.config import EngineConfig
-from bakeoff.reference_engine.engine.request import Request, SamplingParams
+from bakeoff.reference_engine.core.config import EngineConfig
+from bakeoff.reference_engine.core.request import Request, SamplingParams
 
 VOCAB_SIZE = 266  # that of the tests' tokenizer
 WINDOW = 12  # tokens

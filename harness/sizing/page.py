@@ -1,0 +1,209 @@
+"""A plan as one offline HTML page, in the look of the report of a run."""
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from markupsafe import Markup
+
+from bakeoff.harness.sizing import cells
+from bakeoff.harness.sizing.calibration import Calibration
+from bakeoff.harness.sizing.device import BatchRow, DevicePlan
+from bakeoff.harness.sizing.plan import Plan, Sizing
+from bakeoff.results.files.atomic import write_atomic
+from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.frontier import Point, Series, frontier
+from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
+from bakeoff.results.report.charts.scales import Scale
+from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import value_text
+
+_PACKAGE = "bakeoff.harness.sizing"
+_CONTEXT_TICKS = (1024, 4096, 16384, 65536)
+
+
+class DevicePart(msgspec.Struct, frozen=True):
+    """One GPU on the page."""
+
+    title: str
+    facts: list[tuple[str, str]]
+    why_not: str | None
+    headings: list[str]
+    rows: list[list[str]]
+    sources: list[tuple[str, str]]
+
+
+class CalibrationPart(msgspec.Struct, frozen=True):
+    """One calibration on the page; rows are load, metric, measured, predicted and error."""
+
+    title: str
+    facts: list[tuple[str, str]]
+    note: str
+    rows: list[list[str]]
+    picture: Markup
+
+
+class SizingPart(msgspec.Struct, frozen=True):
+    """The SLO on the page."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+    failures: list[str]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Everything on the page, in order."""
+
+    name: str
+    answer: str
+    lines: list[str]
+    memory: Markup
+    frontier: Markup
+    itl: Markup
+    devices: list[DevicePart]
+    sizing: SizingPart | None
+    calibration: list[CalibrationPart]
+    calibration_headings: tuple[str, ...]
+    assumptions: list[str]
+
+
+def write_page(plan: Plan, path: Path) -> None:
+    """Write the page.
+
+    Raises:
+        NotWritable: the folder is missing, read-only or full.
+    """
+    text = rendered(
+        "plan.html", _page(plan), packages=[_PACKAGE, SHELL], style=asset("page.css"), script=asset("theme.js")
+    )
+    write_atomic(path, text.encode())
+
+
+def _page(plan: Plan) -> Page:
+    served = [device for device in plan.devices if device.batches]
+    return Page(
+        name=f"Plan of {plan.model.name}",
+        answer=cells.answer(plan),
+        lines=cells.model_lines(plan),
+        memory=_memory_chart(plan),
+        frontier=frontier("Predicted throughput against interactivity", _frontier_series(served)),
+        itl=_itl_chart(served),
+        devices=[_device(device) for device in plan.devices],
+        sizing=_sizing(plan.sizing) if plan.sizing else None,
+        calibration=[_calibration(calibration) for calibration in plan.calibration],
+        calibration_headings=cells.CALIBRATION_HEADINGS,
+        assumptions=plan.assumptions,
+    )
+
+
+def _memory_chart(plan: Plan) -> Markup:
+    """Memory of weights and KV cache against the context, for several numbers of sequences."""
+    drawn = [
+        Line(f"{batch} sequence{'s' if batch > 1 else ''}", i, [(float(c), by_context[c]) for c in sorted(by_context)])
+        for i, (batch, by_context) in enumerate(plan.memory_bytes.items())
+    ]
+    contexts = sorted(next(iter(plan.memory_bytes.values())))
+    ticks = [(float(tick), f"{tick // 1024}k") for tick in _CONTEXT_TICKS if tick <= contexts[-1]]
+    end = max(2 * contexts[0], contexts[-1])  # a model with short contexts has one only
+    scale = Scale(contexts[0], end, ticks, "context of each sequence, tokens →", log=True)
+    limits = [
+        (device.memory.usable * device.ranks, device.gpu.name + (f" × {device.ranks}" if device.ranks > 1 else ""))
+        for device in plan.devices
+    ]
+    frame = Frame("Memory against context and batch", "weights and KV cache", scale, Unit.BYTES, "↑ memory of all GPUs")
+    return lines_chart(frame, drawn, limits)
+
+
+def _itl_chart(devices: Sequence[DevicePlan]) -> Markup:
+    """Predicted ITL and its floor against the batch; floors only if there is a single device, for lack of space."""
+    most = max((device.batches[-1].batch for device in devices), default=1)
+    ticks = [(float(tick), str(tick)) for tick in (1, 4, 16, 64, 256) if tick <= most]
+    scale = Scale(1, max(2, most), ticks, "requests in flight →", log=True)
+    drawn: list[Line] = []
+    for i, device in enumerate(devices):
+        rows = [row for row in device.batches if row.itl_p50_s is not None]
+        drawn.append(Line(device.gpu.name, i, [(row.batch, row.itl_p50_s or 0.0) for row in rows]))
+        if len(devices) == 1:
+            drawn.append(Line("floor", i + 1, [(row.batch, row.itl_floor_s) for row in rows]))
+    return lines_chart(
+        Frame("ITL against requests in flight", "ITL p50, predicted", scale, Unit.SECONDS, "↑ ITL"), drawn
+    )
+
+
+def _frontier_series(devices: Sequence[DevicePlan]) -> list[Series]:
+    return [
+        Series(device.gpu.name, i, [_point(row) for row in device.batches if row.itl_p50_s])
+        for i, device in enumerate(devices)
+    ]
+
+
+def _point(row: BatchRow) -> Point:
+    return Point(f"c={row.batch}", _exactly(1 / (row.tpot_p50_s or 1.0)), _exactly(row.output_tokens_per_s))
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, None, None, 1)
+
+
+def _device(device: DevicePlan) -> DevicePart:
+    memory = device.memory
+    sizes = [("weights", memory.weights), ("workspace", memory.workspace), ("runtime", memory.runtime)]
+    return DevicePart(
+        title=cells.device_title(device),
+        facts=[
+            *((name, value_text(Unit.BYTES, value)) for name, value in sizes),
+            ("left for KV", value_text(Unit.BYTES, max(0.0, memory.for_kv))),
+            ("TTFT floor", cells.seconds(device.ttft_floor_s)),
+            ("ITL floor", cells.seconds(device.itl_floor_s)),
+            ("decode compute-bound at", cells.critical_text(device)),
+            ("sequences that fit", cells.fit_text(device)),
+        ],
+        why_not=device.why_not,
+        headings=cells.batch_headings(device),
+        rows=[cells.batch_cells(device, row) for row in device.batches],
+        sources=list(device.gpu.sources.items()),
+    )
+
+
+def _sizing(sizing: Sizing) -> SizingPart:
+    return SizingPart(
+        title=f"{', '.join(sizing.slo)} at {sizing.rate_per_s:g} requests/s",
+        headings=cells.sizing_headings(sizing),
+        rows=cells.sizing_cells(sizing),
+        failures=cells.failures(sizing.candidates),
+    )
+
+
+def _calibration(calibration: Calibration) -> CalibrationPart:
+    return CalibrationPart(
+        title=f"{calibration.engine} in {calibration.run}",
+        facts=cells.calibration_facts(calibration),
+        note=cells.calibration_note(calibration),
+        rows=cells.calibration_cells(calibration),
+        picture=frontier(
+            f"Frontier of {calibration.engine}, predicted and measured", _measured_and_predicted(calibration)
+        ),
+    )
+
+
+def _measured_and_predicted(calibration: Calibration) -> list[Series]:
+    """Predicted and measured points of closed loops."""
+    loads: dict[str, dict[str, tuple[float, float]]] = {}
+    for prediction in calibration.predictions:
+        loads.setdefault(prediction.load, {})[prediction.metric] = (prediction.measured, prediction.predicted)
+    closed = {
+        load: (of["tpot_p50_s"], of["output_tokens_per_s"])
+        for load, of in loads.items()
+        if {"tpot_p50_s", "output_tokens_per_s"} <= of.keys()
+    }
+    return [
+        Series(
+            name,
+            i,
+            [Point(load, _exactly(1 / tpot[i]), _exactly(output[i])) for load, (tpot, output) in closed.items()],
+        )
+        for i, name in zip(count(), ("measured", "predicted"), strict=False)
+    ]

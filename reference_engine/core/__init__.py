@@ -1,0 +1,1 @@
+"""Requests, outputs and settings: the words that all other rooms share, none of which needs torch."""

@@ -1,0 +1,331 @@
+"""Compare two engines, after checking that conditions were equal and that both did the same work.
+
+Metrics are compared over the requests that both sides served (:mod:`bakeoff.results.compare.common_part`).
+
+One metric at one load is primary, fixed before any data is seen. Others are guardrails, whose judgements are corrected
+for multiplicity; the rest are judged by themselves and decide no gate. How the sides were measured decides which noise
+applies. Trials of one run were interleaved and are compared as such. If a run reused trials of an earlier one, only
+repeats with both trials in one session are paired. Sides of different runs carry the noise between runs
+(:mod:`bakeoff.results.statistics.between_runs`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from bakeoff.results.compare.common_part import CommonTrial, over_common_part
+from bakeoff.results.compare.comparability import difference, series_of
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.primary import primary_load, primary_metric
+from bakeoff.results.compare.reliability import Tally, tallies
+from bakeoff.results.compare.sides import AnyTrial, Side, compared_value, labels, measured_requests
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.metrics.client_error import largest_error_s
+from bakeoff.results.metrics.quality import QualitySummary, pooled
+from bakeoff.results.records import Load
+from bakeoff.results.run.work import WorkComparison, compare_work, per_token
+from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
+from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
+from bakeoff.results.statistics.change_points import change_points
+from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect
+from bakeoff.results.statistics.pooling import Others, Runs, Trials
+from bakeoff.results.statistics.two_sample import MIN_PAIRS
+
+_COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
+"""Metrics that count requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan,
+so the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
+
+_SAME_TIMES = frozenset({"itl_p50_s", "tpot_p50_s", "e2e_p50_s", "output_tokens_per_s", "requests_per_s"})
+"""Metrics that mostly follow from the time per token, so that they vary alike. TTFT varies more."""
+
+_FEW = 10.0
+"""Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
+
+
+class EngineComparison(msgspec.Struct, frozen=True):
+    """Two engines compared, B against A.
+
+    Attributes:
+        a: heading of the baseline.
+        b: heading of the candidate.
+        primary: comparison of the primary metric.
+        comparisons: the primary comparison and the guardrails, level by level.
+        answers: level → token match of A's and of B's answers; None where no answer was compared with the reference.
+        config: configuration of the comparison.
+        work: level → comparison of the work.
+        tallies: how often each engine failed trials or starts.
+    """
+
+    a: str
+    b: str
+    primary: Comparison
+    comparisons: list[Comparison]
+    answers: dict[str, tuple[QualitySummary | None, QualitySummary | None]]
+    config: ComparisonConfig
+    work: dict[str, WorkComparison] = {}
+    tallies: list[Tally] = []
+
+    @property
+    def guardrails(self) -> list[Comparison]:
+        """The comparisons that count in a gate's outcome besides the primary one."""
+        return [one for one in self.comparisons if one is not self.primary and one.is_guardrail]
+
+
+def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, check: bool = True) -> EngineComparison:
+    """Compare B with A at every load level that was planned for both.
+
+    Args:
+        a: the baseline.
+        b: the candidate.
+        config: configuration of the comparison.
+        check: whether to require equal conditions, traffic and weights; engines of one run may serve a model in
+            different formats.
+
+    Raises:
+        NotComparable: traffic, weights or conditions differ.
+    """
+    config = config or ComparisonConfig()
+    shared = _shared(a, b)
+    if check:
+        _check(a, b, shared)
+    main = primary_load(shared)
+    if main is None:
+        raise NotComparable("the two sides have no load level in common")
+    pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
+    chosen = (main.label, config.primary or primary_metric(main))
+    rest = [
+        (load.label, name)
+        for load in shared
+        for name in config.names_at(load, _known(pairs[load.label]))
+        if (load.label, name) != chosen
+    ]
+    primary = _compared(pairs[main.label], CATALOGUE[chosen[1]], pairs)
+    others = [
+        msgspec.structs.replace(_compared(pairs[level], CATALOGUE[name], pairs), is_guardrail=config.is_guardrail(name))
+        for level, name in rest
+    ]
+    guarded = guardrails(others, config.alpha)
+    return EngineComparison(
+        *labels(a, b),
+        primary=primary,
+        comparisons=[
+            comparison
+            for load in shared
+            for comparison in (
+                *([primary] if load is main else []),
+                *(guardrail for guardrail in guarded if guardrail.level == load.label),
+            )
+        ],
+        answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
+        config=config,
+        work={level: pair.work for level, pair in pairs.items()},
+        tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
+    )
+
+
+def _shared(a: Side, b: Side) -> list[Load]:
+    """Loads planned for both with any finished trial, even if all of B's trials are INVALID."""
+    planned = {load.label for load in b.loads}
+    ended = {record.load.label for record in (*a.records, *b.records)}
+    return [load for load in a.loads if load.label in planned & ended]
+
+
+def _check(a: Side, b: Side, shared: Sequence[Load]) -> None:
+    if unequal := difference([run.manifest for run in (*a.runs, *b.runs)]):
+        raise NotComparable(f"the two sides differ in {unequal}; measure both under equal conditions")
+    records = [*a.records, *b.records]
+    weights = {record.engine_description.model_sha256 for record in records if record.engine_description}
+    if len(weights) > 1:
+        raise NotComparable("the two sides served different weights; give both the same model")
+    for level in (load.label for load in shared):
+        if len({(record.workload, record.workload_sha256) for record in records if record.load.label == level}) > 1:
+            raise NotComparable(
+                f"at {level} the two sides were sent different traffic; use the same workload, seed and limits"
+            )
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """Both sides at one load.
+
+    Attributes:
+        sides: A and B.
+        level: label of the load.
+        sessions: valid trials of each side at the load, by session, over their common part.
+        trials: the same in one list.
+        work: comparison of the work.
+        config: configuration of the comparison.
+    """
+
+    sides: tuple[Side, Side]
+    level: str
+    sessions: tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
+    trials: tuple[list[AnyTrial], list[AnyTrial]]
+    work: WorkComparison
+    config: ComparisonConfig
+
+
+def _pair(a: Side, b: Side, level: str, config: ComparisonConfig, *, loads: int) -> _Pair:
+    of_a, of_b = over_common_part(a.valid_sessions(level), b.valid_sessions(level), a.run.manifest.slo)
+    trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
+    works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
+    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha / loads)
+    return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, config)
+
+
+def _known(pair: _Pair) -> set[str]:
+    """Names of the metrics that any trial has."""
+    trials = [trial for side in pair.trials for trial in side]
+    return {name for name in CATALOGUE if any(trial.metrics[name].value is not None for trial in trials)}
+
+
+def _answers(trials: Sequence[AnyTrial]) -> QualitySummary | None:
+    records = [trial.quality for trial in trials]
+    return pooled(sample for record in records if record for sample in record.samples)
+
+
+def _compared(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
+    for trials, side in zip(pair.trials, "AB", strict=True):
+        reasons = [trial.metrics[metric.name].reason for trial in trials if compared_value(trial, metric.name) is None]
+        if reasons:
+            parameters: Parameters = {"side": side, "absent_trials": len(reasons), "trials": len(trials)}
+            parameters["detail"] = reasons[0] or ""
+            return of_effect(metric, pair.level, None, Judgement.UNCLEAR, Reason.ABSENT, parameters=parameters)
+    comparison = _measured(pair, metric, pairs)
+    if per_token(metric.name) or (pair.work.is_equal and pair.work.mix is None):
+        return comparison
+    reason = Reason.OTHER_REQUESTS if pair.work.is_equal else Reason.UNEQUAL_WORK
+    return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=reason, parameters={})
+
+
+def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
+    """Compare with the test that fits the way in which the sides were measured."""
+    alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
+    error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
+    min_error = _min_error(pair, metric)
+    zeros_by_chance = metric.name == "goodput_per_s" and sum(map(_met, pair.trials[0])) < _FEW * len(pair.trials[0])
+    own, loads, metrics = _values(pair, metric.name), *_sharing_noise(pair, metric.name, pairs)
+    of_a, of_b = own
+    if of_a.keys() == of_b.keys() and len(of_a) == 1:
+        values_a, values_b = _in_one_session(own)
+        return compare_runs(
+            metric, level, values_a, values_b, interleaved=True,
+            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+            detect=pair.config.detect,
+            others=Others[Trials]([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
+        )  # fmt: skip
+    common = _common(own)
+    if len(common) >= MIN_PAIRS:
+        of_loads, of_metrics = (
+            [_in_pairs(one, common) for one in kind if _common(one) == common] for kind in (loads, metrics)
+        )
+        paired_a, paired_b = _in_pairs(own, common)
+        return compare_runs(
+            metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
+            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+            detect=pair.config.detect, others=Others[Trials](of_loads, of_metrics),
+        )  # fmt: skip
+    runs_a, runs_b = _in_runs(own)
+    baseline = _since_last_step(runs_a)
+    floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
+    in_loads, in_metrics = ([_in_runs(one, newest=len(baseline)) for one in kind] for kind in (loads, metrics))
+    return compare_sessions(
+        metric, level, baseline, runs_b, floor=floor,
+        alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
+        detect=pair.config.detect, others=Others[Runs](in_loads, in_metrics),
+    )  # fmt: skip
+
+
+_Values = tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]
+"""Session → repeat → value, of A and of B."""
+
+
+def _sharing_noise(pair: _Pair, name: str, pairs: Mapping[str, _Pair]) -> tuple[list[_Values], list[_Values]]:
+    """The metric at other loads, and those that follow from the same times at all loads, in the same sessions.
+
+    They do not depend on what the user asks to compare, so every command judges a metric alike.
+    """
+    own = [side.keys() for side in _values(pair, name)]
+
+    def at(other: _Pair, names: Iterable[str]) -> list[_Values]:
+        every = [_values(other, other_name) for other_name in names]
+        return [values for values in every if [side.keys() for side in values] == own]
+
+    related = _SAME_TIMES - {name} if name in _SAME_TIMES else ()
+    loads = [values for other in pairs.values() if other is not pair for values in at(other, [name])]
+    return loads, [values for other in pairs.values() for values in at(other, sorted(related))]
+
+
+def _values(pair: _Pair, name: str) -> _Values:
+    of_a, of_b = (_by_session(sessions, name) for sessions in pair.sessions)
+    return of_a, of_b
+
+
+def _in_one_session(values: _Values) -> Trials:
+    (of_a,), (of_b,) = (side.values() for side in values)
+    return of_a, of_b
+
+
+def _common(values: _Values) -> list[tuple[str, int]]:
+    """Session and repeat of the trials that both sides have."""
+    of_a, of_b = values
+    return sorted((session, repeat) for session in of_a for repeat in of_a[session] if repeat in of_b.get(session, {}))
+
+
+def _in_pairs(values: _Values, common: Sequence[tuple[str, int]]) -> Trials:
+    of_a, of_b = ({number: side[session][repeat] for number, (session, repeat) in enumerate(common)} for side in values)
+    return of_a, of_b
+
+
+def _in_runs(values: _Values, newest: int = 0) -> Runs:
+    """The values run by run, of A those of the newest runs only; 0 for all."""
+    runs_a, runs_b = ([list(of_run.values()) for of_run in side.values()] for side in values)
+    return runs_a[-newest:], runs_b
+
+
+def _by_session(sessions: Mapping[str, Sequence[AnyTrial]], name: str) -> dict[str, dict[int, float]]:
+    """Session → repeat → value."""
+    return {
+        session: {trial.record.repeat: value for trial in trials if (value := compared_value(trial, name)) is not None}
+        for session, trials in sessions.items()
+    }
+
+
+def _min_error(pair: _Pair, metric: Metric) -> float:
+    """Lower bound of a count's standard error: one request per trial; for failures, one over all trials.
+
+    Goodput is compared as a ratio to the requests that met the SLO, the other counts to all requests.
+    """
+    if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
+        return 0.0
+    trials = [trial for side in pair.trials for trial in side]
+    if metric.name == "requests_per_s" and all(isinstance(trial, CommonTrial) and trial.by_cycles for trial in trials):
+        return 0.0  # no request lies at the edge of a window
+    counted = _met if metric.name == "goodput_per_s" else measured_requests
+    requests = [sum(map(counted, trials)) for trials in pair.trials]
+    if metric.name in _COUNTS:
+        requests = [count / len(trials) for count, trials in zip(requests, pair.trials, strict=True)]
+    return 1 / max(1.0, min(requests))
+
+
+def _met(trial: AnyTrial) -> float:
+    """Number of requests that met the SLO; 0 if it is unknown."""
+    return measured_requests(trial) * (trial.metrics["attainment"].value or 0.0)
+
+
+def _since_last_step(runs: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+    """The runs after the baseline's last change point; earlier ones belong to another level."""
+    means = [sum(values) / len(values) for values in runs]
+    if not all(mean > 0 for mean in means):
+        return runs
+    steps = change_points(means)
+    return runs[steps[-1].index :] if steps else runs
+
+
+def _floor(pair: _Pair, name: str) -> NoiseFloor | None:
+    candidate = pair.sides[1]
+    if not pair.trials[1]:
+        return None
+    cells = {cell.series: cell for side in pair.sides for cell in side.known_floors()}
+    cell = cells.get(series_of(candidate.run.manifest, pair.trials[1][0].record))
+    return cell.of(name) if cell else None

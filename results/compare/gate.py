@@ -1,0 +1,243 @@
+"""The gate: whether a change may be merged, as one of three outcomes with a reason.
+
+Trials come first: an engine that died, failed requests or fell behind where the baseline did not
+(:mod:`bakeoff.results.compare.reliability`), or that did different work (:mod:`bakeoff.results.run.work`), is worse
+whatever its times. Then the primary metric decides: it is a regression if the interval excludes 1 in the bad direction,
+and no regression if the interval shows that B is worse by less than the change to detect. Anything between is
+undecided, since the noise is too high for that change, and reported as such. A guardrail that is worse (Holm) and
+answers that differ from the reference fail the gate too.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from bakeoff.results.compare.comparison import EngineComparison, compare_sides
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.evaluation import compare_evaluations
+from bakeoff.results.compare.reliability import FailureMode
+from bakeoff.results.compare.sides import Side
+from bakeoff.results.compare.text import band_text, why_text
+from bakeoff.results.errors import NoEvidence
+from bakeoff.results.metrics import COMPARED
+from bakeoff.results.metrics.quality import QualitySummary
+from bakeoff.results.records import RunStatus, Verdict
+from bakeoff.results.statistics import Comparison, Judgement
+from bakeoff.results.statistics.compare import MIN_TRIALS
+from bakeoff.results.statistics.comparison import scale_of
+from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.format import STATE_TEXTS, effect_text
+
+MIN_RUNS = 2
+
+
+class Outcome(StrEnum):
+    """Outcome of a gate."""
+
+    NO_REGRESSION = "no regression"
+    REGRESSION = "regression"
+    CANNOT_TELL = "cannot tell"
+
+
+class RegressionKind(StrEnum):
+    """What is worse or undecided, besides the primary metric."""
+
+    NOT_STARTED = "not_started"
+    """The engine did not start, or died between trials."""
+    DIED = "died"
+    """The engine died in trials."""
+    FAILED_TRIALS = "failed_trials"
+    """Too many requests failed in some trials."""
+    SATURATED = "saturated"
+    """The engine fell behind its arrivals."""
+    WORK = "work"
+    """The engine did different work than the baseline."""
+    ANSWERS = "answers"
+    """Answers differ from the reference, and the baseline's do not."""
+    METRIC = "metric"
+    """A guardrail is worse; as a doubt, only the candidate lacks it."""
+
+
+_KINDS = {
+    FailureMode.NOT_STARTED: RegressionKind.NOT_STARTED,
+    FailureMode.DIED: RegressionKind.DIED,
+    FailureMode.FAILED: RegressionKind.FAILED_TRIALS,
+    FailureMode.SATURATED: RegressionKind.SATURATED,
+}
+
+
+class Regression(msgspec.Struct, frozen=True):
+    """A regression or a doubt besides the primary metric.
+
+    Its numbers are in the comparison's ``tallies``, ``work``, ``answers`` and ``comparisons``.
+
+    Attributes:
+        kind: what is worse or undecided.
+        level: label of the load; None for starts, which belong to no load.
+        metric: name in the catalogue; None unless the kind is a metric.
+    """
+
+    kind: RegressionKind
+    level: str | None
+    metric: str | None = None
+
+
+class GateVerdict(msgspec.Struct, frozen=True):
+    """Outcome of a gate with its evidence.
+
+    Attributes:
+        outcome: the outcome.
+        sentence: result of the primary metric, or why it could not be compared.
+        regressions: other reasons to fail; metrics come last.
+        doubts: other reasons not to pass.
+        notes: caveats, such as trials that do not count.
+        compared: the comparison.
+    """
+
+    outcome: Outcome
+    sentence: str
+    regressions: list[Regression]
+    doubts: list[Regression]
+    notes: list[str]
+    compared: EngineComparison
+
+
+def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdict:
+    """Decide whether B is worse than A.
+
+    Raises:
+        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
+        NotComparable: as for :func:`~bakeoff.results.compare.comparison.compare_sides`.
+    """
+    compared = compare_sides(a, b, config)
+    regressions = [
+        *_of_trials(compared, Judgement.WORSE),
+        *(Regression(RegressionKind.ANSWERS, at) for at, sides in compared.answers.items() if _answers_differ(*sides)),
+        *(_of_metric(guard) for guard in compared.guardrails if guard.judgement is Judgement.WORSE),
+    ]
+    doubts = [*_of_trials(compared, Judgement.UNCLEAR), *_missing_in_b(a, b, compared)]
+    few = _too_few(a, b, compared)
+    if few and not regressions and not doubts:
+        raise NoEvidence(few)
+    outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
+    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b), *_incomplete(a), *_incomplete(b)]
+    return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
+
+
+def judge_evaluations(a: Path, b: Path, config: ComparisonConfig) -> GateVerdict:
+    """Decide whether the perplexity of B is worse than that of A; errors as of `compare_evaluations`.
+
+    Args:
+        a: file of the baseline's evaluation.
+        b: file of the candidate's.
+        config: from :func:`~bakeoff.results.compare.evaluation.perplexity_config`.
+    """
+    compared = compare_evaluations(a, b, config)
+    outcome, sentence = _outcome(compared, None, has_regressions=False, has_doubts=False)
+    return GateVerdict(outcome, sentence, [], [], [], compared)
+
+
+def _too_few(a: Side, b: Side, compared: EngineComparison) -> str | None:
+    level = compared.primary.level
+    for side, name in ((a, compared.a), (b, compared.b)):
+        if len(side.at(level)) < MIN_RUNS:
+            trials = f"{len(side.at(level))} valid trial" + "s" * (len(side.at(level)) != 1)
+            return f"{name} has {trials} at {level}, a gate needs {MIN_TRIALS}; repeat the run"
+    return None
+
+
+def _outcome(
+    compared: EngineComparison, few: str | None, *, has_regressions: bool, has_doubts: bool
+) -> tuple[Outcome, str]:
+    primary = compared.primary
+    effect = few or effect_clause(compared, primary)
+    if primary.judgement is Judgement.WORSE:
+        return Outcome.REGRESSION, effect
+    if has_regressions:
+        return Outcome.REGRESSION, f"not in the primary metric ({effect}), but as listed below"
+    if has_doubts:
+        return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
+    if primary.no_worse(COMPARED[primary.metric]):
+        return Outcome.NO_REGRESSION, effect + _ruled_out(primary)
+    names_reason = few is None and not _has_interval(primary)
+    return Outcome.CANNOT_TELL, effect if names_reason else f"{effect}; {why_text(compared, primary)}"
+
+
+def _ruled_out(primary: Comparison) -> str:
+    """``; 10 % worse is ruled out``; empty where the table's judgement says as much."""
+    evidence = primary.evidence
+    if evidence is None or evidence.sought <= evidence.band:
+        return ""
+    return f"; {band_text(evidence.sought, scale_of(COMPARED[primary.metric]))} worse is ruled out"
+
+
+def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
+    """``TTFT p50 at c=8: branch has 1.20× [1.18, 1.22] that of main (99 % interval)``."""
+    metric, level = COMPARED[comparison.metric], f"{100 * (1 - compared.config.alpha):.3g} % interval"
+    if not _has_interval(comparison):
+        return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
+    relation = "that of" if comparison.ratio else "relative to"
+    effect = f"{effect_text(comparison)} {relation} {compared.a}"
+    return f"{metric.title} at {comparison.level}: {compared.b} has {effect} ({level})"
+
+
+def _has_interval(comparison: Comparison) -> bool:
+    effect = comparison.ratio or comparison.difference
+    return effect is not None and effect.low is not None
+
+
+def _of_metric(comparison: Comparison) -> Regression:
+    return Regression(RegressionKind.METRIC, comparison.level, comparison.metric)
+
+
+def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regression]:
+    """Failure modes and work with this judgement."""
+    return [
+        *(
+            Regression(_KINDS[tally.failure_mode], tally.level)
+            for tally in compared.tallies
+            if tally.judgement is judgement
+        ),
+        *(
+            Regression(RegressionKind.WORK, work.level)
+            for work in compared.work.values()
+            if work.judgement is judgement
+        ),
+    ]
+
+
+def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regression]:
+    """Guardrails that only B's trials lack: a metric that cannot be checked does not pass."""
+    doubts: list[Regression] = []
+    for guard in compared.guardrails:
+        if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
+            continue
+        in_a, in_b = (
+            [trial.metrics[guard.metric].value is not None for trial in side.at(guard.level)] for side in (a, b)
+        )
+        has_too_few = len(in_b) < MIN_RUNS <= len(in_a) and guard.level != compared.primary.level
+        if in_a and all(in_a) and (has_too_few or not all(in_b)):
+            doubts.append(_of_metric(guard))
+    return doubts
+
+
+def _answers_differ(a: QualitySummary | None, b: QualitySummary | None) -> bool:
+    """Whether B's answers differ and A's do not; if both do, B is not the cause."""
+    return b is not None and b.differs and (a is None or not a.differs)
+
+
+def _incomplete(side: Side) -> list[str]:
+    states = ((run.path, run.manifest.status) for run in side.runs)
+    return [
+        f"{path} {STATE_TEXTS[state]}: trials are missing" for path, state in states if state is not RunStatus.COMPLETE
+    ]
+
+
+def _left_out(side: Side, name: str) -> list[str]:
+    invalid = [trial for trial in side.trials if trial.record.verdict is Verdict.INVALID]
+    if not invalid:
+        return []
+    reason = next(sentence(finding) for trial in invalid for finding in trial.record.invalidating)
+    trials = f"1 trial of {name} is" if len(invalid) == 1 else f"{len(invalid)} trials of {name} are"
+    return [f"{trials} INVALID and excluded from every metric: {reason}"]

@@ -1,0 +1,222 @@
+"""A side of a comparison: one engine's trials from one or several runs.
+
+A run is read from its folder or from a file of :mod:`bakeoff.results.export.benchmark_json`, with the same verdict.
+Trials measured in one run form a session; reused trials belong to the session of the run that measured them.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bakeoff.results.compare.floor import FloorCell, stored_floors
+from bakeoff.results.compare.reliability import failure_mode_of
+from bakeoff.results.errors import NoEvidence, NotComparable
+from bakeoff.results.export.benchmark_json import StoredRun, StoredTrial, stored_run
+from bakeoff.results.log.run_log import EngineFailure
+from bakeoff.results.metrics import Absence
+from bakeoff.results.records import Load, TrialRecord, Verdict
+from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.run import Run, load
+from bakeoff.results.text.findings import sentence
+
+AnyTrial = Trial | StoredTrial
+AnyRun = Run | StoredRun
+"""A run read from a folder or from a file."""
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One side of a comparison.
+
+    Attributes:
+        engine: label of the engine.
+        runs: the runs, oldest first.
+        sessions: id of the run that measured them → finished trials, oldest first.
+        floors: noise floors of the machine; None to read those stored next to the newest run.
+    """
+
+    engine: str
+    runs: Sequence[AnyRun]
+    sessions: dict[str, list[AnyTrial]]
+    floors: Sequence[FloorCell] | None = None
+
+    @property
+    def run(self) -> AnyRun:
+        """The newest run."""
+        return self.runs[-1]
+
+    @property
+    def trials(self) -> list[AnyTrial]:
+        """Finished trials, including INVALID ones."""
+        return [trial for session in self.sessions.values() for trial in session]
+
+    @property
+    def records(self) -> list[TrialRecord]:
+        """Records of the finished trials."""
+        return [trial.record for trial in self.trials]
+
+    @property
+    def failures(self) -> list[EngineFailure]:
+        """Failed starts of the engine."""
+        return [
+            failure for run in self.runs for failure in run.manifest.engine_failures if failure.engine == self.engine
+        ]
+
+    @property
+    def loads(self) -> list[Load]:
+        """Planned load levels."""
+        plans = (plan for run in self.runs for plan in run.manifest.trials if plan.engine == self.engine)
+        return list({plan.load.label: plan.load for plan in plans}.values())
+
+    def at(self, level: str) -> list[AnyTrial]:
+        """Valid trials at one load level."""
+        return [trial for session in self.valid_sessions(level).values() for trial in session]
+
+    def known_floors(self) -> Sequence[FloorCell]:
+        """Noise floors; read from disk only when needed.
+
+        Raises:
+            RunUnreadable: the file is damaged.
+        """
+        return stored_floors(root_of(self.run)) if self.floors is None else self.floors
+
+    def valid_sessions(self, level: str) -> dict[str, list[AnyTrial]]:
+        """Valid trials at one load level by session; sessions without any are omitted."""
+        valid = {name: [t for t in trials if _is_valid_at(t, level)] for name, trials in self.sessions.items()}
+        return {name: trials for name, trials in valid.items() if trials}
+
+
+def _is_valid_at(trial: AnyTrial, level: str) -> bool:
+    return trial.record.verdict is Verdict.VALID and trial.record.load.label == level
+
+
+def select(text: str, engine: str | None = None, title: str | None = None) -> Side:
+    """Read the side named by ``RUN`` or ``RUN@ENGINE``.
+
+    ``RUN`` is a folder, a file of :mod:`bakeoff.results.export.benchmark_json`, or ``FILE/RUN_ID`` if the file holds
+    several runs.
+
+    Args:
+        text: ``RUN`` or ``RUN@ENGINE``.
+        engine: default engine, used if the run has it.
+        title: title of the run, for a file that holds several.
+
+    Raises:
+        RunNotFound, RunUnreadable: as for :func:`bakeoff.results.load`.
+        NotImportable: as for :func:`~bakeoff.results.export.benchmark_json.stored_run`.
+        NotComparable: no engine follows the @; or as for :func:`only_side` and :func:`side_of`.
+        NoEvidence: as for these.
+    """
+    location, at, named_engine = text.partition("@")
+    if at and not named_engine:
+        raise NotComparable(f"'{text}' names no engine after the @")
+    path = Path(location)
+    is_file = path.is_file() or path.parent.is_file()
+    run = stored_run(path, title) if is_file else load(location)
+    return side_of(run, named_engine) if named_engine else only_side(run, engine)
+
+
+def only_side(run: AnyRun, engine: str | None = None) -> Side:
+    """Return the side of ``engine``, or of the run's only engine.
+
+    Args:
+        run: the run.
+        engine: label; ignored if the run does not have it.
+
+    Raises:
+        NotComparable: the run has several engines and ``engine`` is none of them.
+        NoEvidence: as for :func:`side_of`.
+    """
+    engines = _engines(run)
+    if engine in engines:
+        return side_of(run, engine)
+    if len(engines) > 1:
+        choices = ", ".join(f"{run.path}@{label}" for label in engines)
+        raise NotComparable(f"{run.path} holds several engines; name one: {choices}")
+    return side_of(run, engines[0])
+
+
+def side_of(run: AnyRun, engine: str) -> Side:
+    """Return the side of one engine of a run.
+
+    Raises:
+        NotComparable: the run does not have the engine.
+        NoEvidence: the engine has no valid trial, and no trial that is evidence against it.
+    """
+    if engine not in _engines(run):
+        raise NotComparable(f"{run.path} has no engine '{engine}'; it has {', '.join(_engines(run))}")
+    finished: list[AnyTrial] = [trial for trial in run.finished if trial.record.engine == engine]
+    sessions: dict[str, list[AnyTrial]] = {}
+    for trial in sorted(finished, key=lambda trial: trial.record.reused_from is None):
+        sessions.setdefault(trial.record.reused_from or run.manifest.run_id, []).append(trial)
+    side = Side(engine, [run], sessions)
+    has_evidence = any(t.record.verdict is Verdict.VALID or failure_mode_of(t.record) for t in finished)
+    if not has_evidence and not side.failures:
+        raise NoEvidence(f"{run.path} has no valid trial of {engine}{_why_not(run, finished)}")
+    return side
+
+
+def together(sides: Sequence[Side]) -> Side:
+    """Combine several runs of one engine into one side.
+
+    Args:
+        sides: at least one.
+
+    Raises:
+        NotComparable: they are of different engines.
+    """
+    first, *others = sorted(sides, key=lambda side: side.run.manifest.created_utc)
+    sessions = dict(first.sessions)
+    for other in others:
+        if other.engine != first.engine:
+            raise NotComparable(f"a side must be one engine, not {first.engine} and {other.engine}")
+        sessions |= {name: trials for name, trials in other.sessions.items() if name not in sessions}
+    return msgspec.structs.replace(first, runs=[side.run for side in (first, *others)], sessions=sessions)
+
+
+def compared_value(trial: AnyTrial, metric: str) -> float | None:
+    """Return a trial's value of a metric for comparison; None if the trial lacks it.
+
+    Failures are a fraction of the requests. A percentile among failures is infinity: worse than any number.
+    """
+    measured = trial.metrics[metric]
+    if measured.absence is Absence.AMONG_FAILURES:
+        return math.inf
+    value = measured.value
+    return value if value is None or metric != "failures" else value / max(1, measured_requests(trial))
+
+
+def measured_requests(trial: AnyTrial) -> int:
+    """Number of requests that a trial's metrics count; the planned ones if its log is unknown."""
+    return trial.work.requests or trial.record.planned_requests
+
+
+def root_of(run: AnyRun) -> Path:
+    """Return the folder of runs that contains a run or its file."""
+    if not isinstance(run, StoredRun):
+        return run.path.parent
+    path = Path(run.file)
+    return path if path.is_dir() else path.parent
+
+
+def labels(a: Side, b: Side) -> tuple[str, str]:
+    """Return headings of two sides: the engines, with their runs if the engines are the same."""
+    if a.engine != b.engine:
+        return a.engine, b.engine
+    return _with_run(a), _with_run(b)
+
+
+def _with_run(side: Side) -> str:
+    more = f" and {len(side.runs) - 1} before it" if len(side.runs) > 1 else ""
+    return f"{side.engine} ({side.run.path.name}{more})"
+
+
+def _why_not(run: AnyRun, finished: Sequence[AnyTrial]) -> str:
+    findings = (finding for trial in finished for finding in trial.record.invalidating)
+    why = next(map(sentence, findings), run.manifest.failure)
+    return f": {why}" if why else "; none of them ended"
+
+
+def _engines(run: AnyRun) -> list[str]:
+    return list(dict.fromkeys(plan.engine for plan in run.manifest.trials))

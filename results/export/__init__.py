@@ -1,0 +1,1 @@
+"""A run in files for other programs: tables, pytest-benchmark JSON, published CSV."""

@@ -1,0 +1,96 @@
+"""Export a run's tables as CSV, Parquet or JSON.
+
+Spreadsheets treat CSV text that starts with ``= + - @`` as a formula; such cells are prefixed with a quote mark (OWASP,
+"CSV injection"). Numbers stay numbers, and times stay in the units of their column names.
+"""
+
+import csv
+import io
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from bakeoff.results.errors import NotExportable
+from bakeoff.results.run.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+class Table(StrEnum):
+    """Tables of a run, which :class:`~bakeoff.results.run.run.Run` has as data frames."""
+
+    SUMMARY = "summary"
+    TRIALS = "trials"
+    REQUESTS = "requests"
+    CHUNKS = "chunks"
+    TELEMETRY = "telemetry"
+    ATTRIBUTION = "attribution"
+
+
+class Format(StrEnum):
+    """File formats."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+    JSON = "json"
+
+
+def table(run: Run, which: Table, how: Format) -> bytes:
+    """Encode one of a run's tables.
+
+    Args:
+        run: a loaded run.
+        which: the table.
+        how: the file format; JSON is a list of records.
+
+    Raises:
+        NotExportable: the table is empty, or pyarrow is not installed.
+    """
+    data: pd.DataFrame = getattr(run, which.value)
+    if data.empty:
+        ended = "no profiled trial ended" if which is Table.ATTRIBUTION else "no trial ended"
+        raise NotExportable(f"{run.path} has no {which.value} to export: {ended}")
+    return _WRITERS[how](data)
+
+
+def _csv(data: "pd.DataFrame") -> bytes:
+    safe = data.rename(columns=_defused)
+    for name in _texts(safe):
+        safe[name] = safe[name].map(_defused)
+    # quote all text: a bare carriage return would start a new row
+    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8", errors="replace")
+
+
+def _json(data: "pd.DataFrame") -> bytes:
+    text = str(data.to_json(orient="records", double_precision=15))
+    return text.encode("utf-8", errors="replace") + b"\n"
+
+
+def _parquet(data: "pd.DataFrame") -> bytes:
+    # a Parquet column has one type, but telemetry columns mix numbers and text
+    typed = data.astype(dict.fromkeys(_texts(data), "string"))
+    target = io.BytesIO()
+    try:
+        typed.to_parquet(target, index=False)
+    except ImportError as error:
+        raise NotExportable("Parquet needs pyarrow: pip install 'bakeoff[parquet]'") from error
+    return target.getvalue()
+
+
+def _texts(data: "pd.DataFrame") -> list[str]:
+    """Names of the columns that can hold text."""
+    return [str(name) for name, kind in data.dtypes.items() if kind.kind not in "biufc"]
+
+
+def _defused(value: Any) -> Any:  # noqa: ANN401  (a cell)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+_WRITERS: dict[Format, Callable[["pd.DataFrame"], bytes]] = {
+    Format.CSV: _csv,
+    Format.PARQUET: _parquet,
+    Format.JSON: _json,
+}

@@ -1,0 +1,1 @@
+"""What was measured of a machine once: its ceilings, and the load generator's error."""

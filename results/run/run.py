@@ -1,0 +1,354 @@
+"""Public analysis API: ``bakeoff.results.load(path)`` gives a run as pandas frames.
+
+>>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
+>>> run.requests.groupby(["engine", "load"]).ttft_s.median()
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bakeoff.results.attribution import Attribution, attribution_of
+from bakeoff.results.errors import RunUnreadable
+from bakeoff.results.files.integrity import RESTORE
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.log.remote import fetched, is_remote
+from bakeoff.results.log.run_log import Manifest, RunLog
+from bakeoff.results.log.search import SearchRecord
+from bakeoff.results.log.store import RunFolder
+from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
+from bakeoff.results.metrics import client_error, headline, latency, trial_metrics, under_load, whole_load_metrics
+from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.records import (
+    RequestRecord,
+    RunStatus,
+    TrialPlan,
+    TrialRecord,
+    Verdict,
+)
+from bakeoff.results.run.cells import Cell, Trial, cell_of, key_of
+from bakeoff.results.run.search_fold import search_record
+from bakeoff.results.run.work import work_of
+from bakeoff.results.server_view import server_view
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+
+class Run:
+    """A run read from disk. Read-only."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.path = folder.path
+        self.log: RunLog = folder.read_log()
+        self.status: RunStatus = folder.status(self.log)
+        self.manifest: Manifest = folder.read_manifest(self.log)
+
+    @cached_property
+    def finished(self) -> list[Trial]:
+        """Finished trials, in planned order, without profiled ones."""
+        return self._finished(self.manifest.trials)
+
+    @cached_property
+    def profiled(self) -> list[Trial]:
+        """Finished profiled trials, in planned order; no metric of the run counts them."""
+        return self._finished(self.manifest.profiled)
+
+    def check(self) -> None:
+        """Read all finished trials now, so that a damaged one is refused before anything is shown.
+
+        Raises:
+            RunUnreadable: a file of a finished trial is damaged.
+        """
+        _ = self.finished, self.profiled
+
+    @cached_property
+    def search(self) -> SearchRecord | None:
+        """Record of the capacity search; None if the run is not one."""
+        return search_record(self.log)
+
+    @cached_property
+    def unfinished(self) -> list[TrialPlan]:
+        """Planned trials that did not finish."""
+        return [plan for plan in self.manifest.trials if plan.id not in self.log.finished]
+
+    @cached_property
+    def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
+        """Interrupted trials with the requests that had ended; shown, never counted."""
+        pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
+        return [(plan, requests) for plan, requests in pairs if requests]
+
+    @cached_property
+    def torn(self) -> dict[str, list[str]]:
+        """Descriptions of torn logs by trial; readers ignore the torn records."""
+        folders = [self.folder.trial(plan.id) for plan in (*self.manifest.trials, *self.manifest.profiled)]
+        torn_by_trial = {folder.path.name: folder.torn() for folder in folders if folder.path.is_dir()}
+        return {
+            trial: [
+                f"{name} ends in a torn record: {torn_bytes:,} bytes are left out" for name, torn_bytes in torn.items()
+            ]
+            for trial, torn in torn_by_trial.items()
+            if torn
+        }
+
+    @cached_property
+    def declared(self) -> list[str]:
+        """Notes for readers of a report: notes of workload and engines, and reused trials."""
+        engines: dict[str, dict[str, None]] = {}  # engines that share a note, in order
+        for trial in self.finished:
+            for note in trial.record.engine_description.notes if trial.record.engine_description else ():
+                engines.setdefault(note, {})[trial.record.engine] = None
+        origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
+        reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
+        if self.manifest.resumed_from and self.finished and not origins:
+            why = "settings, code, model, traffic and machine are not the same, or none had finished"
+            reused = [f"no trial of {self.manifest.resumed_from} was reused: {why}"]
+        return [*self.manifest.notes, *(f"{', '.join(names)}: {note}" for note, names in engines.items()), *reused]
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """One cell per engine, workload and load, in planned order."""
+        return [
+            cell_of(key, self.manifest.trials, self.finished)
+            for key in dict.fromkeys(map(key_of, self.manifest.trials))
+        ]
+
+    def trials_of(self, cell: Cell) -> list[Trial]:
+        """Finished trials of a cell by repeat, INVALID ones included."""
+        return sorted(filter(cell.holds, self.finished), key=lambda trial: trial.record.repeat)
+
+    def valid_trials_of(self, cell: Cell) -> list[Trial]:
+        """Valid trials of a cell by repeat."""
+        return [trial for trial in self.trials_of(cell) if trial.record.verdict is Verdict.VALID]
+
+    @cached_property
+    def headline(self) -> tuple[str, ...]:
+        """Metrics of the summary table."""
+        return headline({name for cell in self.cells for name in cell.intervals})
+
+    @cached_property
+    def trials(self) -> "pd.DataFrame":
+        """One row per finished trial: identity, verdict and every metric (NaN where absent)."""
+        import pandas as pd  # noqa: PLC0415  (0.3 s; only analysis needs it)
+
+        return pd.DataFrame([_trial_row(trial) for trial in self.finished])
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row per request, warm-up (column ``phase``) and salvaged ones (``verdict`` missing) included."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            _request_row(trial.record, trial.record.verdict.value, request)
+            for trial in self.finished
+            for request in trial.requests
+        ]
+        rows += [_request_row(plan, None, request) for plan, requests in self.salvaged for request in requests]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def chunks(self) -> "pd.DataFrame":
+        """One row per token-bearing chunk: trial, request, t_ns, tokens."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (trial.record.id, request.index, t_ns, tokens)
+            for trial in self.finished
+            for request in trial.requests
+            for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
+
+    @cached_property
+    def ceilings(self) -> list[Ceilings]:
+        """Limits of the machine's devices: from the run's log, else as measured there since.
+
+        Raises:
+            RunUnreadable: the measurement is damaged.
+        """
+        manifest = self.manifest
+        return manifest.ceilings or stored_ceilings(self.folder.path.parent, manifest.environment)
+
+    @cached_property
+    def attributions(self) -> list[Attribution]:
+        """Where the latency of each profiled trial came from, in planned order."""
+        return [self._attribution(trial) for trial in self.profiled]
+
+    @cached_property
+    def attribution(self) -> "pd.DataFrame":
+        """One row per request of a profiled trial, latency (``e2e``, ``ttft``) and part, in seconds; NaN if unknown."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (record.id, record.engine, record.load.label, r.index, latency.value, part.value, seconds.get(part))
+            for attribution in self.attributions
+            for record in [attribution.record]
+            for r in attribution.requests
+            for latency, seconds in r.parts.items()
+            for part in attribution.parts
+        ]
+        return pd.DataFrame(rows, columns=["trial", "engine", "load", "request", "latency", "part", "seconds"])
+
+    @cached_property
+    def telemetry(self) -> "pd.DataFrame":
+        """One row per sample and source, one column per value."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            {"trial": trial.record.id, "t_ns": sample.t_ns, "source": sample.source, **sample.values}
+            for trial in self.finished
+            for sample in trial.telemetry
+        ]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def summary(self) -> "pd.DataFrame":
+        """One row per cell and metric: centre, low, high, n."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            (cell.engine, cell.workload, cell.load, name, i.centre, i.low, i.high, i.n)
+            for cell in self.cells
+            for name, i in cell.intervals.items()
+        ]
+        return pd.DataFrame(rows, columns=["engine", "workload", "load", "metric", "centre", "low", "high", "n"])
+
+    def _attribution(self, trial: Trial) -> Attribution:
+        folder = self.folder.trial_of(trial.record)
+        try:
+            return attribution_of(
+                trial.record, trial.answered, folder.read_steps(), folder.read_front_end(), spans=folder.read_spans(),
+                telemetry=trial.telemetry, costs=_or_reason(folder.read_step_costs),
+                ceilings=_or_reason(lambda: self.ceilings),
+                missing=trial.record.step_log_missing,
+            )  # fmt: skip
+        except RunUnreadable as error:  # the rest of the run can be read
+            return attribution_of(trial.record, trial.answered, [], [], missing=str(error))
+
+    def _finished(self, plans: Iterable[TrialPlan]) -> list[Trial]:
+        return [self._read(self.log.finished[plan.id]) for plan in plans if plan.id in self.log.finished]
+
+    def _read(self, record: TrialRecord) -> Trial:
+        folder = self.folder.trial_of(record)
+        requests = folder.read_requests()
+        _refuse_lost(record, requests, folder.path)
+        telemetry = folder.read_telemetry().records
+        metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
+        load = whole_load_metrics(record, requests, self.manifest.slo)
+        server = server_view(telemetry, requests, record.window)
+        work = work_of(planned_inside(under_load(requests), record.window))
+        return Trial(record, requests, telemetry, metrics, load, server, folder.read_quality(), work)
+
+
+def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -> dict[int, float]:
+    """Values of a metric by repeat, over the VALID trials at one load that have it; comparisons pair them.
+
+    Args:
+        trials: of one engine and one workload.
+        load: label of the load level.
+        metric: name in the catalogue.
+    """
+    return {
+        trial.record.repeat: value
+        for trial in trials
+        if trial.record.verdict is Verdict.VALID
+        and trial.record.load.label == load
+        and (value := trial.metrics[metric].value) is not None
+    }
+
+
+def load(path: str | Path) -> Run:
+    """Read a run folder from a path or from an address in a store.
+
+    Raises:
+        RunNotFound: there is no run.
+        RunUnreadable: the run is damaged, or of another schema.
+        NotReachable: the store cannot be read.
+    """
+    return Run(RunFolder.open(located(path)))
+
+
+def located(address: str | Path) -> Path:
+    """Local path of a run folder; fetches it from a store."""
+    return fetched(str(address)) if is_remote(address) else Path(address)
+
+
+def _refuse_lost(record: TrialRecord, requests: Sequence[RequestRecord], path: Path) -> None:
+    """Refuse a trial that has fewer or more requests than when it was judged.
+
+    Raises:
+        RunUnreadable: it has.
+    """
+    known = any(finding.code is FindingCode.REQUESTS_LOST for finding in record.findings)
+    under = len(under_load(requests))
+    if not known and under != record.planned_requests:
+        raise RunUnreadable(
+            f"{path} holds {under} requests under load, and {record.planned_requests} were planned; {RESTORE}"
+        )
+
+
+def _or_reason(read: Callable[[], T]) -> T | str:
+    """The value read, or why it cannot be read: the rest can be attributed without it."""
+    try:
+        return read()
+    except RunUnreadable as error:
+        return str(error)
+
+
+def _trial_row(trial: Trial) -> dict[str, Any]:
+    record = trial.record
+    error = record.client_error
+    quality = trial.quality.summary if trial.quality else None
+    return {
+        "trial": record.id,
+        "engine": record.engine,
+        "workload": record.workload,
+        "load": record.load.label,
+        "repeat": record.repeat,
+        "order": record.order,
+        "verdict": record.verdict.value,
+        "planned_requests": record.planned_requests,
+        "window_s": trial.window.length_s,
+        "window": trial.window.kind.value,
+        "client_ttft_p99_error_s": client_error.error_s("ttft_p99_s", error),
+        "client_chunk_gap_p99_error_s": client_error.error_s("chunk_gap_p99_s", error),
+        "agreement": quality.agreement if quality else None,
+        "mean_regret": quality.mean_regret if quality else None,
+        **{name: value.value for name, value in (trial.metrics | trial.server).items()},
+        **{f"load_{name}": value.value for name, value in trial.load_metrics.items()},
+    }
+
+
+def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
+    return {
+        "trial": plan.id,
+        "engine": plan.engine,
+        "workload": plan.workload,
+        "load": plan.load.label,
+        "repeat": plan.repeat,
+        "verdict": verdict,
+        "index": request.index,
+        "phase": request.phase.value,
+        "outcome": request.outcome.value,
+        "planned_ns": request.planned_ns,
+        "sent_ns": request.sent_ns,
+        "ended_ns": request.ended_ns,
+        "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens,
+        "output_tokens": request.output_tokens,
+        "chunks": len(request.chunk_ns),
+        "ttft_s": latency.ttft_s(request),
+        "ttft_from_send_s": latency.ttft_from_send_s(request),
+        "tpot_s": latency.tpot_s(request),
+        "e2e_s": latency.e2e_s(request),
+        "send_lag_s": latency.send_lag_s(request),
+        "dial_s": latency.dial_s(request),
+        "token_source": request.token_source.value if request.token_source else None,
+        "finish_reason": request.finish_reason,
+        "error": request.error,
+    }

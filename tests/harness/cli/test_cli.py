@@ -1,0 +1,274 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import cyclopts
+import pytest
+
+from bakeoff import results
+from bakeoff.engines import Model, models, pick_port
+from bakeoff.engines.errors import NotIdentified
+from bakeoff.harness import version
+from bakeoff.harness.cli import listing, make_app
+from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
+from bakeoff.results.errors import NotWritable, RunUnreadable
+from tests.results.builders import Sheet, build_run
+from tests.workloads.small_tokenizers import checkpoint
+
+ROOT = Path(__file__).parents[3]
+BAKEOFF = Path(sys.executable).with_name("bakeoff")
+
+
+def bakeoff(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([BAKEOFF, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def in_process(*arguments: str) -> int:
+    return guarded(make_app(), arguments)
+
+
+def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
+    """Run a benchmark script as a user would, and return its last line."""
+    argv = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    done = bakeoff("--help")
+    for command in ("demo", "run", "bench", "report", "compare", "gate", "search", "frontier", "calibrate", "serve"):
+        assert command in done.stdout
+    for group in ("engines", "models", "workloads"):
+        assert group in done.stdout
+    heavy = "('pandas', 'torch', 'numpy', 'aiohttp')"
+    code = f"import sys, bakeoff.harness.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_version_is_that_of_the_checkout_else_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert in_process("--version") == 0
+    assert capsys.readouterr().out == f"{project['version']}\n"
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "site-packages/bakeoff/harness/version.py"))
+    assert version.version() == metadata.version("bakeoff")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/pyproject.toml").write_text('project = { name = "other", version = "9.9" }')
+    assert version.version() == metadata.version("bakeoff")
+
+
+def test_bench_takes_one_kind_of_load(capsys: pytest.CaptureFixture[str]):
+    server = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "tokenizer")
+    assert in_process("bench", *server, "--concurrency", "2", "--rate", "3") == 2
+    assert "give either a concurrency or a rate" in capsys.readouterr().err
+
+
+def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[str]):
+    url = f"http://127.0.0.1:{pick_port()}"
+    assert in_process("bench", "--url", url) == 2
+    assert capsys.readouterr().err.startswith(f"bakeoff: {url} cannot be reached: ")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (("--rate", "0"), "rate_per_s must be above 0"),
+        (("--duration=-1",), "duration_s must be above 0"),
+        (("--workers", "0"), "client.workers must be at least 1"),
+        (("--workload", "chatt"), "chatt"),
+    ],
+)
+def test_bench_refuses_mistakes_before_it_asks_the_server(
+    mistake: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert in_process("bench", "--url", f"http://127.0.0.1:{pick_port()}", *mistake) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_bench_measures_longer_than_a_file_allows_by_default():
+    experiment = bench_experiment(url="http://h", engine="openai", model="m", tokenizer="approximate", duration_s=1e3)
+    assert experiment.trial.max_window_s == 1e3
+
+
+def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
+    url = f"http://127.0.0.1:{pick_port()}"
+    experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
+    assert (experiment.client.ray, experiment.model.tokenizer) == ("auto", "approximate")
+    assert experiment.quality.samples == 0, "the advice to set path in [model] would be no help"
+    with pytest.raises(NotIdentified, match="cannot be reached from this machine; give --engine and --model"):
+        bench_experiment(url=url, engine="openai", ray="auto")
+
+
+@pytest.mark.parametrize("arguments", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
+def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    started: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
+    in_process("serve", *arguments)
+    assert started == [sys.executable, "-m", "bakeoff.reference_engine", "serve", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--model", "known", "--port", "1"), ["--served-model-name", "known", "--model", "/folder", "--port", "1"]),
+        (
+            ("--model=known", "--served-model-name=m"),
+            ["--served-model-name", "known", "--model", "/folder", "--served-model-name=m"],
+        ),
+        (("--model",), ["--model"]),
+    ],
+)
+def test_serve_takes_the_name_of_a_known_model(
+    arguments: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    def model_of(name: str) -> Model:
+        return Model(name, "/folder")
+
+    started: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
+    monkeypatch.setattr(models, "KNOWN_MODELS", {"known": None})
+    monkeypatch.setattr(listing, "named_model", model_of)
+    in_process("serve", *arguments)
+    assert started[4:] == expected
+
+
+def test_list_commands(capsys: pytest.CaptureFixture[str]):
+    assert in_process("engines", "list") == 0
+    assert in_process("models", "list") == 0
+    assert in_process("workloads", "list") == 0
+    printed = capsys.readouterr().out
+    for name in ("reference: options device", "transformers", "smollm2-135m-instruct (Apache-2.0", "chat ", "random "):
+        assert name in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("report", "/no/such/run"), "is not a run folder"),
+        (("compare", "/no/such/run", "/nor/this"), "is not a run folder"),
+        (("run", "/no/such/file.toml"), "does not exist"),
+        (("models", "pull", "smollm2-135m"), "did you mean 'smollm2-135m-instruct'?"),
+        (("tun",), "see bakeoff --help"),
+        (("run",), "see bakeoff --help"),
+    ],
+)
+def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):
+    assert in_process(*arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+
+
+def test_unwritable_output_is_one_line_and_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    arguments = ("--engine", "openai", "--url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", str(tmp_path))
+    assert in_process("bench", *arguments, "--concurrency", "1", "--out", str(tmp_path / "file" / "runs")) == 3
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "cannot make the folder" in printed
+    assert printed.endswith("choose a folder you own with --out\n")
+
+
+def test_an_unwritable_page_still_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = build_run(tmp_path, Sheet(finished=1))
+    (run / "report.html").mkdir()
+    assert in_process("report", str(run)) == 3
+    printed = capsys.readouterr()
+    assert "demo: COMPLETE" in printed.out
+    assert (
+        printed.err
+        == f"bakeoff: cannot write {run}/report.html: Is a directory; free some space, or make its folder writable\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "/tmp/x"), 3, "cannot write /tmp/x: No space left; free some space"),
+        (ExceptionGroup("", [OSError(errno.EROFS, "Read-only")]), 3, "cannot write a file: Read-only; free some space"),
+        (
+            ExceptionGroup("", [NotWritable("cannot write y: full")]),
+            3,
+            "bakeoff: cannot write y: full; free some space",
+        ),
+        (NotWritable("cannot write y: full", "buy a disk"), 3, "bakeoff: cannot write y: full; buy a disk\n"),
+        (RunUnreadable("y is damaged"), 2, "bakeoff: y is damaged\n"),
+    ],
+)
+def test_a_full_disk_met_anywhere_is_one_line_and_3(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+):
+    app = cyclopts.App()
+
+    @app.default
+    def meet() -> None:
+        raise error
+
+    assert guarded(app, []) == code
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert line in printed
+
+
+def test_bench_measures_a_running_server(tmp_path: Path):
+    port = pick_port()
+    order = json.dumps({"schedule": {"ttft_s": 0.02, "itl_s": 0.005}, "port": port, "core": None})
+    with subprocess.Popen(
+        [sys.executable, "-m", "bakeoff.harness.truth", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as truth:
+        assert truth.stdout is not None
+        truth.stdout.readline()
+        done = bakeoff(
+            "bench", "--url", f"http://127.0.0.1:{port}/v1", "--workload", "random", "--concurrency", 2,
+            "--concurrency", 3, "--ramp", 0.1, "--duration", 0.5, "--max-foreign-share", 1, "--no-calibrate",
+            "--out", tmp_path / "runs", "--json",
+        )  # fmt: skip
+        truth.communicate()
+    assert done.returncode in {0, 3}, done.stderr  # 3: whatever else this machine does may void the trial
+    summary = json.loads(done.stdout)
+    assert summary["status"] == "complete"
+    assert [cell["load"] for cell in summary["cells"]] == ["c=2", "c=3"]
+    assert f"http://127.0.0.1:{port}: openai, model truth, tokenizer approximate" in done.stderr
+    assert any(note.startswith("prompts are approximate") for note in results.load(summary["run"]).manifest.notes)
+    assert Path(summary["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_report_and_compare_read_what_bench_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with inside(VirtualWorld({"reference": VirtualEngine()})):
+        assert in_process(
+            "bench", "--engine", "reference", "--url", "http://virtual/v1", "--model", "truth",
+            "--tokenizer", str(checkpoint(tmp_path / "tok")), "--workload", "random", "--concurrency", "2",
+            "--ramp", "1", "--duration", "5", "--repeats", "3", "--no-calibrate", "--out", str(tmp_path / "runs"),
+            "--json",
+        ) == 0  # fmt: skip
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["cells"][0]["intervals"]["ttft_p50_s"]["n"] == 3
+    assert summary["cells"][0]["uncalibrated"] == "client.calibrate is off"
+    assert in_process("report", summary["run"]) == 0
+    assert "c=2" in capsys.readouterr().out
+    assert in_process("compare", summary["run"], summary["run"], "--json") == 0
+    comparisons = json.loads(capsys.readouterr().out)["comparisons"]
+    judged = {comparison["metric"]: comparison["judgement"] for comparison in comparisons}
+    assert judged.pop("peak_host_bytes") == "unclear"  # the server is not ours: its memory was not sampled
+    assert judged.pop("requests_per_s") in {"same", "unclear"}  # few requests
+    assert set(judged.values()) == {"same"}
+
+
+@pytest.mark.model
+def test_killing_the_harness_loses_nothing(model_folder: Path):
+    """Kills once; make nightly kills harnesses, engines and writers at many instants."""
+    bars = bars_of("crash.harness_killed", "--instants", "1", "--model", str(model_folder))
+    assert [name for name, bar in bars.items() if not bar["pass"]] == []

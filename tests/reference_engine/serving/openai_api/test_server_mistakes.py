@@ -1,0 +1,143 @@
+import pytest
+
+from bakeoff.reference_engine.serving.openai_api import fields
+from tests.reference_engine.server_calls import CHAT, HELLO, TEXT, with_server
+
+SEARCH = {"prompt": "x", "use_beam_search": True, "n": 2}
+CHAT_SEARCH = {"messages": HELLO, "use_beam_search": True, "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "message"),
+    [
+        (TEXT, {}, 400, "prompt", "missing required field"),
+        (TEXT, {"prompt": "x", "max_tokens": "3"}, 400, "max_tokens", "Expected `int"),
+        (TEXT, {"prompt": "x", "max_tokens": 0}, 400, "max_tokens", ">= 1"),
+        (TEXT, {"prompt": "x", "temperature": -1}, 400, "temperature", ">= 0"),
+        (TEXT, {"prompt": "x", "stop": [3]}, 400, "stop", "Expected `str`"),
+        (TEXT, {"prompt": "x", "max_tokns": 3}, 400, "max_tokns", "unknown field `max_tokns`"),
+        (TEXT, {"prompt": "x", "stream_options": {"usage": 1}}, 400, "usage", "unknown field"),
+        (TEXT, {"prompt": "x", "frequency_penalty": 2.5}, 400, "frequency_penalty", "<= 2"),
+        (TEXT, {"prompt": "x", "repetition_penalty": 0}, 400, "repetition_penalty", "> 0"),
+        (TEXT, {"prompt": "x", "min_p": 1.5}, 400, "min_p", "<= 1"),
+        (TEXT, {"prompt": "x", "logit_bias": {"5": 101}}, 400, "logit_bias", "<= 100"),
+        (TEXT, {"prompt": "x", "logit_bias": {"five": 1}}, 400, "logit_bias", "Expected `int"),
+        (TEXT, {"prompt": "x", "logit_bias": {"266": 1}}, 400, "logit_bias", "266, which is outside the vocabulary"),
+        (TEXT, {"prompt": "x", "watermark": {"delta": -1}}, 400, "watermark", ">= 0"),
+        (TEXT, {"prompt": "x", "watermark": {"gamma": 1}}, 400, "watermark", "<= 0.99"),
+        (CHAT, {"messages": HELLO, "watermark": {"key": -1}}, 400, "watermark", ">= 0"),
+        (CHAT, {"messages": HELLO, "watermark": {"keys": 1}}, 400, "keys", "unknown field"),
+        (TEXT, {"prompt": "x", "stop_token_ids": [-1]}, 400, "stop_token_ids", "-1, which is outside the vocabulary"),
+        (TEXT, {"prompt": "x", "priority": "high"}, 400, "priority", "Expected `int"),
+        (TEXT, {"prompt": "x", "n": 3, "best_of": 2}, 400, "best_of", "best_of 2 is less than n 3"),
+        (TEXT, {"prompt": "x", "best_of": 2, "stream": True}, 400, "best_of", "a stream cannot wait"),
+        (TEXT, {"prompt": "x", "n": 9}, 400, "n", "9 answers to one prompt are more than the 8 sequences"),
+        (TEXT, {"prompt": "x", "echo": True}, 400, "echo", "not supported"),
+        (TEXT, {"prompt": "x", "logprobs": 21}, 400, "logprobs", "<= 20"),
+        (CHAT, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", "needs logprobs: true"),
+        (CHAT, {"messages": HELLO, "n": 3, "best_of": 2}, 400, "best_of", "best_of 2 is less than n 3"),
+        (TEXT, SEARCH | {"n": 1}, 400, "best_of", "needs at least 2 beams"),
+        (TEXT, SEARCH | {"stream": True}, 400, "stream", "contradicts use_beam_search"),
+        (CHAT, CHAT_SEARCH | {"stream": True, "best_of": 3}, 400, "best_of", "a stream cannot wait"),
+        (TEXT, SEARCH | {"temperature": 0.5}, 400, "temperature", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"top_p": 0.5}, 400, "top_p", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"top_k": 5}, 400, "top_k", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"min_p": 0.5}, 400, "min_p", "contradicts use_beam_search"),
+        (CHAT, CHAT_SEARCH | {"stop": "x"}, 400, "stop", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"guided_regex": "x"}, 400, "guided_regex", "contradicts use_beam_search"),
+        (TEXT, SEARCH | {"length_penalty": 11}, 400, "length_penalty", "<= 10"),
+        (TEXT, SEARCH | {"early_stopping": "soon"}, 400, "early_stopping", "Invalid enum value"),
+        (TEXT, SEARCH | {"n": 9}, 400, "n", "9 answers to one prompt are more than the 8 sequences"),
+        (TEXT, {"prompt": "x", "length_penalty": 2}, 400, "length_penalty", "no effect without use_beam_search"),
+        (CHAT, {"messages": HELLO, "early_stopping": True}, 400, "early_stopping", "no effect without"),
+        (TEXT, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, 400, "min_tokens", "more than max_tokens"),
+        (TEXT, {"prompt": []}, 400, "prompt", "empty list"),
+        (TEXT, {"prompt": ""}, 400, "prompt", "prompt is empty"),
+        (TEXT, {"prompt": ["a", 3]}, 400, "prompt", "text, a list of token ids"),
+        (TEXT, {"prompt": ["a"] * 300}, 400, "prompt", "300 prompts"),
+        (TEXT, {"prompt": [9999]}, 400, "prompt", "token id 9999 is outside the vocabulary of 266"),
+        (TEXT, {"prompt": [5] * 256, "max_tokens": 1}, 400, "prompt", "256 tokens"),
+        (TEXT, {"prompt": [5] * 200, "max_tokens": 57}, 400, "max_tokens", "at most 56"),
+        (TEXT, {"prompt": "x", "model": "gpt"}, 404, "model", "'gpt' does not exist here; this server has 'tiny'"),
+        (CHAT, {"messages": []}, 400, "messages", "length >= 1"),
+        (CHAT, {"messages": [{"content": "x"}]}, 400, "messages", "role must be a string"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", "type text"),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages", "must be a string"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, 400, "messages", "no robots"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": 5}}, 400, "chat_template_kwargs", "cannot set"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"self": 5}}, 400, "chat_template_kwargs", "set self"),
+        (TEXT, {"prompt": "x", "guided_json": "[" * 100_000}, 400, "guided_json", "nested too deeply"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, 400, "tools", "not supported"),
+    ],
+)
+def test_each_mistake_gets_its_own_answer(serve, path, body, status, param, message):
+    async def test(s):
+        error = (await s.post(path, body, status=status))["error"]
+        assert error["param"] == param
+        assert message in error["message"]
+        assert set(error) == {"message", "type", "param", "code"}
+
+    with_server(serve, test)
+
+
+def test_more_than_the_pool_holds_is_refused(serve):
+    async def test(s):
+        error = (await s.post(TEXT, {"prompt": [5] * 60, "max_tokens": 6}, status=400))["error"]
+        assert "60 prompt tokens and 6 output tokens need more than the 4 KV blocks of 16 tokens" in error["message"]
+        assert error["code"] == "context_length_exceeded"
+        await s.post(TEXT, {"prompt": [5] * 60, "max_tokens": 5})
+
+    with_server(serve, test, num_blocks=4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"policy": "static"}, "--policy static"),
+        ({"kv_allocator": "contiguous", "enable_prefix_caching": False}, "--kv-allocator contiguous"),
+        ({"kv_budget": 32, "enable_prefix_caching": False}, "--kv-budget"),
+    ],
+)
+def test_what_a_server_cannot_search_it_refuses_with_the_setting_at_fault(serve, settings, flag):
+    async def test(s):
+        error = (await s.post(TEXT, SEARCH, status=400))["error"]
+        assert error["message"] == f"beams cannot be searched with {flag}; start the server without it"
+
+    with_server(serve, test, **settings)
+
+
+def test_a_chat_without_a_limit_may_use_the_rest(serve):
+    async def test(s):
+        answer = await s.post(CHAT, {"messages": HELLO, "ignore_eos": True})
+        assert answer["usage"]["total_tokens"] == 65  # 4 blocks of 16, and the last token needs no place
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+    with_server(serve, test, num_blocks=4)
+
+
+def test_fields_without_effect_and_harmless_values_are_accepted(serve):
+    async def test(s):
+        ignored = {name: "anything" for name in fields.IGNORED if hasattr(fields.ChatFields, name)}
+        neutral = {k: v[0] for k, v in fields.NEUTRAL.items() if hasattr(fields.ChatFields, k)}
+        await s.post(CHAT, {"messages": HELLO, "max_tokens": 1} | ignored | neutral | {"stop": None, "seed": None})
+        neutral = {k: v[0] for k, v in fields.NEUTRAL.items() if hasattr(fields.CompletionFields, k)}
+        await s.post(TEXT, {"prompt": "x", "max_tokens": 1} | neutral)
+
+    assert all(hasattr(fields.ChatFields, name) for name in fields.IGNORED)
+    with_server(serve, test)
+
+
+def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
+    async def test(s):
+        deep = b'{"prompt": ' + b"[" * 100_000
+        for body, message in ((b"{", "JSON"), (b'{"prompt": "\xff"}', "UTF-8: byte 0xff"), (deep, "deeply")):
+            async with s.client.post(TEXT, data=body) as answer:
+                assert answer.status == 400
+                assert message in (await answer.json())["error"]["message"]
+        for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
+            async with s.client.request(method, path) as answer:
+                assert answer.status == status
+                assert answer.headers.get("Allow") == ("POST" if status == 405 else None)
+                assert "error" in await answer.json()
+
+    with_server(serve, test)

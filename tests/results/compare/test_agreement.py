@@ -1,0 +1,82 @@
+"""Report, ``compare``, gate and dashboard give each row one judgement."""
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from bakeoff.results.compare.comparison import EngineComparison, compare_sides
+from bakeoff.results.compare.config import ComparisonConfig, agreed
+from bakeoff.results.compare.gate import judge
+from bakeoff.results.compare.sides import select
+from bakeoff.results.dashboard.compare_page import compare_page
+from bakeoff.results.errors import NoEvidence
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report.sections.summary import columns_of, summary
+from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run.levels import levels_of
+from bakeoff.results.run.run import Run, load
+from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Judgement
+from tests.results.builders import LOADS, Sheet, Speed, build_run
+
+Rows = dict[tuple[str, str], Judgement]
+MIRRORED = {Judgement.BETTER: Judgement.WORSE, Judgement.WORSE: Judgement.BETTER}
+
+
+def sheet(seed: int) -> Sheet:
+    """Two engines that are nearly alike, at one or two loads, with two to six repeats, some of them INVALID."""
+    rng = random.Random(seed)
+
+    def speed() -> Speed:
+        return Speed(rng.uniform(0.02, 0.03), rng.uniform(0.004, 0.005), rng.uniform(0.0, 0.3), rng.uniform(1e9, 2e9))
+
+    repeats, loads = rng.randint(2, 6), LOADS[: rng.randint(1, 2)]
+    return Sheet(
+        engines={"a": speed(), "b": speed()}, loads=loads, repeats=repeats, requests=6, tokens=6, seed=seed,
+        invalid=tuple(rng.sample(range(2 * repeats * len(loads)), rng.randint(0, min(2, repeats - 1)))), regret=None,
+    )  # fmt: skip
+
+
+def judged(compared: EngineComparison) -> Rows:
+    return {(one.level, one.metric): one.judgement for one in compared.comparisons}
+
+
+def bold(run: Run, engine: str) -> set[tuple[str, str]]:
+    """Load and metric of the figures of an engine that the report prints in bold."""
+    names = [metric.name for metric in columns_of(run)]
+    return {
+        (level.load.label, name)
+        for group, level in zip(summary(run), levels_of(run), strict=True)
+        for row in group.rows
+        if row.engine == engine
+        for name, figure in zip(names, row.figures, strict=True)
+        if figure.best
+    }
+
+
+@pytest.mark.parametrize("seed", range(settings().max_examples // 2))  # of random runs: 10, or 250 nightly
+def test_every_surface_gives_each_row_one_judgement(tmp_path: Path, seed: int) -> None:
+    path = build_run(tmp_path, sheet(seed))
+    run = load(path)
+    sides = select(f"{path}@a"), select(f"{path}@b")
+    compared = compare_sides(*sides, agreed(None, None, COMPARE_ALPHA, None))
+    rows = judged(compared)
+
+    mirrored = judged(compare_sides(*sides[::-1], agreed(None, None, COMPARE_ALPHA, None)))
+    assert mirrored == {at: MIRRORED.get(judgement, judgement) for at, judgement in rows.items()}
+    with contextlib.suppress(NoEvidence):
+        assert judged(judge(*sides, ComparisonConfig(alpha=COMPARE_ALPHA, detect=DETECT)).compared) == rows
+    page = compare_page(path.parent, f"{path.name}@a", f"{path.name}@b", "")
+    shown = [row.judgement.split()[-1] for _, level in page.levels for row in level]
+    assert shown == [judgement.value.split()[-1] for judgement in rows.values()]
+    for engine, wanted in (("a", Judgement.WORSE), ("b", Judgement.BETTER)):
+        assert bold(run, engine) == {
+            at for at, judgement in rows.items() if judgement is wanted and CATALOGUE[at[1]] in columns_of(run)
+        }
+    line = verdict(run)
+    if line.decided:
+        assert compared.primary.judgement is (Judgement.BETTER if ", b " in line.sentence else Judgement.WORSE)
+    elif not any(one.judgement is Judgement.UNCLEAR for one in compared.tallies):
+        assert compared.primary.judgement in {Judgement.SAME, Judgement.UNCLEAR}, line.sentence

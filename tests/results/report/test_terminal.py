@@ -1,0 +1,199 @@
+"""The terminal summary: complete, narrow enough, and immune to escape sequences."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from bakeoff import results
+from bakeoff.results.compare.comparison import EngineComparison
+from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.machine.calibration import Calibration, GridCell
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.records import SCHEMA_VERSION, ClientError, RunStatus
+from bakeoff.results.report import print_calibration, print_comparison, print_summary
+from bakeoff.results.report.html import render_html
+from bakeoff.results.run.levels import levels_of
+from bakeoff.results.statistics import Judgement, compare_runs
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.text.format import error_text
+from tests.results.amending import amend_trial
+from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
+from tests.results.hostile import TERMINAL
+
+
+def printed(run: results.Run, **options: object) -> str:
+    out = io.StringIO()
+    print_summary(run, Console(file=out, **options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, {"width": 100}, {"width": 160}, {"width": 100, "force_terminal": True}])
+def test_every_engine_at_every_load(demo: results.Run, options: dict[str, object]) -> None:
+    text = printed(demo, **options)
+    for cell in demo.cells:
+        assert cell.engine in text
+        assert cell.load in text
+    assert text.count("transformers") >= 4
+    assert "TTFT p50" in text
+
+
+def test_a_row_shows_centre_interval_and_failures(demo: results.Run) -> None:
+    text = printed(demo)
+    assert "At c=8, reference delivered" in text
+    assert "Xeon 8468, 2 cores (bench-01) · commit 3f9a1c2e5b7d · 2026-11-20 10:15 UTC · 24 of 24 trials" in text
+    assert "\n2/3 valid " in text
+    assert "\n6/72 failed" in text
+    assert "[1.33, 1.33]" in text or "GiB" in text
+
+
+def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    print_summary(demo, console)
+    assert max(len(line) for line in console.file.getvalue().splitlines()) <= 100  # type: ignore[attr-defined]
+    assert console.width == 80, "the caller's console is given back as it was"
+
+
+def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None:
+    text = printed(demo, width=160)
+    assert "INVALID trials, excluded from every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
+    assert "Warnings:\n  reference, c=8, repeat 1: 2 of 24 planned prompts" in text
+    assert "Declared:\n  workload scaled to 1/10" in text
+
+
+def test_absent_values_carry_a_footnote(one_trial: results.Run) -> None:
+    text = printed(one_trial)
+    assert text.count("one trial has no interval; raise repeats") == 1, "one note for all"
+    assert "(1) interval: one trial" in text
+
+
+def test_a_run_without_valid_trials_says_why(tmp_path: Path) -> None:
+    sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=4, invalid=(0,))
+    text = printed(results.load(build_run(tmp_path, sheet)))
+    assert "– (1)" in text
+    assert "(1) TTFT p50, ITL p50, TPOT p50, output, requests and peak memory: no valid trial" in text
+
+
+@pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])
+def test_a_cut_off_run_gets_no_verdict(tmp_path: Path, status: RunStatus) -> None:
+    text = printed(results.load(build_run(tmp_path, Sheet(status=status, finished=3))), width=160)
+    words = "was interrupted" if status is RunStatus.INTERRUPTED else "failed"
+    assert f"No verdict: the run {words}, 3 of 24 trials ended." in text
+    assert status.value.upper() in text
+    assert "Never finished:\n  reference, poisson 2/s: repeat 1, 2 and 3" in text
+
+
+def test_control_characters_and_markup_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    nasty = "".join(TERMINAL)
+    texts = Texts(name=nasty, note=nasty, gpu=nasty, example=nasty, workload=nasty)
+    sheet = Sheet(engines={f"a{nasty}": FAST, "b": SLOW}, loads=LOADS[2:3], requests=8, texts=texts, invalid=(0,))
+    text = printed(results.load(build_run(tmp_path, sheet)), width=300)
+    assert not any(ord(c) < 0x20 and c != "\n" for c in text)
+    assert not any(c in text for c in "\x7f\x9b\u202e")
+    assert "[red]markup[/red]" in text, "rich markup of others is text"
+
+
+def test_comparison_names_direction_word_and_reason() -> None:
+    a = {1: 1.0, 2: 1.1, 3: 0.95}
+    output, ttft, itl = (CATALOGUE[name] for name in ("output_tokens_per_s", "ttft_p50_s", "itl_p50_s"))
+    primary, *others = (
+        compare_runs(metric, level, a, {k: a[k] * change(k) for k in runs}, interleaved=True)
+        for metric, level, runs, change in (
+            (output, "c=8", a, lambda _: 5.0),
+            (itl, "c=8", a, lambda k: 1.2 + k / 1000),
+            (ttft, "c=1", a, lambda k: 1.001 + k / 1000),
+            (itl, "c=1", (), float),
+        )
+    )
+    assert [comparison.judgement for comparison in (primary, *others)] == list(Judgement)
+    out = io.StringIO()
+    print_comparison(
+        EngineComparison("main", "branch\x1b[2J", primary, [primary, *others], {}, ComparisonConfig()),
+        Console(file=out, width=140),
+    )
+    text = out.getvalue()
+    assert "branch [2J against main" in text
+    for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
+        assert words in text
+    assert "there are 3 and 0 runs, and each side needs 3" in text
+    assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
+
+
+def test_the_clients_error_stands_below_ttft_and_itl(demo: results.Run) -> None:
+    text = printed(demo)
+    cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
+    ttft, itl = (error_text(cell.error_s(name) or 0) for name in ("ttft_p50_s", "itl_p50_s"))
+    assert (ttft, itl) == ("± 0.56 ms", "± 0.19 ms")
+    line = next(line for line in text.splitlines() if ttft in line)
+    assert line.split() == ["0/72", "failed", *ttft.split(), *itl.split()], "below their columns, and nowhere else"
+    assert text.count("± ") == 2 * len(demo.cells)
+    assert "±: the client's own error" in text
+    assert "not calibrated" not in text
+
+
+def test_an_uncalibrated_run_says_why_once(tmp_path: Path) -> None:
+    text = printed(results.load(build_run(tmp_path, Sheet(loads=LOADS[:2], requests=8, error_s=None))))
+    assert text.count("±") == 1
+    assert "±: not calibrated: client.calibrate is off" in text
+
+
+def test_one_uncalibrated_engine_gets_a_footnote(tmp_path: Path) -> None:
+    run = results.load(build_run(tmp_path, Sheet(loads=LOADS[:1], requests=8, invalid=())))
+    for trial in run.finished:
+        if trial.record.engine == "transformers":
+            amend_trial(run.path, trial.record.id, client_error=None, uncalibrated="the engine died")
+    text = printed(results.load(run.path))
+    assert text.count("± – (1)") == 2
+    assert "(1) ±: not calibrated: the engine died" in text
+
+
+def test_workers_are_named_when_there_are_several(tmp_path: Path) -> None:
+    sheet = Sheet(loads=LOADS[:1], requests=6, hosts=("near", "near", "far"))
+    text = printed(results.load(build_run(tmp_path / "1", sheet)), width=160)
+    assert "client: 3 workers on near and far, CPU 4.50 s, largest 42.0 MiB, clocks known to ± 0.085 ms" in text
+    local = printed(results.load(build_run(tmp_path / "2", replace(sheet, hosts=("near", "near")))), width=160)
+    assert "client: 2 workers on near, CPU 3.00 s, largest 41.0 MiB\n" in local
+    assert "client: " not in printed(results.load(build_run(tmp_path / "3", replace(sheet, hosts=("near",)))))
+
+
+def test_a_calibration_is_a_table_with_its_machine() -> None:
+    ttft = {"ttft_p50_s": 0.0015, "ttft_p99_s": 0.0021}
+    error = ClientError(requests=10, chunks_per_s=900.0, send_lag_s=0.0001, cpu_s=0.1, by_metric=ttft)
+    itl = {"itl_p50_s": 0.0004, "itl_p99_s": 0.0123}
+    cells = [
+        GridCell(64, 0.01, 1_000.0, 0.000_02, error),
+        GridCell(512, 0.005, 901.0, 0.000_02, msgspec.structs.replace(error, by_metric=ttft | itl)),
+    ]
+    calibration = Calibration(
+        SCHEMA_VERSION, "2026-11-20T10:15:00+00:00", "0.1.0", "vm\x1b[2J", {"cpu": "Xeon", "cores": 2},
+        workers=2, cores=[0, 1], transport="aiohttp", repeats=3, cells=cells,
+    )  # fmt: skip
+    out = io.StringIO()
+    print_calibration(calibration, Console(file=out, width=80))
+    head, subtitle, *rest = out.getvalue().splitlines()
+    assert head == "Xeon, 2 cores (vm [2J)"
+    assert "bakeoff 0.1.0 · 2026-11-20 10:15 UTC · 2 client workers on cores 0 and 1 · transport aiohttp" in subtitle
+    rows = [line.split() for line in rest if line.split()[:1] in (["64"], ["512"])]
+    assert rows == [
+        ["64", "10", "1.50", "2.10", "–", "0.10", "900", "90", "%", "20.0", "saturated"],
+        ["512", "5", "1.50", "2.10", "12.30", "0.10", "900", "99.9", "%", "20.0"],
+    ]
+
+
+def test_sessions_that_pause_show_how_many_requests_are_in_flight(demo_path: Path) -> None:
+    run = results.load(demo_path)
+    level = next(level for level in levels_of(run) if level.load.concurrency == 8)
+    cell = level.cells[0]
+    assert level.pausing(cell) is None, "every session has a request in flight"
+    few = msgspec.structs.replace(
+        cell, intervals=cell.intervals | {"requests_in_flight": Interval(3.21, None, None, 3)}
+    )
+    assert level.pausing(few) == 3.21
+    open_loop = next(level for level in levels_of(run) if level.load.concurrency is None)
+    assert open_loop.pausing(open_loop.cells[0]) is None
+    run.cells[run.cells.index(cell)] = few
+    assert printed(run).count("3.21 in flight") == 1
+    assert render_html(run).count("3.21 in flight") == 1
