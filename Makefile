@@ -4,7 +4,6 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN_PACKAGES := harness engines workloads reference_engine results
 # Each test file runs on one of two workers, so that its fixtures are set up once; an idle worker takes over half of the
 # other's remaining files.
 PARALLEL := -n 2 --dist worksteal
@@ -13,7 +12,7 @@ MIN_COVERAGE := 90
 MIN_COVERAGE_OF_FIGURES := 95
 MODEL := smollm2-135m-instruct
 
-.PHONY: help demo test install model browser peers check lint types layers unit nightly coverage site format clean
+.PHONY: help demo test install model browser peers check lint types layers unit nightly acceptance coverage site format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +52,10 @@ unit: $(VENV)/.test model ## Run all tests
 nightly: $(VENV)/.test model ## Run what make test leaves out: 500 examples of each property, the coverage gate, processes killed at many instants
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=nightly \
 	  --timeout=3600 -o faulthandler_timeout=3600
-	$(MAKE) coverage bench-crash bench-cli site
+	$(MAKE) coverage acceptance site
+
+acceptance: $(VENV)/.test model ## Run the programs of tests/acceptance, hours; of one area: make acceptance AREA=crash
+	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest -m acceptance tests/acceptance -k "$(AREA)"
 
 coverage: $(VENV)/.test model ## Run all tests with branch coverage; fails below a minimum
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL) --timeout=3600 \
@@ -73,7 +75,7 @@ site: .venv-site/.done ## Build the documentation site into .site/, in its own e
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure the bars of one area: client, truth, views, workloads, engines, bakeoff, engine, speculation, quantisation, statistics, plan, profile, claims, dashboard, demo, crash, cli, suite, gpu
+bench-%: $(VENV)/.test model ## Measure one area: bakeoff, claims, cli, client, engine, gpu, plan, profile, quantisation, speculation, statistics, truth, workloads
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 

@@ -1,4 +1,3 @@
-# noqa: INP001  (mkdocs loads it by its path)
 """MkDocs hook: adapt links and pictures, which the pages write as GitHub shows them, to the site.
 
 The pages link to source files, which the site does not contain. ``repo_url`` of mkdocs.yml, set by the environment

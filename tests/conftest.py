@@ -20,7 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported, whic
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this session, not for those that tests of the plugin start
 # Runs sync often; a sync takes milliseconds on a disk and no time in memory. Durability is tested by
-# benchmarks/crash.
+# tests/acceptance/crash.
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_NEEDED_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 

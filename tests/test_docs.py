@@ -29,7 +29,7 @@ from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.text.format import interval_text
 from bakeoff.workloads import ARRIVALS, workload_names
-from benchmarks.published import first_page_table
+from docs.publishing import first_page_table
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]

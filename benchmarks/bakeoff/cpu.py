@@ -1,4 +1,4 @@
-"""Bar 1: every system that this CPU can run, with the same weights and traffic. Run by ``make bench-bakeoff``.
+"""Every system that this CPU can run, with the same weights and traffic. Run by ``make bench-bakeoff``.
 
 Runs ``cpu.toml``, which takes an hour on two cores, or reads an existing run (``--run``), and checks that every engine
 has valid trials at every load. With ``--publish FOLDER`` the run's page and data are written there, and the run updates
@@ -11,7 +11,7 @@ from pathlib import Path
 from bakeoff import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
-from benchmarks.published import into_readme, publish
+from docs.publishing import into_readme, publish
 
 EXPERIMENT = Path(__file__).with_name("cpu.toml")
 ROOT = EXPERIMENT.parents[2]

@@ -1,4 +1,4 @@
-"""Bar 4: every claim has a verdict within an hour on two cores, and a further call tests nothing again.
+"""Every claim has a verdict within an hour on two cores, and a further call tests nothing again.
 
     python -m benchmarks.claims.here [--out FOLDER]
 

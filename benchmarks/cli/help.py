@@ -1,4 +1,4 @@
-"""Bar 8: ``bakeoff --help`` is quick. Run by ``make bench-cli``; median of 9 starts."""
+"""``bakeoff --help`` is quick. Run by ``make bench-cli``; median of 9 starts."""
 
 import statistics
 import subprocess

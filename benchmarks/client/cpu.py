@@ -1,4 +1,4 @@
-"""Bar: errors and CPU time of ``bakeoff run`` with all its processes on one core. Run by ``make bench-client``.
+"""Errors and CPU time of ``bakeoff run`` with all its processes on one core. Run by ``make bench-client``.
 
 A whole run with the default configuration and a bare asyncio client (:mod:`benchmarks.peers.drivers.bare`) take turns,
 each with all its processes on one core, against a truth server on another. As root the bare client gets real-time

@@ -1,4 +1,4 @@
-"""Bar 1: our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
+"""Our client beside those of vLLM, AIPerf, GuideLLM and SGLang, each on one core, against one truth server.
 
 Needs ``make peers``. In each round the clients take turns, scenario by scenario; results are medians over the rounds.
 Traps, in which a client reports right or wrong figures, run once. Takes half an hour on an otherwise idle machine;

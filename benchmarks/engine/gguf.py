@@ -33,8 +33,7 @@ from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.offline import generate, load_engine
 from bakeoff.reference_engine.tools.evaluator import PerplexityMeter, Sample, Scorer
 from benchmarks.bars import Bars
-from benchmarks.engine.kv_memory import text
-from benchmarks.engine.parity import read_prompts
+from benchmarks.engine.prompts import read_prompts, text
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, REPEATS, time_engine
 
 PACKAGED = KNOWN_MODELS["smollm2-135m-instruct"]

@@ -1,4 +1,4 @@
-"""Bar 3, last part: the memory that each way to reduce the KV cache saves, and its cost in perplexity.
+"""The memory that each way to reduce the KV cache saves, and its cost in perplexity.
 
 The text is this project's README.md and docs/*.md, in independent pieces, computed through the cache 32 tokens at a
 time. The papers report, for larger models: less than 0.1 more perplexity with 3 bits and keys quantised by channel
@@ -14,6 +14,7 @@ from bakeoff.reference_engine.ablations.heavy_hitter import Census
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.tools.evaluator import Perplexity, PerplexityMeter
 from benchmarks.bars import Bars, model_argument
+from benchmarks.engine.prompts import text
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,11 +31,6 @@ def settings(budget: int) -> dict[str, dict[str, Any]]:
         f"H2O, {budget}, half heavy": {"kv_budget": budget, "kv_heavy": budget // 2},
         "sinks and int8": {"attention_window": budget - 4, "attention_sinks": 4, "kv_cache_dtype": "int8"},
     }
-
-
-def text() -> str:
-    """This project's documentation: some thousand words that the model was not trained on."""
-    return "\n\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
 
 
 def table_line(name: str, result: Perplexity, base: Perplexity) -> str:

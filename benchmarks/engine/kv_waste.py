@@ -1,4 +1,4 @@
-"""Bar 3, memory: the unfilled share of the KV blocks that requests hold, paged and contiguous. Needs no model.
+"""The unfilled share of the KV blocks that requests hold, paged and contiguous. Needs no model.
 
 Requests with log-normal lengths like a chat service's are served 16 at a time by a runner that computes nothing. Held
 and filled token slots are summed over all steps, as ``/metrics`` exports them. PagedAttention's paper (SOSP'23, fig. 2)

@@ -1,4 +1,4 @@
-"""Bar 3, second part: the gain from paging, continuous batching, chunked prefill and the prefix cache, one by one.
+"""The gain from paging, continuous batching, chunked prefill and the prefix cache, one by one.
 
 Runs `ladder.toml` through the harness, which takes twenty minutes on two cores, or judges an existing run (`--run`). A
 rung is the reference engine with one more feature enabled, under the same closed-loop traffic. Its gain is the ratio of

@@ -1,4 +1,4 @@
-"""Bar 2: the reference engine beside real vLLM and Transformers, without HTTP. Same weights, dtype, prompts, lengths.
+"""The reference engine beside real vLLM and Transformers, without HTTP. Same weights, dtype, prompts, lengths.
 
 64 prompt tokens, exactly 128 output tokens, greedy, at batch 1, 8 and 32. Each side is a process that lasts for the
 whole run; the sides take turns, and each figure is the median of the rounds. The percentage is the share of the

@@ -1,4 +1,4 @@
-"""Bar 2, last part: open-loop traffic, answered by the reference engine and by Transformers.
+"""Open-loop traffic, answered by the reference engine and by Transformers.
 
 32 requests of 64 prompt tokens and exactly 128 output tokens, greedy, same weights in bf16. They arrive by a Poisson
 process of 16 per second, so all within about two seconds: faster than any side can answer, so that the engine limits

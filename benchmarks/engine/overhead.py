@@ -1,4 +1,4 @@
-"""Bar 6: overhead of a decode step of 32 sequences, beside the model's arithmetic.
+"""Overhead of a decode step of 32 sequences, beside the model's arithmetic.
 
 The overhead is everything but `forward` and the argmax of each row: scheduling, the data of the step's tensors, the
 preparation of attention, the bookkeeping of sampled tokens, the report, its encoding, and its transfer to a socket that

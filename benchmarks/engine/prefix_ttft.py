@@ -1,4 +1,4 @@
-"""Bar 3, first part: how much the prefix cache shortens TTFT where prompts share 1,000 tokens.
+"""How much the prefix cache shortens TTFT where prompts share 1,000 tokens.
 
 Two servers run side by side, one with `--enable-prefix-caching` and one without. They get the same requests in turn,
 one at a time, so that one is idle while the other answers. A request is 1,000 shared tokens and some of its own, sent
@@ -24,7 +24,7 @@ import aiohttp
 from bakeoff.engines import EngineSpec, Server
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from benchmarks.bars import Bars, model_argument
-from benchmarks.engine.kv_memory import text
+from benchmarks.engine.prompts import text
 from benchmarks.serving import reference_server
 
 GOAL, LEAST_REQUESTS, BLOCK = 0.80, 20, 16

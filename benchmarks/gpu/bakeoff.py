@@ -29,7 +29,7 @@ from bakeoff.harness.experiment.config import load_experiment
 from bakeoff.results.machine.ceilings import CEILINGS_FILE
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.served import run, write_model
-from benchmarks.published import publish
+from docs.publishing import publish
 
 REPORT_S = 60.0
 """Part of a call's budget, for the report of an interrupted run and for the published page."""

@@ -1,4 +1,4 @@
-"""Bar 3: plans against measurements on this GPU, of the reference engine and vLLM. Part of ``make bench-gpu``.
+"""Plans against measurements on this GPU, of the reference engine and vLLM. Part of ``make bench-gpu``.
 
 Takes a run of ``profile.toml``, predicts each of its loads from the others, and searches for the highest Poisson rate
 of each engine that meets an SLO, as ``benchmarks/plan/cpu.py`` does on a CPU.

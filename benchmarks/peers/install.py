@@ -32,7 +32,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 # vLLM's wheel for CPUs needs this torch, but pulls in versions of torch's sibling packages that do not match it.
 # SGLang's client is one extension module inside a wheel whose dependencies make up an engine; they are not installed.
-# Schemathesis generates requests for benchmarks.engine.soak; beside the tests' packages pytest would load its plugin.
+# Schemathesis generates requests for tests.acceptance.engine.soak; among the tests' packages pytest would load it.
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (

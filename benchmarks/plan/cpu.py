@@ -1,4 +1,4 @@
-"""Bar 3: plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
+"""Plans against measurements on this CPU (SmolLM2, reference engine). Run by ``make bench-plan``.
 
 Measures the machine, then ``cpu.toml``: five closed loops, three minutes. Fits the step-time model to 1, 4 and 8 users,
 and predicts memory, ITL and TTFT of 2 and 6. Then searches for the highest Poisson rate that meets an SLO, with ten

@@ -1,4 +1,4 @@
-"""Bar 3: plans for fewer bits from a calibration in bfloat16, against published runs. Run by ``make bench-plan``.
+"""Plans for fewer bits from a calibration in bfloat16, against published runs. Run by ``make bench-plan``.
 
 Fits the step-time model to the bfloat16 trials of two published runs on H200s (Llama-3.1-8B shapes, the reference
 engine and vLLM 0.24), and predicts the trials with INT8, INT4 and FP8 weights. The shares of

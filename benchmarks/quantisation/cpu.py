@@ -23,7 +23,7 @@ from bakeoff.reference_engine.offline import load_engine
 from bakeoff.reference_engine.tools.evaluator import PerplexityMeter
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.gguf import packaged_file
-from benchmarks.engine.kv_memory import text
+from benchmarks.engine.prompts import text
 from benchmarks.engine.throughput import CONTEXT_TOKENS, NEW_TOKENS, PREFILL_TOKENS, time_engine
 
 METHOD_NAMES: tuple[MethodName, ...] = ("int8", "int8-zp", "int4", "int4-zp")

@@ -1,4 +1,4 @@
-"""Bar 5: closed loops whose engines are 1.3 times apart are told apart, and equal ones are not. Simulated runs.
+"""Closed loops whose engines are 1.3 times apart are told apart, and equal ones are not. Simulated runs.
 
     python -m benchmarks.statistics.common_part [--comparisons 100]
 

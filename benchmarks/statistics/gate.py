@@ -1,4 +1,4 @@
-"""Bar 2: how often `bakeoff gate` fails without a regression, and how often it misses one. Simulated runs.
+"""How often `bakeoff gate` fails without a regression, and how often it misses one. Simulated runs.
 
     python -m benchmarks.statistics.gate [--gates 2000]
 

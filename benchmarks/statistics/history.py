@@ -1,4 +1,4 @@
-"""Bar 3: how soon a step in a series is detected, and how often a false one is. Simulated series, fixed seeds.
+"""How soon a step in a series is detected, and how often a false one is. Simulated series, fixed seeds.
 
     python -m benchmarks.statistics.history [--series 200] [--points 100000]
 

@@ -1,4 +1,4 @@
-"""Bar 2: intervals of latencies hold the long run's value where requests queue, or are absent.
+"""Intervals of latencies hold the long run's value where requests queue, or are absent.
 
     python -m benchmarks.statistics.precision [--experiments 40]
 

@@ -1,4 +1,4 @@
-"""Bar 2: gates on this machine, with real servers: the engine against itself, and against one that is 10 % slower.
+"""Gates on this machine, with real servers: the engine against itself, and against one that is 10 % slower.
 
     python -m benchmarks.statistics.real_gates [--gates 20] [--kinds aa ab] [--at-once 1]
 

@@ -1,4 +1,4 @@
-"""Bar 1: how often verdicts are false alarms, and how often they miss a change. Simulated runs, fixed seeds.
+"""How often verdicts are false alarms, and how often they miss a change. Simulated runs, fixed seeds.
 
     python -m benchmarks.statistics.verdicts [--comparisons 2000]
 

@@ -14,7 +14,7 @@ def share_one_arena() -> bool:
 
     glibc gives each thread an arena of its own, and memory that a thread frees stays in its arena. A server that
     tokenizes texts in many threads therefore grows for half an hour: from 190 to 255 MiB in eight minutes of
-    `benchmarks/engine/soak.py`, against 150 to 158 with one arena. Call it before any thread starts.
+    `tests/acceptance/engine/soak.py`, against 150 to 158 with one arena. Call it before any thread starts.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_ARENA_MAX, 1))
@@ -25,8 +25,9 @@ def keep_few_multiplications() -> None:
 
     Both compile one for each number of rows, which changes in every step of continuous batching. One takes 0.3 ms to
     compile and 0.3 to 0.5 MB to keep: the engine's process grew by 165 MiB in five minutes of
-    `benchmarks/engine/soak.py` and was still growing. With the limit 50 numbers of rows are kept; others are compiled
-    again, five in each step. Settings of the environment have precedence. Call it before the first multiplication.
+    `tests/acceptance/engine/soak.py` and was still growing. With the limit 50 numbers of rows are kept; others are
+    compiled again, five in each step. Settings of the environment have precedence. Call it before the first
+    multiplication.
     """
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(variable, "256")

@@ -224,7 +224,7 @@ def tensors_of(part: object) -> list[torch.Tensor]:
 def _parts(part: object) -> list[object]:
     if isinstance(part, list | tuple):
         return list(cast("Sequence[object]", part))
-    if not type(part).__module__.startswith("reference_engine."):
+    if not type(part).__module__.startswith("bakeoff.reference_engine."):
         return []
     if dataclasses.is_dataclass(part):
         return [getattr(part, field.name) for field in dataclasses.fields(part)]
@@ -244,7 +244,7 @@ def _mapped(part: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  
     if isinstance(part, list | tuple):
         items = [_mapped(item, change) for item in cast("Sequence[Any]", part)]
         return items if isinstance(part, list) else tuple(items)
-    if not type(part).__module__.startswith("reference_engine."):
+    if not type(part).__module__.startswith("bakeoff.reference_engine."):
         return part
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         fields = {field.name: _mapped(getattr(part, field.name), change) for field in dataclasses.fields(part)}

@@ -12,7 +12,8 @@ unknown. The posterior is over a grid of them and of the present start's d; earl
 Latency is linear near its bound only, so margins are censored at ± log 1.2 (Tobin 1958). A trial without a margin (its
 engine was overloaded or died) gives a binary outcome. A lapse rate of 2 % allows for outliers. Stopping as soon as the
 interval is narrow stops too early if the noise happened to be small (Chow & Robbins 1965); therefore intervals use half
-of alpha. ``benchmarks/statistics/search.py`` measures coverage and the number of trials, and compares plain bisection.
+of alpha. ``tests/acceptance/statistics/search.py`` measures coverage and the number of trials, and compares plain
+bisection.
 """
 
 import itertools

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import bakeoff.workloads.fitting
 from bakeoff.harness.cli import fitting, make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.workloads import Seed, Tokenizer, workload
+from bakeoff.workloads import fitting as trace_fitting
 from bakeoff.workloads.arrivals import Gamma
 from bakeoff.workloads.presets.preset import read_preset
 from bakeoff.workloads.rng import Rng
@@ -36,7 +36,7 @@ def trace(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in a folder of its own, with few draws."""
-    monkeypatch.setattr(bakeoff.workloads.fitting, "fit", partial(bakeoff.workloads.fitting.fit, budget=20_000))
+    monkeypatch.setattr(trace_fitting, "fit", partial(trace_fitting.fit, budget=20_000))
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

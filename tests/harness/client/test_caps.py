@@ -9,7 +9,7 @@ from bakeoff.harness.client import Driver
 from bakeoff.harness.client.fake import ScriptedTransport
 from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.harness.host.clock import LoopClock, run_virtual
-from benchmarks.queueing import simulated_ttfts_s
+from tests.harness.queueing import simulated_ttfts_s
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, opened
 
 S = 1_000_000_000

@@ -20,7 +20,7 @@ from bakeoff.results.errors import NotWritable
 from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamEnd, StreamRecord
-from benchmarks.essence import essence
+from tests.harness.essence import essence
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way, wire
 
 OPEN = Open(duration_s=0.3)

@@ -36,8 +36,8 @@ from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Phase, RunStatus, StreamEnd, StreamRecord
-from benchmarks.ray_nodes import ray_nodes
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way
+from tests.harness.ray_nodes import ray_nodes
 from tests.harness.samples import TOKEN, stream
 from tests.workloads.small_tokenizers import checkpoint
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bakeoff.engines.dialects import Dialect, OpenAiDialect, ReferenceDialect, TransformersDialect
 from bakeoff.results.records import Outcome
-from benchmarks.cutting import HEAD, chunked, decoded, received
+from tests.harness.cutting import HEAD, chunked, decoded, received
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 STREAMS: dict[str, Dialect] = {

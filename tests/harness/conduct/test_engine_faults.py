@@ -1,7 +1,7 @@
 """Two engines, of which the first fails: the failure is identified, and the other engine continues.
 
 One test uses processes: both are Quill, the imaginary engine of docs/adapters.md. At full size, with deadlines, this is
-``benchmarks/engines/life_cycle.py``; failing launches are in ``tests/engines/test_launcher.py``. How a run
+``tests/acceptance/engines/life_cycle.py``; failing launches are in ``tests/engines/test_launcher.py``. How a run
 handles an engine that fails is tested in virtual time.
 """
 

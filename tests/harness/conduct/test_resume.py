@@ -186,7 +186,7 @@ def test_latest_is_the_newest_of_that_name(tmp_path: Path):
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.55, 0.8, 0.97])
 def test_a_cut_log_keeps_its_whole_events_and_the_run_can_be_resumed(tmp_path: Path, share: float):
-    """``benchmarks/crash/log_cut.py`` cuts at 500 bytes."""
+    """``tests/acceptance/crash/log_cut.py`` cuts at 500 bytes."""
     engines = {"a": VirtualEngine()}
     experiment = virtual_experiment(["a"], [{"concurrency": 3}], repeats=3, trial={"duration_s": 1.2, "warm_up_s": 0.0})
     whole = run_in(VirtualWorld(engines), experiment, tmp_path / "whole")

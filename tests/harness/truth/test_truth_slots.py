@@ -10,7 +10,7 @@ import pytest
 from bakeoff.harness.errors import BadSchedule
 from bakeoff.harness.truth import Ending, Schedule
 from bakeoff.harness.truth.record import in_flight, lateness_s, ttft_s
-from benchmarks.queueing import simulated_ttfts_s
+from tests.harness.queueing import simulated_ttfts_s
 from tests.harness.truth_client import ask, connect, request, serving
 
 SCHEDULE = Schedule(0.02, 0.005, slots=2)

@@ -23,7 +23,7 @@ from bakeoff.reference_engine.quantization.formats.registry import format_of
 from bakeoff.reference_engine.quantization.integer_matrix import unpack
 from bakeoff.reference_engine.quantization.methods import METHODS
 from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
-from benchmarks.quantisation.memory import held_bytes, peak_bytes
+from tests.acceptance.quantisation.memory import held_bytes, peak_bytes
 from tests.reference_engine.models.tiny_families import COMMON, FAMILIES, engine_config
 from tests.reference_engine.quantised_files import CASES
 from tests.reference_engine.quantization.test_byte_formats import CASES as BYTE_CASES

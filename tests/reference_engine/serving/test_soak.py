@@ -1,4 +1,4 @@
-"""`benchmarks/engine/soak.py` in seconds instead of half an hour: every kind of user, on a tiny model."""
+"""`tests/acceptance/engine/soak.py` in seconds instead of half an hour: every kind of user, on a tiny model."""
 
 import asyncio
 import random
@@ -6,10 +6,10 @@ import random
 import aiohttp
 
 from bakeoff.reference_engine.core.config import EngineConfig
-from benchmarks.engine.soaking.client import Client
-from benchmarks.engine.soaking.crowd import Tally, act
-from benchmarks.engine.soaking.kinds import KINDS
-from benchmarks.engine.soaking.watch import HELD, drift, left_over
+from tests.acceptance.engine.soaking.client import Client
+from tests.acceptance.engine.soaking.crowd import Tally, act
+from tests.acceptance.engine.soaking.kinds import KINDS
+from tests.acceptance.engine.soaking.watch import HELD, drift, left_over
 from tests.reference_engine.server_calls import run
 
 USERS = 4

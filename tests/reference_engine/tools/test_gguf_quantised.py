@@ -116,7 +116,7 @@ def test_the_setting_decides_what_stays_in_blocks(written, monkeypatch, quantiza
 
 
 def test_the_log_says_how_much_is_kept(written, caplog):
-    with caplog.at_level(logging.INFO, "reference_engine"):
+    with caplog.at_level(logging.INFO, "bakeoff.reference_engine"):
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16")
         LLM(written(stored_as("Q8_0")), num_blocks=64, max_model_len=64, dtype="bfloat16", quantization="none")
     with_blocks, plain = (record.message for record in caplog.records if record.message.startswith("weights: "))

@@ -1,4 +1,4 @@
-"""Searches of engines whose threshold is known; ``benchmarks/statistics/search.py`` counts what this file samples."""
+"""Searches of engines whose threshold is known; ``tests/acceptance/statistics/search.py`` counts more of them."""
 
 import math
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bakeoff.results.statistics.bisection import _FAR, Bisection, levels_between
-from benchmarks.statistics.search import LEVELS, Trial, disturbed, gentle, searched, steep, wall
+from tests.acceptance.statistics.search import LEVELS, Trial, disturbed, gentle, searched, steep, wall
 
 WHOLE = [float(n) for n in range(1, 65)]
 

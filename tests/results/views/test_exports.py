@@ -14,7 +14,7 @@ from bakeoff.results import NotExportable, NotWritable, Run, load
 from bakeoff.results.records import Load
 from bakeoff.results.views import VIEWS, Log
 from bakeoff.results.views.exports import EXPORTS, export
-from benchmarks.real.tools import key_paths
+from tests.acceptance.real.tools import key_paths
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 FOLDER = Path(__file__).parents[1] / "views"

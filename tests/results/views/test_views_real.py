@@ -19,7 +19,7 @@ UNSTAMPED = {"vllm": RATES | {MetricFamily.DURATION}, "aiperf": RATES}
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One run of one tool, as benchmarks/views/real_tools.py writes it."""
+    """One run of one tool, as tests/acceptance/views/real_tools.py writes it."""
 
     tool: str
     case: str

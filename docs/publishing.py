@@ -1,0 +1,93 @@
+"""Publishes a run in the repository, so that readers can check it without running anything.
+
+``README.md`` (machine, versions, date, the table and how to repeat it), ``report.html`` (the whole page, plots
+included), ``summary.json`` (intervals), ``trials.csv`` (every metric of every trial), ``requests.csv`` (every measured
+request) and ``experiment.toml``. Raw streams are not published: they take hundreds of megabytes.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from bakeoff import results
+from bakeoff.results.report import write_html
+from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.text.format import machine_text, moment_text
+
+ROOT = Path(__file__).parents[1]
+_REQUEST_COLUMNS = [
+    "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",
+    "requested_output_tokens", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
+]  # fmt: skip
+FIRST_PAGE_LOAD = "c=8"
+FIRST_PAGE_COLUMNS = ("engine", "TTFT p50", "TPOT p50", "output", "token match")
+OWN_ENGINE = "reference"
+_RESULTS = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+
+
+def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
+    """Write a run's page and data into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report = write_html(run).read_text(encoding="utf-8").replace(str(Path.home()), "~").replace(str(ROOT), "bakeoff")
+    (folder / "report.html").write_text(report, encoding="utf-8")
+    shutil.copyfile(experiment, folder / "experiment.toml")
+    cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)
+    (folder / "summary.json").write_bytes(cells + b"\n")
+    run.trials.to_csv(folder / "trials.csv", index=False, float_format="%.6g")
+    requests = run.requests[run.requests.phase == "measured"]
+    columns = [name for name in _REQUEST_COLUMNS if name in requests.columns]
+    requests[columns].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
+    (folder / "README.md").write_text(page(run, command), encoding="utf-8")
+
+
+def page(run: results.Run, command: str) -> str:
+    """The folder's README."""
+    manifest = run.manifest
+    versions = {
+        trial.record.engine: (description.version or "–", " ".join(description.argv) or description.url or "")
+        for trial in run.finished
+        if (description := trial.record.engine_description)
+    }
+    rows = "".join(f"| {name} | {version} | `{argv}` |\n" for name, (version, argv) in versions.items())
+    return (
+        f"# {manifest.name}\n\n"
+        f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}, commit "
+        f"`{manifest.git_commit}`; {len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
+        "the valid trials; the repeats are interleaved.\n\n"
+        f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
+        f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
+        + "".join(f"- {note}\n" for note in run.declared)
+        + f"\nThe whole page with plots: [report.html](report.html). Data: [summary.json](summary.json), "
+        f"[trials.csv](trials.csv), [requests.csv](requests.csv). Again, on your machine: `{command}` with "
+        "[experiment.toml](experiment.toml).\n"
+    )
+
+
+def into_readme(readme: Path, run: results.Run) -> None:
+    """Replace the table of that run's name in a README."""
+    text = readme.read_text(encoding="utf-8")
+    section = next(match for match in _RESULTS.finditer(text) if match[2] == run.manifest.name)
+    table = first_page_table(markdown_table(run))
+    readme.write_text(text[: section.end(1)] + table + text[section.start(4) :], encoding="utf-8")
+
+
+def first_page_table(table: str) -> str:
+    """Reduce a run's table to one load and a few columns, with our own engine last."""
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    columns = [header.index(name) for name in FIRST_PAGE_COLUMNS]
+    cells_by_engine: dict[str, list[str]] = {}
+    load = ""
+    for row in rows:
+        load = row[0] or load
+        if load == FIRST_PAGE_LOAD:
+            cells_by_engine[row[1]] = [row[column] for column in columns]
+    order = sorted(cells_by_engine, key=lambda engine: (engine == OWN_ENGINE, list(cells_by_engine).index(engine)))
+    lines = [list(FIRST_PAGE_COLUMNS), ["---"] * len(columns), *(cells_by_engine[engine] for engine in order)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _short(text: str) -> str:
+    """Shorten the paths of the machine that measured."""
+    return re.sub(r"/\S*/(?=[^/\s`]+)", "…/", text)
