@@ -24,8 +24,36 @@ class Better(StrEnum):
     HIGHER = "higher"
 
 
+class Span(StrEnum):
+    """Part of a trial over which a metric's observations are counted."""
+
+    WINDOW = "window"
+    TRIAL = "whole trial"
+
+
+class Role(StrEnum):
+    """What comparisons and tables need to know of a metric beyond its value."""
+
+    HEADLINE = "headline"
+    """A column of the summary table, and compared by default."""
+    GUARDRAIL = "guardrail"
+    """A gate judges it unless told otherwise: medians, work and failures. Tails and memory vary most, and each more
+    guardrail costs power."""
+    PER_TOKEN = "per token"  # noqa: S105 (a token of text)
+    """It does not depend on the lengths of answers, or is part of the work itself, as failures are."""
+    FOLLOWS_PACE = "follows pace"
+    """It mostly follows from the time per token, so that all such metrics vary alike. TTFT varies more."""
+    COUNTS_AT_A_BOUND = "counts at a bound"
+    """It counts requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan, so
+    the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
+    OF_SLO = "of slo"
+    """Present only if the experiment sets an SLO."""
+    NEEDS_CAPACITY = "needs capacity"
+    """While the engine falls behind, it only reflects the length of the load, and is absent."""
+
+
 class Metric(msgspec.Struct, frozen=True):
-    """Identity of one metric.
+    """What a metric is.
 
     Attributes:
         name: column in data frames, key in JSON; ends in its unit where it has one.
@@ -33,6 +61,11 @@ class Metric(msgspec.Struct, frozen=True):
         unit: of the value.
         better: direction of improvement.
         definition: one sentence; the symbols are those of docs/definitions.md.
+        observation: what one observation is.
+        span: part of the trial over which observations are counted.
+        roles: what comparisons and tables need to know of it.
+        family: percentiles of one latency share it; every other metric is its own family.
+        short_title: heading of a narrow column.
     """
 
     name: str
@@ -40,3 +73,12 @@ class Metric(msgspec.Struct, frozen=True):
     unit: Unit
     better: Better
     definition: str
+    observation: str = ""
+    span: Span = Span.WINDOW
+    roles: frozenset[Role] = frozenset()
+    family: str = ""
+    short_title: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.family:
+            msgspec.structs.force_setattr(self, "family", self.name)

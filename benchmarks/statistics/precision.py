@@ -26,8 +26,8 @@ from bakeoff.harness.virtual import Exponential, Fixed, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.metrics import under_load
+from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.relaxation import relaxation_of
-from bakeoff.results.metrics.trial import observations_by_request
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.within import own_interval
@@ -88,7 +88,7 @@ def measured(cell: Cell, seed: int) -> Seen:
     trial = quiet.finished[0]
     load = under_load(trial.requests)
     relaxed = relaxation_of(trial.record, load)
-    observations = observations_by_request("ttft", load, trial.window)
+    observations = LATENCIES["ttft"].by_request(load, trial.window)
     median = own_interval(observations, 0.5, states=relaxed.states if relaxed else math.inf)
     p90 = noisy.cells[0].intervals.get("ttft_p90_s")
     return Seen(p90, median, codes.count(FindingCode.WINDOW_SHORT_FOR_QUEUE))

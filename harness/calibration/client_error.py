@@ -22,7 +22,7 @@ from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.truth import Answered, Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.records import ClientError, Outcome, RequestRecord
 from bakeoff.workloads import PlannedSession, Session, Turn
 

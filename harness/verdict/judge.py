@@ -22,9 +22,9 @@ from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import throughput_change
-from bakeoff.results.metrics.throughput import planned_inside
 from bakeoff.results.records import (
     Cache,
     ClientError,

@@ -1,4 +1,4 @@
-"""Names of methods, for settings and `--help`, which must not import torch."""
+"""Names of methods, for settings and `--help`, which must start without torch."""
 
 from typing import Literal
 

@@ -17,7 +17,7 @@ from bakeoff.results.compare.sides import AnyTrial
 from bakeoff.results.export.benchmark_json import StoredTrial
 from bakeoff.results.metrics import Value, under_load
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.metrics.trial import request_metrics
 from bakeoff.results.records import Outcome, Phase, RequestRecord, Slo
 from bakeoff.results.run.work import work_of

@@ -20,24 +20,19 @@ from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.reliability import Tally, tallies
 from bakeoff.results.compare.sides import AnyTrial, Side, compared_value, labels, measured_requests
 from bakeoff.results.errors import NotComparable
-from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.metric import Metric, Role
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.metrics.catalogue import names_of
 from bakeoff.results.metrics.client_error import largest_error_s
 from bakeoff.results.metrics.quality import QualitySummary, pooled
 from bakeoff.results.records import Load
-from bakeoff.results.run.work import WorkComparison, compare_work, per_token
+from bakeoff.results.run.work import WorkComparison, compare_work
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
 from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from bakeoff.results.statistics.change_points import change_points
 from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect
 from bakeoff.results.statistics.pooling import Others, Runs, Trials
 from bakeoff.results.statistics.two_sample import MIN_PAIRS
-
-_COUNTS = frozenset({"requests_per_s", "goodput_per_s", "attainment"})
-"""Metrics that count requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan,
-so the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
-
-_SAME_TIMES = frozenset({"itl_p50_s", "tpot_p50_s", "e2e_p50_s", "output_tokens_per_s", "requests_per_s"})
-"""Metrics that mostly follow from the time per token, so that they vary alike. TTFT varies more."""
 
 _FEW = 10.0
 """Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
@@ -192,7 +187,7 @@ def _compared(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
             parameters["detail"] = reasons[0] or ""
             return of_effect(metric, pair.level, None, Judgement.UNCLEAR, Reason.ABSENT, parameters=parameters)
     comparison = _measured(pair, metric, pairs)
-    if per_token(metric.name) or (pair.work.is_equal and pair.work.mix is None):
+    if Role.PER_TOKEN in metric.roles or (pair.work.is_equal and pair.work.mix is None):
         return comparison
     reason = Reason.OTHER_REQUESTS if pair.work.is_equal else Reason.UNEQUAL_WORK
     return msgspec.structs.replace(comparison, judgement=Judgement.UNCLEAR, reason=reason, parameters={})
@@ -251,7 +246,8 @@ def _sharing_noise(pair: _Pair, name: str, pairs: Mapping[str, _Pair]) -> tuple[
         every = [_values(other, other_name) for other_name in names]
         return [values for values in every if [side.keys() for side in values] == own]
 
-    related = _SAME_TIMES - {name} if name in _SAME_TIMES else ()
+    alike = set(names_of(Role.FOLLOWS_PACE))
+    related = alike - {name} if name in alike else ()
     loads = [values for other in pairs.values() if other is not pair for values in at(other, [name])]
     return loads, [values for other in pairs.values() for values in at(other, sorted(related))]
 
@@ -296,14 +292,15 @@ def _min_error(pair: _Pair, metric: Metric) -> float:
 
     Goodput is compared as a ratio to the requests that met the SLO, the other counts to all requests.
     """
-    if metric.name not in {*_COUNTS, "failures"} or not all(pair.trials):
+    counts_at_a_bound = Role.COUNTS_AT_A_BOUND in metric.roles
+    if not (counts_at_a_bound or metric.name == "failures") or not all(pair.trials):
         return 0.0
     trials = [trial for side in pair.trials for trial in side]
     if metric.name == "requests_per_s" and all(isinstance(trial, CommonTrial) and trial.by_cycles for trial in trials):
         return 0.0  # no request lies at the edge of a window
     counted = _met if metric.name == "goodput_per_s" else measured_requests
     requests = [sum(map(counted, trials)) for trials in pair.trials]
-    if metric.name in _COUNTS:
+    if counts_at_a_bound:
         requests = [count / len(trials) for count, trials in zip(requests, pair.trials, strict=True)]
     return 1 / max(1.0, min(requests))
 

@@ -11,7 +11,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 import msgspec
 
 from bakeoff.results.errors import NotComparable
-from bakeoff.results.metrics import CATALOGUE, COMPARED, Metric, Unit, headline
+from bakeoff.results.metric import Metric, Role, Unit
+from bakeoff.results.metrics import CATALOGUE, COMPARED, headline
+from bakeoff.results.metrics.catalogue import names_of
 from bakeoff.results.metrics.objectives import metric_named
 from bakeoff.results.records import Load
 from bakeoff.results.statistics.comparison import ALPHA, BAND, default_band, scale_of
@@ -21,10 +23,6 @@ WORK = "work"
 """Name of the band within which the work of both sides must agree."""
 WORK_BAND = 0.1
 _MIN_ALPHA = 1e-6  # far below it quantiles of Student's t lose their digits
-_GUARDRAILS = frozenset({"ttft_p50_s", "tpot_p50_s", "output_tokens_per_s", "failures", "goodput_per_s", "attainment"})
-"""Metrics that a gate judges unless told otherwise: medians, work and failures. Tails and memory vary most, and each
-more guardrail costs power."""
-_SLO_METRICS = ("goodput_per_s", "attainment")
 _RATES = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|pp)?")
 _EXAMPLE = "write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"
@@ -66,7 +64,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
 
     def is_guardrail(self, name: str) -> bool:
         """Whether a metric counts in a gate's outcome: one that the user named, or one of the default guardrails."""
-        return self.metrics is not None or name in _GUARDRAILS
+        return self.metrics is not None or Role.GUARDRAIL in COMPARED[name].roles
 
     def band_of(self, metric: Metric) -> float:
         """Half-width of a metric's equivalence band."""
@@ -85,7 +83,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         """
         names = self.metrics
         if names is None:
-            names = (*headline(known), *(name for name in _SLO_METRICS if name in known))
+            names = (*headline(known), *(name for name in names_of(Role.OF_SLO) if name in known))
             if load.concurrency is None:
                 names = tuple(name for name in names if CATALOGUE[name].unit not in _RATES)
         return list(dict.fromkeys([self.primary, *names] if self.primary else names))

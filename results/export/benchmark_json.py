@@ -23,7 +23,7 @@ from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
 from bakeoff.results.metrics.catalogue import DEFINITIONS
 from bakeoff.results.metrics.quality import QualityRecord
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.run import Run, by_repeat

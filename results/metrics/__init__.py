@@ -3,8 +3,10 @@
 >>> from bakeoff.results.metrics import trial_metrics, CATALOGUE
 """
 
-from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, Better, Metric, Unit, headline
-from bakeoff.results.metrics.trial import has_failed, trial_metrics, under_load, whole_load_metrics
+from bakeoff.results.metric import Better, Metric, Unit
+from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, headline
+from bakeoff.results.metrics.requests import has_failed, under_load
+from bakeoff.results.metrics.trial import trial_metrics, whole_load_metrics
 from bakeoff.results.metrics.values import Absence, Value, absent
 
 __all__ = [

@@ -6,7 +6,7 @@ The harness measures it against a mock server with known timing (``bakeoff calib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.values import Value
 from bakeoff.results.records import ClientError, TrialRecord
 

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from bakeoff.results.metric import Better, Role, Unit
+from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.series import moved, series
+from bakeoff.results.metrics.throughput import output_tokens_per_s, requests_per_s
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord, Window
 from bakeoff.results.units import NS_PER_S
@@ -105,3 +108,60 @@ def _integral(times: np.ndarray, watts: np.ndarray, window: Window) -> float:
     at_edges = np.interp(edges, times, watts)
     t = np.concatenate([edges[:1], times[inside], edges[1:]]) / NS_PER_S
     return float(np.trapezoid(np.concatenate([at_edges[:1], watts[inside], at_edges[1:]]), t))
+
+
+def _tokens(data: TrialData) -> float:
+    return (output_tokens_per_s(data.load, data.window).value or 0.0) * data.window.length_s
+
+
+def _requests(data: TrialData) -> float:
+    return (requests_per_s(data.load, data.window, data.share_of).value or 0.0) * data.window.length_s
+
+
+def _num_readings(data: TrialData) -> int:
+    readings = (record for record in data.gpu_telemetry if record.values.get("energy_j") is not None)
+    return sum(data.window.holds(record.t_ns) for record in readings)
+
+
+def _energy(data: TrialData) -> Energy:
+    return energy(data.telemetry, data.window, data.idle)
+
+
+_READING = "a reading of a GPU's energy counter"
+METRICS = (
+    TrialMetric(
+        name="energy_per_output_token_j",
+        title="energy/token",
+        unit=Unit.JOULES,
+        better=Better.LOWER,
+        definition="GPU energy-counter difference over the window per output token, idle draw included",
+        observation=_READING,
+        roles=frozenset({Role.PER_TOKEN}),
+        needs=Needs.TELEMETRY,
+        of=lambda data: per_unit(data.once(_energy).total_j, _tokens(data), "output token"),
+        count=_num_readings,
+    ),
+    TrialMetric(
+        name="energy_above_idle_per_output_token_j",
+        title="energy above idle/token",
+        unit=Unit.JOULES,
+        better=Better.LOWER,
+        definition="the same with the idle draw taken away",
+        observation=_READING,
+        roles=frozenset({Role.PER_TOKEN}),
+        needs=Needs.TELEMETRY,
+        of=lambda data: per_unit(data.once(_energy).above_idle_j, _tokens(data), "output token"),
+        count=_num_readings,
+    ),
+    TrialMetric(
+        name="energy_per_request_j",
+        title="energy/request",
+        unit=Unit.JOULES,
+        better=Better.LOWER,
+        definition="GPU energy-counter difference over the window per successful request, idle draw included",
+        observation=_READING,
+        needs=Needs.TELEMETRY,
+        of=lambda data: per_unit(data.once(_energy).total_j, _requests(data), "successful request"),
+        count=_num_readings,
+    ),
+)

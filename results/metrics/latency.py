@@ -9,6 +9,8 @@ segments is not a pause between tokens.
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from bakeoff.results.metric import Role
+from bakeoff.results.metrics.declaration import Latency
 from bakeoff.results.records import RequestRecord, TokenSource, Window
 from bakeoff.results.units import NS_PER_S
 
@@ -97,3 +99,76 @@ def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[
         for (before_ns, _), (after_ns, tokens) in pairwise(arrivals(request)):
             if window is None or window.holds(after_ns):
                 yield (after_ns - before_ns) / NS_PER_S, tokens
+
+
+_PLANNED = "a request planned in the window; a failed one is later than every success"
+LATENCIES = (
+    Latency(
+        key="ttft",
+        title="TTFT",
+        definition="time to first token, a₁ − p, from the planned start of the request",
+        observation=_PLANNED,
+        of_request=ttft_s,
+        median_roles=(Role.HEADLINE, Role.GUARDRAIL),
+    ),
+    Latency(
+        key="ttft_from_send",
+        title="TTFT from send",
+        definition="a₁ − s: time to first token without the client's own waiting",
+        observation=_PLANNED,
+        of_request=ttft_from_send_s,
+    ),
+    Latency(
+        key="itl",
+        title="ITL",
+        definition="gap between two reads spread over the tokens it delivered, one value per token, in the window",
+        observation="a token after the first chunk of its answer",
+        of_gaps=itl_s,
+        roles=(Role.PER_TOKEN,),
+        median_roles=(Role.HEADLINE, Role.FOLLOWS_PACE),
+    ),
+    Latency(
+        key="chunk_gap",
+        title="chunk gap",
+        definition="aᵢ − aᵢ₋₁ between reads that brought tokens, in the window, however many",
+        observation="a gap between two chunks",
+        of_gaps=chunk_gaps_s,
+        roles=(Role.PER_TOKEN,),
+    ),
+    Latency(
+        key="tpot",
+        title="TPOT",
+        definition="(a_k − a₁) / (N − n₁): mean pace of one request after its first chunk",
+        observation="a request planned in the window whose answer has tokens after its first chunk; or a failed one",
+        of_request=tpot_s,
+        roles=(Role.PER_TOKEN,),
+        median_roles=(Role.HEADLINE, Role.GUARDRAIL, Role.FOLLOWS_PACE),
+    ),
+    Latency(
+        key="e2e",
+        title="E2E",
+        definition="a_k − p: planned start to last token",
+        observation=_PLANNED,
+        of_request=e2e_s,
+        median_roles=(Role.FOLLOWS_PACE,),
+    ),
+    Latency(
+        key="normalized_latency",
+        title="normalised latency",
+        definition="(a_k − p) / N: for comparing answers of different lengths (Orca, vLLM)",
+        observation=_PLANNED,
+        of_request=normalized_latency_s,
+    ),
+    Latency(
+        key="send_lag",
+        title="send lag",
+        definition=(
+            "s − p: how late this client sent, its own error; neither a wait under max_in_flight nor the opening of a "
+            "connection is counted"
+        ),
+        observation="a request planned in the window that was sent",
+        of_request=send_lag_s,
+        counts_failures=False,
+    ),
+)
+"""All latencies, in display order."""

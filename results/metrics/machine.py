@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
+from bakeoff.results.metric import Better, Unit
+from bakeoff.results.metrics.declaration import Needs, TrialMetric
 from bakeoff.results.metrics.series import moved
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord, Window
@@ -138,3 +140,18 @@ def _held_back(gpu: str, records: Sequence[TelemetryRecord], window: Window) -> 
         power_basis=PowerBasis.SAMPLED if capped_s is None else PowerBasis.COUNTED,
         slowed_share=masked_share(SLOWDOWN),
     )
+
+
+METRICS = (
+    TrialMetric(
+        name="foreign_cpu_share",
+        title="foreign load",
+        unit=Unit.SHARE,
+        better=Better.LOWER,
+        definition="share of the time of all cores, over the window, that neither the engine nor the harness used",
+        observation="a reading of the cores' counters",
+        needs=Needs.TELEMETRY,
+        of=lambda data: foreign_cpu_share(data.telemetry, data.window),
+        count=lambda data: sum(record.source == "cpu" and data.window.holds(record.t_ns) for record in data.telemetry),
+    ),
+)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from bakeoff.results.metric import Better, Role, Span, Unit
+from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord
 
@@ -42,3 +44,42 @@ def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
 
 def _numbers(records: Sequence[TelemetryRecord], name: str) -> Iterator[float]:
     return (float(value) for record in records if isinstance(value := record.values.get(name), int | float))
+
+
+def _num_host_samples(data: TrialData) -> int:
+    return sum(record.source == "engine" and record.values.get("rss_bytes") is not None for record in data.telemetry)
+
+
+def _num_gpu_instants(data: TrialData) -> int:
+    return len({record.t_ns for record in data.gpu_telemetry if record.values.get("memory_used_bytes") is not None})
+
+
+METRICS = (
+    TrialMetric(
+        name="peak_host_bytes",
+        title="peak memory",
+        short_title="peak mem",
+        unit=Unit.BYTES,
+        better=Better.LOWER,
+        definition="largest resident set of the engine's process tree, what its processes share counted once",
+        observation="a sample of the engine's process tree",
+        span=Span.TRIAL,
+        roles=frozenset({Role.HEADLINE}),
+        needs=Needs.TELEMETRY,
+        of=lambda data: peak_host_bytes(data.telemetry),
+        count=_num_host_samples,
+    ),
+    TrialMetric(
+        name="peak_gpu_bytes",
+        title="peak GPU memory",
+        short_title="peak GPU\nmem",
+        unit=Unit.BYTES,
+        better=Better.LOWER,
+        definition="largest memory in use over all GPUs at one instant",
+        observation="a sample of all GPUs",
+        span=Span.TRIAL,
+        needs=Needs.TELEMETRY,
+        of=lambda data: peak_gpu_bytes(data.telemetry),
+        count=_num_gpu_instants,
+    ),
+)

@@ -7,16 +7,17 @@ the fraction would count time in the queue as work, so requests count by their l
 
 from collections.abc import Callable, Sequence
 
+from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData, TrialMetric
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
+from bakeoff.results.metrics.requests import has_failed, planned_inside
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord, Slo, Window
 
 _EMPTY = "the window is empty"
 NO_SLO = "the experiment sets no SLO"
 """Why a metric of the SLO is absent."""
-ShareOf = Callable[[RequestRecord, Window], float]
-"""How much of a request counts in a window, 0 to 1."""
 
 
 def ended_inside(request: RequestRecord, window: Window) -> float:
@@ -113,11 +114,6 @@ def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
     )  # fmt: skip
 
 
-def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
-    """Requests planned within the window."""
-    return [request for request in requests if window.holds(request.planned_ns)]
-
-
 def _weighted_prompts(
     requests: Sequence[RequestRecord], window: Window, share_of: ShareOf, tokens_of: Callable[[RequestRecord], int]
 ) -> Value:
@@ -129,3 +125,124 @@ def _weighted_prompts(
 
 def _per_second(count: float, window: Window) -> Value:
     return Value(count / window.length_s) if window.length_s > 0 else absent(_EMPTY)
+
+
+def tokens_per_chunk(requests: Sequence[RequestRecord]) -> Value:
+    """Tokens over the reads that brought any."""
+    chunks = sum(len(latency.arrivals(request)) for request in requests)
+    return Value(sum(r.total_chunk_tokens for r in requests) / chunks) if chunks else absent("no token arrived")
+
+
+def _num_planned(data: TrialData) -> int:
+    return len(data.inside)
+
+
+def _num_counted(data: TrialData) -> int:
+    return sum(share > 0 for share in data.shares)
+
+
+_PLANNED = "a request planned in the window"
+_SHARE = "a successful request, as its share inside"
+METRICS = (
+    TrialMetric(
+        name="output_tokens_per_s",
+        title="output",
+        short_title="tokens out",
+        unit=Unit.TOKENS_PER_SECOND,
+        better=Better.HIGHER,
+        definition="tokens that arrived inside the window, over its length",
+        observation="a token that arrived",
+        roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN, Role.FOLLOWS_PACE}),
+        of=lambda data: output_tokens_per_s(data.load, data.window),
+        count=lambda data: tokens_inside(data.load, data.window),
+    ),
+    TrialMetric(
+        name="prompt_tokens_per_s",
+        title="prompt",
+        unit=Unit.TOKENS_PER_SECOND,
+        better=Better.HIGHER,
+        definition="prompt tokens of successful requests, each times its share inside the window, over its length",
+        observation=_SHARE,
+        of=lambda data: prompt_tokens_per_s(data.load, data.window, data.share_of),
+        count=_num_counted,
+    ),
+    TrialMetric(
+        name="uncached_prompt_tokens_per_s",
+        title="prompt, uncached",
+        unit=Unit.TOKENS_PER_SECOND,
+        better=Better.HIGHER,
+        definition="the same without the tokens that came from the prefix cache",
+        observation=_SHARE,
+        of=lambda data: uncached_prompt_tokens_per_s(data.load, data.window, data.share_of),
+        count=_num_counted,
+    ),
+    TrialMetric(
+        name="requests_per_s",
+        title="requests",
+        unit=Unit.PER_SECOND,
+        better=Better.HIGHER,
+        definition="successful requests, each as the share of [planned, last token] inside the window, over its length",
+        observation=_SHARE,
+        roles=frozenset({Role.HEADLINE, Role.FOLLOWS_PACE, Role.COUNTS_AT_A_BOUND}),
+        of=lambda data: requests_per_s(data.load, data.window, data.share_of),
+        count=_num_counted,
+    ),
+    TrialMetric(
+        name="goodput_per_s",
+        title="goodput",
+        unit=Unit.PER_SECOND,
+        better=Better.HIGHER,
+        definition="requests planned inside the window that met every bound of the SLO, over its length",
+        observation=_PLANNED,
+        roles=frozenset({Role.OF_SLO, Role.GUARDRAIL, Role.COUNTS_AT_A_BOUND, Role.NEEDS_CAPACITY}),
+        of=lambda data: goodput_per_s(data.load, data.window, data.slo),
+        count=_num_planned,
+    ),
+    TrialMetric(
+        name="attainment",
+        title="attainment",
+        unit=Unit.SHARE,
+        better=Better.HIGHER,
+        definition="share of the requests planned inside the window that met the SLO; failures are misses",
+        observation=_PLANNED,
+        roles=frozenset({Role.OF_SLO, Role.GUARDRAIL, Role.COUNTS_AT_A_BOUND, Role.NEEDS_CAPACITY}),
+        needs=Needs.PLANNED,
+        of=lambda data: attainment(data.inside, data.slo),
+        count=_num_planned,
+    ),
+    TrialMetric(
+        name="requests_in_flight",
+        title="in flight",
+        unit=Unit.COUNT,
+        better=Better.LOWER,
+        definition=(
+            "mean number of requests that were sent and had not ended, over the window; sessions that pause have none"
+        ),
+        observation="a request that was sent, as its time inside",
+        of=lambda data: requests_in_flight(data.load, data.window),
+        count=lambda data: sum(in_flight_ns(request, data.window) > 0 for request in data.load),
+    ),
+    TrialMetric(
+        name="failures",
+        title="failures",
+        unit=Unit.COUNT,
+        better=Better.LOWER,
+        definition="requests planned inside the window that failed",
+        observation=_PLANNED,
+        roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN}),
+        needs=Needs.PLANNED,
+        of=lambda data: Value(float(sum(map(has_failed, data.inside)))),
+        count=_num_planned,
+    ),
+    TrialMetric(
+        name="tokens_per_chunk",
+        title="tokens/chunk",
+        unit=Unit.COUNT,
+        better=Better.LOWER,
+        definition="tokens over reads that brought any; above 1 the engine groups tokens, or speculates",
+        observation="a read that brought tokens, of requests planned in the window",
+        roles=frozenset({Role.PER_TOKEN}),
+        of=lambda data: tokens_per_chunk(data.inside),
+        count=lambda data: sum(len(latency.arrivals(request)) for request in data.inside),
+    ),
+)

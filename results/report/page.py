@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report import clients
 from bakeoff.results.report.charts.scatter import MAX_DOTS
@@ -125,7 +124,7 @@ def page_of(run: Run) -> Page:
         facts=_facts(run),
         notes=run.declared,
         contents=CONTENTS,
-        columns=[(family_of(metric.name), metric.title) for metric in summary.columns_of(run)],
+        columns=[(metric.family, metric.title) for metric in summary.columns_of(run)],
         uncalibrated=clients.uncalibrated_text(run),
         summary=summary.summary(run),
         metric_tables=background.metric_tables(run),

@@ -38,11 +38,6 @@ from bakeoff.results.text.format import (
 
 WIDTH = 100
 """Columns that the summary needs; output to a pipe has at least this width."""
-_SHORT = {
-    "peak_host_bytes": "peak mem",
-    "peak_gpu_bytes": "peak GPU\nmem",
-    "output_tokens_per_s": "tokens out",
-}
 _ENGINE_WIDTH = 12
 """Minimum columns for an engine's name, and below it ``5/5 valid`` and ``0/512 failed``."""
 _MIN_SHARE = 0.1
@@ -140,7 +135,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     table = terminal_table(gap=0)
     table.add_column("engine", overflow="fold", min_width=_ENGINE_WIDTH)
     columns = [name for name in run.headline if name != "failures"]
-    headings = [_SHORT.get(name, CATALOGUE[name].title) for name in columns]
+    headings = [CATALOGUE[name].short_title or CATALOGUE[name].title for name in columns]
     for heading in [*headings, *(["match"] if with_answers else [])]:
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bakeoff.results.metrics import CATALOGUE, Value, client_error, under_load
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.catalogue import LATENCIES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from bakeoff.results.metrics.relaxation import MIN_STATES, needed_window_s, relaxation_of
-from bakeoff.results.metrics.throughput import planned_inside
-from bakeoff.results.metrics.trial import observations_by_request
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import (
     ClientError,
     Outcome,
@@ -165,11 +165,7 @@ def queue_intervals(intervals: Mapping[str, Interval], valid: Sequence[Trial]) -
     found: dict[str, Interval] = {}
     for family in _WITH_WAIT:
         observed = [
-            [
-                value
-                for own in observations_by_request(family, under_load(trial.requests), trial.window)
-                for value in own
-            ]
+            [value for own in LATENCIES[family].by_request(under_load(trial.requests), trial.window) for value in own]
             for trial in valid
         ]
         for label, q in QUANTILES:

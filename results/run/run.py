@@ -20,7 +20,7 @@ from bakeoff.results.log.search import SearchRecord
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.metrics import client_error, headline, latency, trial_metrics, under_load, whole_load_metrics
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import (
     RequestRecord,
     RunStatus,

@@ -29,11 +29,6 @@ _FINISHES = {
     "stop": "stop", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop",
 }  # fmt: skip
 """Finish reasons of the engines' APIs → the two common ones."""
-_PER_TOKEN = (
-    "itl_", "tpot_", "chunk_gap_", "tokens_per_chunk", "output_tokens_per_s", "energy_per_output_token",
-    "energy_above_idle_per_output_token", "failures",
-)  # fmt: skip
-"""Name prefixes of metrics that do not depend on answer lengths; failures are part of the work."""
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,11 +129,6 @@ class WorkComparison(msgspec.Struct, frozen=True):
     def is_equal(self) -> bool:
         """Whether answers are as alike as what was asked for."""
         return self.judgement is Judgement.SAME
-
-
-def per_token(metric: str) -> bool:
-    """Whether a metric does not depend on answer lengths."""
-    return metric.startswith(_PER_TOKEN)
 
 
 def compare_work(level: str, a: Sequence[Work], b: Sequence[Work], *, band: float, alpha: float) -> WorkComparison:

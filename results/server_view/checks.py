@@ -6,7 +6,7 @@ from itertools import pairwise
 import msgspec
 
 from bakeoff.results.findings import Finding, FindingCode, warning
-from bakeoff.results.metrics.trial import under_load
+from bakeoff.results.metrics.requests import under_load
 from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord
 from bakeoff.results.server_view.readings import is_number, readings
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bakeoff.results.metrics.latency import pooled_tpot_s, ttft_from_send_s
-from bakeoff.results.metrics.trial import under_load
+from bakeoff.results.metrics.requests import under_load
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord, Window
 from bakeoff.results.server_view import histograms

@@ -31,7 +31,7 @@ def session(
 ) -> subprocess.CompletedProcess[str]:
     """Run a user's tests with warnings as errors; ``other_plugins`` loads all other installed plugins, too."""
     (folder / "test_chat.py").write_text(dedent(text), encoding="utf-8")
-    quiet = ["-p", "tests.quiet"] if "bakeoff." in text else []
+    quiet = ["-p", "tests.quiet"] if "bakeoff.run(" in text or "bakeoff.bench(" in text else []
     argv = [sys.executable, "-W", "error", "-m", "pytest", "-p", PLUGIN, *quiet, "-p", "no:cacheprovider", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(HERE)])), "COLUMNS": "250"}
     env.pop("PYTEST_XDIST_WORKER", None)

@@ -25,7 +25,7 @@ from bakeoff.results.log.run_log import (
     TrialFinished,
 )
 from bakeoff.results.log.store import RunFolder
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySample, pooled
 from bakeoff.results.records import (
     SCHEMA_VERSION,

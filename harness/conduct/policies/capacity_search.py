@@ -15,11 +15,12 @@ from bakeoff.results.log.run_log import LevelJudged, LevelsSkipped, RunLog, Tria
 from bakeoff.results.log.search import Attempt, Exceeded, Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import Absence, Value, trial_metrics, under_load
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.catalogue import CATALOGUE, LATENCIES
+from bakeoff.results.metrics.declaration import QUANTILES, TrialData
 from bakeoff.results.metrics.objectives import Objective, least_margin, violated
 from bakeoff.results.metrics.percentiles import required_count
-from bakeoff.results.metrics.throughput import meets, planned_inside
-from bakeoff.results.metrics.trial import LATENCIES, OF_REQUESTS, latency_observations
+from bakeoff.results.metrics.requests import planned_inside
+from bakeoff.results.metrics.throughput import meets, share_inside
 from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
 from bakeoff.results.run.search_fold import EngineState, SearchFold
 from bakeoff.results.units import NS_PER_S
@@ -96,9 +97,10 @@ def _exceeded(requests: Sequence[RequestRecord], window: Window, slo: Slo, objec
     quantile = quantile_of(objective.metric)
     if quantile is None:
         return None
-    name = next(name for name in LATENCIES if objective.metric.startswith(f"{name}_p"))
-    seen = latency_observations(requests, window)[name]
-    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if name in OF_REQUESTS else []
+    latency = LATENCIES[CATALOGUE[objective.metric].family]
+    seen = latency.observe(TrialData(requests, window, slo, share_inside, planned=inside))
+    is_of_requests = latency.is_of_requests
+    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if is_of_requests else []
     waited = sum((request.ended_ns - request.planned_ns) / NS_PER_S > objective.bound for request in given_up)
     late = seen.failures + waited + sum(not objective.holds(value) for value in seen.values_s)
     return Exceeded(objective.text, 1 - quantile, late, seen.count + waited)

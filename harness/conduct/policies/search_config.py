@@ -11,7 +11,7 @@ from bakeoff.results.errors import NotComparable
 from bakeoff.results.log.search import Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.objectives import Objective, objectives
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.records import Load, Slo

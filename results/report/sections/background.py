@@ -1,13 +1,13 @@
 """Background of the numbers: engines, machine, definitions, configuration and reproduction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from bakeoff.results.metrics import CATALOGUE, Metric, Unit
-from bakeoff.results.metrics.basis import BASES, family_of
-from bakeoff.results.metrics.catalogue import QUANTILES
+from bakeoff.results.metrics.catalogue import LATENCIES
+from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.quality import match_of
 from bakeoff.results.run.cells import Cell
@@ -77,10 +77,7 @@ def metric_tables(run: Run) -> list[MetricTable]:
         MetricTable(
             level.title,
             [cell.engine for cell in level.cells],
-            [
-                (family_of(metric.name), metric, [_entry(cell, metric) for cell in level.cells])
-                for metric in CATALOGUE.values()
-            ],
+            [(metric.family, metric, [_entry(cell, metric) for cell in level.cells]) for metric in CATALOGUE.values()],
             [_token_match(cell) for cell in level.cells],
         )
         for level in levels_of(run)
@@ -89,9 +86,9 @@ def metric_tables(run: Run) -> list[MetricTable]:
 
 def definitions() -> list[Definition]:
     """Return the definition of every metric; the percentiles of one latency share a row."""
-    latencies = [_latency([CATALOGUE[f"{key}_{label}_s"] for label, _ in QUANTILES]) for key in _latency_keys()]
-    named = {name for latency in latencies for name in latency.names}
-    singles = [metric for metric in CATALOGUE.values() if metric.name not in named]
+    labels = ", ".join(label for label, _ in QUANTILES)
+    latencies = [_defined(one.metrics(), one.title, f"{labels} of {one.definition}") for one in LATENCIES.values()]
+    singles = [metric for metric in CATALOGUE.values() if metric.family not in LATENCIES]
     return latencies + [_defined([metric], metric.title, metric.definition) for metric in singles]
 
 
@@ -137,31 +134,16 @@ def flattened(value: Any, name: str = "") -> Iterator[tuple[str, str]]:  # noqa:
         yield name, str(value)
 
 
-def _latency_keys() -> list[str]:
-    first = QUANTILES[0][0]
-    return [name.removesuffix(f"_{first}_s") for name in CATALOGUE if name.endswith(f"_{first}_s")]
-
-
-def _latency(metrics: list[Metric]) -> Definition:
-    labels = [label for label, _ in QUANTILES]
-    return _defined(
-        metrics,
-        metrics[0].title.removesuffix(f" {labels[0]}"),
-        f"{', '.join(labels)} of {metrics[0].definition.removeprefix(f'{labels[0]} of ')}",
-    )
-
-
-def _defined(metrics: list[Metric], title: str, definition: str) -> Definition:
-    key = family_of(metrics[0].name)
+def _defined(metrics: Sequence[Metric], title: str, definition: str) -> Definition:
     return Definition(
-        key=key,
+        key=metrics[0].family,
         title=title,
         unit=metrics[0].unit.value or "count",
         better=metrics[0].better.value,
         definition=definition,
         names=[metric.name for metric in metrics],
-        observation=BASES[key].observation,
-        span=BASES[key].span.value,
+        observation=metrics[0].observation,
+        span=metrics[0].span.value,
     )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.metrics.basis import BASES, observation_counts
+from bakeoff.results.metrics.catalogue import FAMILIES
+from bakeoff.results.metrics.trial import observation_counts
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.sections.background import definitions
 from bakeoff.results.run.cells import Cell, Trial
@@ -66,14 +67,14 @@ def _column(cell: Cell, trials: Sequence[Trial], engines: Sequence[str]) -> Colu
 
 def _counts(trials: Sequence[Trial]) -> dict[str, int]:
     counts = [observation_counts(trial.record, trial.requests, trial.telemetry) for trial in trials]
-    return {name: sum(of_trial[name] for of_trial in counts) for name in BASES}
+    return {name: sum(of_trial[name] for of_trial in counts) for name in FAMILIES}
 
 
 def _rows(counts: Sequence[dict[str, int]]) -> list[BasisRow]:
     """One row for each group of families with the same observations and counts."""
     groups: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
-    for name, basis in BASES.items():
-        key = (basis.observation, basis.span.value, tuple(of_cell[name] for of_cell in counts))
+    for name, metric in FAMILIES.items():
+        key = (metric.observation, metric.span.value, tuple(of_cell[name] for of_cell in counts))
         groups.setdefault(key, []).append(name)
     titles = {definition.key: definition.title for definition in definitions()}
     return [

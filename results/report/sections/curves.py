@@ -6,7 +6,7 @@ import msgspec
 from markupsafe import Markup
 
 from bakeoff.results.metrics import latency, under_load
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier

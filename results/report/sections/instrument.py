@@ -6,7 +6,7 @@ import msgspec
 
 from bakeoff.results.metrics import Unit, latency, under_load
 from bakeoff.results.metrics.percentiles import percentile
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import error_of
 from bakeoff.results.run.cells import Trial

@@ -9,7 +9,6 @@ from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.sides import side_of
 from bakeoff.results.metrics import CATALOGUE, Metric
-from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import dot_strip, strip_axis
@@ -148,7 +147,7 @@ def _figure(
     error = _error(metric, level, cell) if interval is not None else None
     notes = (_note(metric, cell, interval), error.why if error else "")
     return Figure(
-        key=family_of(metric.name),
+        key=metric.family,
         title=metric.title,
         centre=centre,
         bounds=bounds,

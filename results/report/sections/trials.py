@@ -6,9 +6,9 @@ import msgspec
 from markupsafe import Markup
 
 from bakeoff.results.metrics import CATALOGUE, Unit, under_load
+from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.memory import peak_gpu_bytes
 from bakeoff.results.metrics.relaxation import relaxation_of
-from bakeoff.results.metrics.trial import observations_by_request
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.charts.timeline import Bar, Limits, timeline
@@ -160,7 +160,7 @@ def _own_median(trial: Trial, latency: str) -> str:
     load = under_load(trial.requests)
     relaxed = relaxation_of(trial.record, load)
     interval = own_interval(
-        observations_by_request(latency, load, trial.window), 0.5, states=relaxed.states if relaxed else math.inf
+        LATENCIES[latency].by_request(load, trial.window), 0.5, states=relaxed.states if relaxed else math.inf
     )
     return value_text(metric.unit, value) if interval is None else interval_text(metric, interval)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.metrics.basis import family_of
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.verdict import primary_level
 from bakeoff.results.run.cells import Cell
@@ -99,7 +98,7 @@ def _engine(run: Run, cell: Cell, trials: Sequence[ViewedTrial]) -> EngineViews:
         ]
         rows.append(ToolRow(VIEWS[name].title, numbers))
     own_numbers = [
-        Number(text, "", f"metric-{family_of(column.metric)}")
+        Number(text, "", f"metric-{CATALOGUE[column.metric].family}")
         for text, column in zip(_texts(own), COLUMNS, strict=True)
     ]
     return EngineViews(cell.engine, engine_class(engines_of(run).index(cell.engine)), own_numbers, rows)

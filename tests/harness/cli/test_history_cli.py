@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bakeoff.results.history.history import history
+from bakeoff.results.history import history
 from tests.harness.cli.test_cli import in_process as bakeoff
 from tests.results.nights import Nights, nights
 

@@ -182,7 +182,7 @@ class TestAtomic:
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(f"results.atomic.os.{step}", full)
+        monkeypatch.setattr(f"bakeoff.results.files.atomic.os.{step}", full)
         with pytest.raises(NotWritable, match="No space left on device"):
             write_atomic(path, b"new")
         monkeypatch.undo()

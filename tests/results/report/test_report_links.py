@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bakeoff import results
-from bakeoff.results.metrics.basis import BASES
+from bakeoff.results.metrics.catalogue import FAMILIES
 from bakeoff.results.report import render_html
 from bakeoff.results.report.page import CONTENTS
 
@@ -53,7 +53,7 @@ def test_no_number_of_the_metric_tables_stands_without_a_link(page: str) -> None
 
 def test_a_definition_leads_to_its_observations_and_window(page: str) -> None:
     definitions = part(page, "definitions")
-    for family, basis in BASES.items():
+    for family, basis in FAMILIES.items():
         row = re.search(rf'<tr id="metric-{family}">.*?</tr>', definitions, re.DOTALL)
         assert row is not None, family
         assert f"<td>{basis.span.value}</td>" in row[0]

@@ -10,7 +10,7 @@ from bakeoff.results.export.benchmark_json import benchmark_json
 from bakeoff.results.index import facts_of
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE, Value, absent, under_load
-from bakeoff.results.metrics.throughput import planned_inside
+from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.run.cells import why_absent
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run

@@ -10,7 +10,7 @@ import msgspec
 from bakeoff.engines.environments import RECIPES, Environment, Recipe, install
 from tests.acceptance.engines.sdk.reading import Reading
 
-DRIVERS = Path(__file__).parents[2] / "drivers"
+DRIVERS = Path(__file__).parents[1] / "drivers"
 SDKS = Recipe(
     "sdks", "", (("openai==3.3.1", "anthropic==0.121.0"),), "openai", disk_bytes=10**9 // 4,
     note="the client libraries of OpenAI and Anthropic, for checks; no engine",

@@ -1,0 +1,199 @@
+"""How a metric is declared: what it is, and the functions that compute and count it.
+
+A metric of trials is one :class:`TrialMetric` beside its function, in the ``METRICS`` of its module; a latency is one
+:class:`Latency`, of which each percentile is a metric. Tables, comparisons, reports and docs/definitions.md are made
+from these.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+
+from bakeoff.results.metric import Better, Metric, Role, Unit
+from bakeoff.results.metrics.percentiles import percentile
+from bakeoff.results.metrics.requests import has_failed, planned_inside
+from bakeoff.results.metrics.values import Value
+from bakeoff.results.records import Outcome, RequestRecord, Slo, TelemetryRecord, Window
+
+_T = TypeVar("_T")
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
+ShareOf = Callable[[RequestRecord, Window], float]
+"""How much of a request counts in a window, 0 to 1."""
+OfRequest = Callable[[RequestRecord], float | None]
+OfGaps = Callable[[Sequence[RequestRecord], Window], list[float]]
+
+
+class Observations(msgspec.Struct, frozen=True):
+    """Observations of one latency.
+
+    Attributes:
+        values_s: in seconds.
+        failures: failed requests, which count as later than any value.
+        answers: answers that the observations come from, if one has several; else None.
+    """
+
+    values_s: list[float]
+    failures: int = 0
+    answers: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of observations, failures included."""
+        return len(self.values_s) + self.failures
+
+
+class TrialData:
+    """What the metrics of a trial are computed from.
+
+    Args:
+        load: all requests under load, without warm-up.
+        window: a request counts by its planned time, a token by its arrival.
+        slo: SLO of the experiment.
+        share_of: how much of a request counts in a rate.
+        planned: requests that count by their planned time; None for those planned inside the window.
+        telemetry: samples of the trial.
+        idle: part of the trial in which the engine was ready and idle; None if there is none.
+    """
+
+    def __init__(
+        self,
+        load: Sequence[RequestRecord],
+        window: Window,
+        slo: Slo,
+        share_of: ShareOf,
+        *,
+        planned: Sequence[RequestRecord] | None = None,
+        telemetry: Sequence[TelemetryRecord] = (),
+        idle: Window | None = None,
+    ) -> None:
+        self.load, self.window, self.slo, self.share_of = load, window, slo, share_of
+        self.telemetry, self.idle = telemetry, idle
+        self.inside = planned_inside(load, window) if planned is None else planned
+        self._computed: dict[Callable[[TrialData], Any], Any] = {}
+
+    @cached_property
+    def shares(self) -> list[float]:
+        """How much of each request under load counts in a rate."""
+        return [self.share_of(request, self.window) for request in self.load]
+
+    @cached_property
+    def gpu_telemetry(self) -> list[TelemetryRecord]:
+        """Samples of the GPUs."""
+        return [record for record in self.telemetry if record.source.startswith("gpu")]
+
+    def once(self, compute: Callable[["TrialData"], _T]) -> _T:
+        """What ``compute`` returns for this trial; several metrics share it."""
+        if compute not in self._computed:
+            self._computed[compute] = compute(self)
+        return self._computed[compute]
+
+
+class Needs(StrEnum):
+    """What a metric is computed from; each level includes the one before."""
+
+    PLANNED = "planned"
+    """Requests that count by their planned time, one by one."""
+    LOAD = "load"
+    """All requests under load, and the window."""
+    TELEMETRY = "telemetry"
+    """Samples of the machine as well."""
+
+
+class TrialMetric(Metric, frozen=True, kw_only=True):
+    """A metric of trials.
+
+    Attributes:
+        of: computes its value.
+        count: counts its observations.
+        needs: what both read.
+    """
+
+    of: Callable[[TrialData], Value]
+    count: Callable[[TrialData], int]
+    needs: Needs = Needs.LOAD
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """A latency, whose percentiles are metrics.
+
+    Attributes:
+        key: family of its metrics, and the beginning of their names.
+        title: heading without the percentile.
+        definition: one sentence, of a single observation.
+        observation: what one observation is.
+        of_request: the observation of a request; None for a latency of gaps between tokens.
+        of_gaps: observations within a window, whatever the outcome of their request.
+        counts_failures: whether a failed request counts as later than every success.
+        roles: of every percentile.
+        median_roles: of the median only.
+    """
+
+    key: str
+    title: str
+    definition: str
+    observation: str
+    of_request: OfRequest | None = None
+    of_gaps: OfGaps | None = None
+    counts_failures: bool = True
+    roles: Iterable[Role] = ()
+    median_roles: Iterable[Role] = ()
+
+    @property
+    def is_of_requests(self) -> bool:
+        """Whether each planned request has at most one observation, and failures count."""
+        return self.of_request is not None and self.counts_failures
+
+    def observe(self, data: TrialData) -> Observations:
+        """Collect the observations of a trial."""
+        if self.of_gaps is not None:
+            by_request = [self.of_gaps([request], data.window) for request in data.load]
+            return Observations([gap for own in by_request for gap in own], answers=sum(map(bool, by_request)))
+        if not self.counts_failures:
+            return Observations(self._known(data.inside))
+        answered = [request for request in data.inside if request.outcome is Outcome.OK]
+        return Observations(self._known(answered), sum(map(has_failed, data.inside)))
+
+    def by_request(self, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
+        """Return the observations of each request, in planned order; a failure is infinite."""
+        in_order = sorted(load, key=lambda request: request.planned_ns)
+        if self.of_gaps is not None:
+            return [self.of_gaps([request], window) for request in in_order]
+        return [
+            [math.inf] if has_failed(request) else self._known([request])
+            for request in planned_inside(in_order, window)
+            if request.outcome is not Outcome.CANCELLED
+        ]
+
+    def metrics(self) -> list[TrialMetric]:
+        """One metric for each percentile."""
+        return [
+            TrialMetric(
+                name=f"{self.key}_{label}_s",
+                title=f"{self.title} {label}",
+                unit=Unit.SECONDS,
+                better=Better.LOWER,
+                definition=f"{label} of {self.definition}",
+                observation=self.observation,
+                roles=frozenset((Role.NEEDS_CAPACITY, *self.roles, *(self.median_roles if label == "p50" else ()))),
+                family=self.key,
+                needs=Needs.PLANNED if self.is_of_requests else Needs.LOAD,
+                of=self._percentile(q),
+                count=lambda data: data.once(self.observe).count,
+            )
+            for label, q in QUANTILES
+        ]
+
+    def _percentile(self, q: float) -> Callable[[TrialData], Value]:
+        def of(data: TrialData) -> Value:
+            seen = data.once(self.observe)
+            return percentile(seen.values_s, q, seen.failures, answers=seen.answers)
+
+        return of
+
+    def _known(self, requests: Iterable[RequestRecord]) -> list[float]:
+        assert self.of_request is not None
+        return [value for request in requests if (value := self.of_request(request)) is not None]
