@@ -12,7 +12,7 @@ MIN_COVERAGE := 90
 MIN_COVERAGE_OF_FIGURES := 95
 MODEL := smollm2-135m-instruct
 
-.PHONY: help demo test install model browser peers check lint types layers unit nightly acceptance coverage site format clean
+.PHONY: help demo test install model browser peers check lint types layers unit nightly acceptance coverage docs site format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ coverage: $(VENV)/.test model ## Run all tests with branch coverage; fails below
 	@set -e; for files in 'results/metrics/*' results/log/store.py; do \
 	  echo "coverage of $$files, at least $(MIN_COVERAGE_OF_FIGURES) %:"; \
 	  $(BIN)/coverage report --format=total --include="$$files" --fail-under=$(MIN_COVERAGE_OF_FIGURES); done
+
+docs: $(VENV)/.test ## Write the parts of the documentation that follow from the code
+	$(BIN)/python -m docs.generate
 
 site: .venv-site/.done ## Build the documentation site into .site/, in its own environment; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet

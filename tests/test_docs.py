@@ -29,6 +29,7 @@ from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.text.format import interval_text
 from bakeoff.workloads import ARRIVALS, workload_names
+from docs.generate import TABLES, generated
 from docs.publishing import first_page_table
 
 ROOT = Path(__file__).parents[1]
@@ -67,21 +68,15 @@ def test_every_picture_is_small_and_has_two_themes_alternative_text_and_an_origi
     assert [file.name for file in files if file.stat().st_size > 150_000] == []
 
 
-def test_every_command_is_listed_with_the_first_line_of_its_help():
-    page = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
-    table = "".join(f"| `bakeoff {name}` | {line} |\n" for name, line in _commands(make_app(), ""))
-    start, end = "<!-- commands: generated from --help -->\n", "<!-- end of commands -->"
-    shown = page[page.index(start) + len(start) : page.index(end)]
-    assert shown == f"| command | |\n|---|---|\n{table}", f"put this into docs/commands.md:\n{table}"
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_what_follows_from_the_code_is_up_to_date(page: str):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert text == generated(text), "run make docs"
 
 
-def _commands(app: cyclopts.App, prefix: str) -> Iterator[tuple[str, str]]:
-    """Names and first lines, groups without their own."""
-    for name in (name for name in app if not name.startswith("-")):
-        command = app[name]
-        if command.default_command is not None:
-            yield f"{prefix}{name}", (command.default_command.__doc__ or "").strip().splitlines()[0]
-        yield from _commands(command, f"{prefix}{name} ")
+def test_every_generated_table_is_on_one_page():
+    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(name for text in pages for name in re.findall(r"<!-- ([\w ]+): generated", text)) == sorted(TABLES)
 
 
 def test_what_reliability_is_held_to_is_there():

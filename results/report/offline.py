@@ -7,7 +7,7 @@ allows only the page's own style and script, by hash; all text autoescaped; data
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
@@ -41,6 +41,17 @@ def rendered(
         .get_template(template)
         .render(page=page, policy=Markup(policy), style=Markup(style), script=Markup(script))  # noqa: S704  (our own files)
     )
+
+
+def fragment(template: str, content: Mapping[str, object], package: str = SHELL) -> Markup:
+    """Render a part of a page.
+
+    Args:
+        template: name of a template.
+        content: values by the names that the template uses.
+        package: package whose ``templates`` folder has the template.
+    """
+    return Markup(_environment((package,)).get_template(template).render(content))  # noqa: S704  (autoescaped)
 
 
 def asset(name: str, package: str = SHELL) -> str:

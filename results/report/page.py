@@ -1,34 +1,21 @@
-"""Content of the report page as one typed object; the template only lays it out."""
+"""Content of the report page: its head, and the sections that the modules of ``sections`` declare."""
 
+import functools
+import importlib
+import pkgutil
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from bakeoff.results.records import RunStatus
-from bakeoff.results.report import clients
-from bakeoff.results.report.charts.scatter import MAX_DOTS
+from bakeoff.results.report import sections
 from bakeoff.results.report.foreign_load import foreign_load_text
-from bakeoff.results.report.sections import (
-    answers,
-    attribution,
-    background,
-    basis,
-    batches,
-    curves,
-    engine_view,
-    failures,
-    instrument,
-    lengths,
-    over_time,
-    speculation,
-    summary,
-    trials,
-    views,
-)
+from bakeoff.results.report.offline import fragment
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import VerdictLine, verdict
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.server_view import ENGINE_FIGURES, EngineFigure
 from bakeoff.results.text.format import listed, machine_text, moment_text
 
 _STATUS = {
@@ -39,31 +26,9 @@ _STATUS = {
     RunStatus.INCOMPLETE: "The run's process disappeared before it finished; some trials are missing.",
 }
 
-CONTENTS = (
-    ("summary", "Summary"),
-    ("frontier", "Frontier"),
-    ("distributions", "Distributions"),
-    ("over-time", "Over time"),
-    ("dependence", "Dependence"),
-    ("attribution", "Attribution"),
-    ("engine-view", "Engine’s view"),
-    ("views", "Other tools"),
-    ("answers", "Answers"),
-    ("timelines", "Timelines"),
-    ("trials", "Trials"),
-    ("failures", "Failures"),
-    ("instrument", "Client error"),
-    ("engines", "Engines"),
-    ("environment", "Environment"),
-    ("definitions", "Definitions"),
-    ("configuration", "Experiment"),
-    ("reproduce", "Reproduce"),
-)
-"""Id and short name of each section, in order."""
-
 
 class Page(msgspec.Struct, frozen=True):
-    """Everything on the page, in order."""
+    """The head of the page, its sections in order, and the data for its script."""
 
     name: str
     status: str
@@ -73,47 +38,24 @@ class Page(msgspec.Struct, frozen=True):
     verdict: VerdictLine
     facts: list[tuple[str, str]]
     notes: list[str]
-    contents: tuple[tuple[str, str], ...]
-    columns: list[tuple[str, str]]
-    uncalibrated: str
-    summary: list[summary.Group]
-    metric_tables: list[background.MetricTable]
-    frontiers: list[curves.Frontier]
-    goodputs: list[curves.Frontier]
-    panels: list[curves.Panel]
-    time_panels: list[over_time.TimePanel]
-    length_panels: list[lengths.LengthPanel]
-    batch_figures: list[batches.BatchFigure]
-    max_dots: int
-    min_batch_tokens: int
-    attribution: attribution.AttributionView
-    engine_view: engine_view.EngineView
-    speculation: speculation.SpeculationView
-    views: views.Views
-    answers: answers.AnswersView
-    path: str
-    timelines: list[trials.Timeline]
-    no_gpu: str
-    trials: list[trials.TrialRow]
-    outcomes: list[str]
-    outcome_rows: list[failures.OutcomeRow]
-    messages: list[failures.Message]
-    lag_rows: list[instrument.LagRow]
-    engines: list[background.EngineCard]
-    environment: list[tuple[str, str]]
-    clients: list[clients.ClientRow]
-    definitions: list[background.Definition]
-    basis: basis.BasisTable
-    engine_figures: list[EngineFigure]
-    configuration: str
-    reproduction: list[str]
+    contents: list[tuple[str, str]]
+    sections: Markup
     island: dict[str, Any]
+
+
+@functools.cache
+def all_sections() -> tuple[Section, ...]:
+    """The sections that the modules of :mod:`bakeoff.results.report.sections` declare, in order."""
+    names = [found.name for found in pkgutil.iter_modules(sections.__path__)]
+    modules = [importlib.import_module(f"{sections.__name__}.{name}") for name in names]
+    declared: list[Section] = [section for module in modules for section in getattr(module, "SECTIONS", ())]
+    return tuple(sorted(declared, key=lambda section: section.place))
 
 
 def page_of(run: Run) -> Page:
     """Build the page of a run."""
     manifest = run.manifest
-    drawn = trials.timelines(run)
+    built = [(section, section.build(run)) for section in all_sections()]
     return Page(
         name=manifest.name,
         status=_banner(run.status),
@@ -123,48 +65,12 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        contents=CONTENTS,
-        columns=[(metric.family, metric.title) for metric in summary.columns_of(run)],
-        uncalibrated=clients.uncalibrated_text(run),
-        summary=summary.summary(run),
-        metric_tables=background.metric_tables(run),
-        frontiers=curves.frontiers(run),
-        goodputs=curves.goodputs(run),
-        panels=curves.panels(run),
-        time_panels=over_time.time_panels(run),
-        length_panels=lengths.length_panels(run),
-        batch_figures=batches.batch_figures(run),
-        max_dots=MAX_DOTS,
-        min_batch_tokens=batches.MIN_TOKENS,
-        attribution=attribution.attribution_view(run),
-        engine_view=engine_view.engine_view(run),
-        speculation=speculation.speculation_view(run),
-        views=views.views_section(run),
-        answers=answers.answers_view(run),
-        path=f"runs/{manifest.run_id}",
-        timelines=drawn,
-        no_gpu=trials.no_gpu(run),
-        trials=trials.trial_rows(run),
-        outcomes=[outcome.value.replace("_", " ") for outcome in failures.OUTCOMES],
-        outcome_rows=failures.outcome_rows(run),
-        messages=failures.messages(run),
-        lag_rows=instrument.lag_rows(run),
-        engines=background.engine_cards(run),
-        environment=background.environment(run),
-        clients=clients.client_rows(run),
-        definitions=background.definitions(),
-        basis=basis.basis_table(run),
-        engine_figures=list(ENGINE_FIGURES.values()),
-        configuration=background.configuration(run),
-        reproduction=background.reproduction(run),
-        island=_island(run, drawn),
+        contents=[(section.id, section.title) for section in all_sections()],
+        sections=Markup("\n").join(fragment(section.template, content) for section, content in built),
+        # The cells are for readers of the page's source.
+        island={key: data for section, content in built for key, data in section.island(content).items()}
+        | {"cells": run.cells},
     )
-
-
-def _island(run: Run, drawn: list[trials.Timeline]) -> dict[str, Any]:
-    """Data for the script, and the cells as JSON for readers of the page's source."""
-    waterfalls = {item.key: {"shown": item.waterfalls.requests, "note": item.waterfalls.note} for item in drawn}
-    return {"bars": {item.key: item.bars for item in drawn}, "waterfalls": waterfalls, "cells": run.cells}
 
 
 def _banner(status: RunStatus) -> str:

@@ -1,1 +1,1 @@
-"""The sections of the page as data: each module folds the run into what one section shows."""
+"""The sections of the report: each module declares its own in ``SECTIONS``."""

@@ -10,6 +10,7 @@ from bakeoff.results.metrics.quality import EARLY, Difference, QualitySample
 from bakeoff.results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.quality import match_of, nats, quality_warnings, unchecked_text
+from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -188,3 +189,14 @@ def _left_out(run: Run) -> list[str]:
     return [
         f"{engine}: {count} {'answer' if count == 1 else 'answers'}: {why}" for (engine, why), count in reasons.items()
     ]
+
+
+SECTIONS = (
+    Section(
+        id="answers",
+        title="Answers",
+        shows="sampled answers compared with the same weights in float32; token match against peak memory",
+        place=90,
+        build=lambda run: {"view": answers_view(run)},
+    ),
+)

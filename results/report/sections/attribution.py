@@ -8,6 +8,7 @@ from bakeoff.results.attribution.roofline import Ceiling, Roofline
 from bakeoff.results.report.attribution import ProfiledTrial, profiled_trials
 from bakeoff.results.report.charts.roofline import Point, roofline
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
+from bakeoff.results.report.section import Section
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.attribution import part_title
 from bakeoff.results.text.roofline import ceiling_text
@@ -86,3 +87,17 @@ def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
             by_load.setdefault(record.load.label, []).append(Stack(record.engine, trial.position, segments))
     groups = [Group(load, bars) for load, bars in by_load.items()]
     return stacks(f"Where the time goes: {name}", groups, f"{name} of profiled trials")
+
+
+SECTIONS = (
+    Section(
+        id="attribution",
+        title="Attribution",
+        shows=(
+            "where the latency of profiled trials came from ([profile.md](profile.md)): bars, a table and the bottleneck "
+            "of each; a roofline of their prefill and decode"
+        ),
+        place=60,
+        build=lambda run: {"view": attribution_view(run)},
+    ),
+)

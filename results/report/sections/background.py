@@ -9,7 +9,9 @@ from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.clients import client_rows
 from bakeoff.results.report.quality import match_of
+from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -181,3 +183,35 @@ def _entry(cell: Cell, metric: Metric) -> Entry:
 def _token_match(cell: Cell) -> str:
     match = match_of(cell)
     return f"{match.text} {match.why or f'{match.answers} answers'}"
+
+
+SECTIONS = (
+    Section(
+        id="engines",
+        title="Engines",
+        shows="version, command and model of each engine",
+        place=140,
+        build=lambda run: {"engines": engine_cards(run)},
+    ),
+    Section(
+        id="environment",
+        title="Environment",
+        shows="the machine and the client workers",
+        place=150,
+        build=lambda run: {"environment": environment(run), "clients": client_rows(run)},
+    ),
+    Section(
+        id="configuration",
+        title="Experiment",
+        shows="the experiment as it was run",
+        place=170,
+        build=lambda run: {"configuration": configuration(run)},
+    ),
+    Section(
+        id="reproduce",
+        title="Reproduce",
+        shows="the commands that repeat it",
+        place=180,
+        build=lambda run: {"reproduction": reproduction(run)},
+    ),
+)

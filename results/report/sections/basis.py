@@ -7,10 +7,13 @@ import msgspec
 from bakeoff.results.metrics.catalogue import FAMILIES
 from bakeoff.results.metrics.trial import observation_counts
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.clients import uncalibrated_text
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.background import definitions
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.server_view import ENGINE_FIGURES
 from bakeoff.results.text.format import ABSENT, duration_text
 
 
@@ -81,3 +84,19 @@ def _rows(counts: Sequence[dict[str, int]]) -> list[BasisRow]:
         BasisRow([(name, titles[name]) for name in names], observation, span, [f"{count:,}" for count in row])
         for (observation, span, row), names in groups.items()
     ]
+
+
+SECTIONS = (
+    Section(
+        id="definitions",
+        title="Definitions",
+        shows="what each term means, and the numbers of observations",
+        place=160,
+        build=lambda run: {
+            "definitions": definitions(),
+            "basis": basis_table(run),
+            "engine_figures": list(ENGINE_FIGURES.values()),
+            "uncalibrated": uncalibrated_text(run),
+        },
+    ),
+)

@@ -10,6 +10,7 @@ from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import primary_level
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.frontier import has_point
@@ -128,3 +129,24 @@ def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample
     cell = level.cells[cell_index]
     repeats = [observe(trial, trial.answered) for trial in run.valid_trials_of(cell)]
     return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)
+
+
+SECTIONS = (
+    Section(
+        id="frontier",
+        title="Frontier",
+        shows=(
+            "closed loops: total throughput against per-user speed; open loops: requests/s within the SLO against the "
+            "planned rate"
+        ),
+        place=20,
+        build=lambda run: {"frontiers": frontiers(run), "goodputs": goodputs(run)},
+    ),
+    Section(
+        id="distributions",
+        title="Distributions",
+        shows="TTFT, ITL, TPOT, E2E as ECDFs, one line per repeat",
+        place=30,
+        build=lambda run: {"panels": panels(run)},
+    ),
+)

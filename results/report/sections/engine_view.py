@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.metrics import Unit
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_figures import figure_text
 from bakeoff.results.report.footnotes import Footnotes
+from bakeoff.results.report.section import Section
+from bakeoff.results.report.sections.speculation import speculation_view
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.server_view import ENGINE_FIGURES, PARTS
-from bakeoff.results.text.format import ABSENT, value_text
+from bakeoff.results.server_view import PARTS
 
 _COLUMNS = (
     ("running, max", "server_running_peak"),
@@ -26,10 +27,6 @@ _PAIRS = (
     ("TTFT mean", "server_ttft_mean_s", "client_ttft_mean_s"),
     ("ITL mean", "server_itl_mean_s", "client_itl_mean_s"),
 )
-
-
-_WHOLE_FROM = 100
-"""Counts from here on are written without decimals."""
 
 
 class EngineRow(msgspec.Struct, frozen=True):
@@ -120,14 +117,15 @@ def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str
     )
 
 
-def figure_text(cell: Cell, name: str, title: str, notes: Footnotes) -> str:
-    """A figure of the engine over a cell's trials, or the mark of the footnote with the reason for its absence."""
-    interval = cell.server.intervals.get(name)
-    if interval is None:
-        reason = cell.server.why or cell.server.reasons[name]
-        subject = cell.engine if cell.server.why else f"{title} of {cell.engine}"
-        return f"{ABSENT} {notes.mark(subject, reason)}"
-    unit, value = ENGINE_FIGURES[name].unit, interval.centre
-    if unit is not Unit.COUNT:
-        return value_text(unit, value)
-    return f"{value:.3g}" if value < _WHOLE_FROM else f"{value:,.0f}"
+SECTIONS = (
+    Section(
+        id="engine-view",
+        title="Engine’s view",
+        shows=(
+            "queue, prefill, decode and the rest, as the engine reported them; with speculation also its drafts, and "
+            "the speed-up against their acceptance"
+        ),
+        place=70,
+        build=lambda run: {"view": engine_view(run), "speculation": speculation_view(run)},
+    ),
+)

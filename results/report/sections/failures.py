@@ -8,6 +8,7 @@ import msgspec
 from bakeoff.results.metrics import under_load
 from bakeoff.results.records import Outcome, RequestRecord
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -81,3 +82,18 @@ def _counts(requests: Sequence[RequestRecord]) -> list[int]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} … ({len(text):,} characters)"
+
+
+SECTIONS = (
+    Section(
+        id="failures",
+        title="Failures",
+        shows="one class for each request; error messages",
+        place=120,
+        build=lambda run: {
+            "outcomes": [outcome.value.replace("_", " ") for outcome in OUTCOMES],
+            "outcome_rows": outcome_rows(run),
+            "messages": messages(run),
+        },
+    ),
+)

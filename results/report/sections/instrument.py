@@ -8,7 +8,8 @@ from bakeoff.results.metrics import Unit, latency, under_load
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.report.clients import error_of
+from bakeoff.results.report.clients import error_of, uncalibrated_text
+from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -89,3 +90,14 @@ def _loop_lag(trials: Sequence[Trial]) -> str:
         if record.source == "client_loop" and isinstance(value := record.values.get("loop_lag_p99_s"), int | float)
     ]
     return value_text(Unit.SECONDS, max(lags)) if lags else f"{ABSENT} (not sampled)"
+
+
+SECTIONS = (
+    Section(
+        id="instrument",
+        title="Client error",
+        shows="how late the client was",
+        place=130,
+        build=lambda run: {"lag_rows": lag_rows(run), "uncalibrated": uncalibrated_text(run)},
+    ),
+)

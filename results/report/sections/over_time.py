@@ -9,6 +9,7 @@ from markupsafe import Markup
 from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.report.charts.heatmap import Heat, heatmap, shared_axis
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import primary_level
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import Level, engines_of, levels_of
@@ -96,3 +97,14 @@ def _heat(run: Run, level: Level, cell_index: int, latency: Latency) -> Heat:
     pairs = [pair for trial in run.valid_trials_of(cell) for pair in latency.observe(trial)]
     times, values = [t for t, _ in pairs], [value for _, value in pairs]
     return Heat(cell.engine, engines_of(run).index(cell.engine), latency.metric, latency.noun, times, values)
+
+
+SECTIONS = (
+    Section(
+        id="over-time",
+        title="Over time",
+        shows="TTFT and ITL as heatmaps: drift, stalls, a second mode",
+        place=40,
+        build=lambda run: {"time_panels": time_panels(run)},
+    ),
+)

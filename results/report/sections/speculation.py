@@ -8,8 +8,8 @@ from markupsafe import Markup
 from bakeoff.results.metrics.latency import pooled_tpot_s
 from bakeoff.results.report.charts.speed_up import Measured, speed_up_chart
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_figures import figure_text
 from bakeoff.results.report.footnotes import Footnotes
-from bakeoff.results.report.sections.engine_view import figure_text
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run

@@ -13,8 +13,10 @@ from bakeoff.results.records import Verdict
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import dot_strip, strip_axis
 from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of
-from bakeoff.results.report.quality import MatchText, match_of
+from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of, uncalibrated_text
+from bakeoff.results.report.quality import MatchText, match_of, unchecked_text
+from bakeoff.results.report.section import Section
+from bakeoff.results.report.sections.background import metric_tables
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -194,3 +196,23 @@ class _Judgements:
             compared = compare_sides(*sides, ComparisonConfig(alpha=COMPARE_ALPHA), check=False)
             self._compared[pair] = {(one.level, one.metric): one.judgement for one in compared.comparisons}
         return self._compared[pair]
+
+
+SECTIONS = (
+    Section(
+        id="summary",
+        title="Summary",
+        shows=(
+            "each engine at each load: geometric mean, 95 % interval, every trial as a dot, ± of the client, token "
+            "match; every metric, and the reason for each missing one"
+        ),
+        place=10,
+        build=lambda run: {
+            "columns": [(metric.family, metric.title) for metric in columns_of(run)],
+            "uncalibrated": uncalibrated_text(run),
+            "unchecked": unchecked_text(run),
+            "groups": summary(run),
+            "metric_tables": metric_tables(run),
+        },
+    ),
+)

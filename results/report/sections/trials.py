@@ -1,6 +1,8 @@
 """Single trials: verdict, medians and timeline."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -14,6 +16,7 @@ from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.charts.timeline import Bar, Limits, timeline
 from bakeoff.results.report.charts.tracks import MAX_POINTS
 from bakeoff.results.report.quality import match_text
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.waterfalls import Waterfalls, waterfalls
 from bakeoff.results.report.verdict import primary_level
 from bakeoff.results.run.cells import Trial
@@ -198,3 +201,38 @@ def _timeline(key: str, trial: Trial, colour: str, limits: Limits, falls: Waterf
 
 def _position(engine: str, engines: list[str]) -> int:
     return engines.index(engine) if engine in engines else len(engines)
+
+
+def _island(content: Mapping[str, Any]) -> dict[str, Any]:
+    drawn: list[Timeline] = content["timelines"]
+    return {
+        "bars": {item.key: item.bars for item in drawn},
+        "waterfalls": {item.key: {"shown": item.waterfalls.requests, "note": item.waterfalls.note} for item in drawn},
+    }
+
+
+SECTIONS = (
+    Section(
+        id="timelines",
+        title="Timelines",
+        shows=(
+            "each trial: its requests, and on the same axis memory, CPU, the GPU's power, memory, clocks, temperature, "
+            "throttling, links and busy units, and the engine's batch; the slowest requests chunk by chunk, and any "
+            "other on request"
+        ),
+        place=100,
+        build=lambda run: {
+            "timelines": timelines(run),
+            "no_gpu": no_gpu(run),
+            "path": f"runs/{run.manifest.run_id}",
+        },
+        island=_island,
+    ),
+    Section(
+        id="trials",
+        title="Trials",
+        shows="verdicts with their reasons",
+        place=110,
+        build=lambda run: {"trials": trial_rows(run)},
+    ),
+)

@@ -6,6 +6,7 @@ import msgspec
 
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import primary_level
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
@@ -138,3 +139,14 @@ def _anchor(tool: str, family: str) -> str:
 
 
 _ANCHORS = {definition.anchor for tool in VIEWS.values() for definition in _definitions(tool)}
+
+
+SECTIONS = (
+    Section(
+        id="views",
+        title="Other tools",
+        shows="what other clients would have printed, and how far that is from ours ([views.md](views.md))",
+        place=80,
+        build=lambda run: {"view": views_section(run)},
+    ),
+)

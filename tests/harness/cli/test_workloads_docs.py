@@ -2,87 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
-from bakeoff.harness.traffic.profile.figures import anchor_texts
-from bakeoff.workloads import ARRIVALS, Seed, Tokenizer, arrival, prompt_reader, registry, workload
-from bakeoff.workloads.presets import built_in, preset_names
-from bakeoff.workloads.traces.formats import TRACE_FORMATS, trace_format
+from bakeoff.workloads import Seed, Tokenizer, prompt_reader, registry, workload
 from tests.workloads.small_tokenizers import checkpoint
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "workloads.md"
-BLOCK = re.compile(r"<!-- (\w+): generated [^\n]* -->\n(.*?)<!-- end -->", re.DOTALL)
-
-
-def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    lines = [head, *rows]
-    drawn = [f"| {' | '.join(cells)} |\n" for cells in lines]
-    return "".join([drawn[0], f"|{'---|' * len(head)}\n", *drawn[1:]])
-
-
-def presets() -> Iterator[Sequence[str]]:
-    for name in preset_names():
-        preset = built_in(name)
-        natural = preset.arrival
-        rate = "" if natural.process == "at-once" else f", {natural.rate_per_s:g} /s"
-        yield f"`{name}`", preset.summary, f"`{natural.process}`{rate}", preset.source
-
-
-def anchors() -> Iterator[Sequence[str]]:
-    for name in preset_names():
-        for number, anchor in enumerate(built_in(name).anchors):
-            shown = f"`{name}`" if number == 0 else ""
-            yield shown, f"`{anchor.metric}`", anchor_texts(anchor, None)[1], anchor.source
-
-
-def options(made: object, left_out: str) -> str:
-    assert isinstance(made, msgspec.Struct)
-    fields = [field for field in msgspec.structs.fields(type(made)) if field.name != left_out]
-    return ", ".join(f"`{field.name}`{default(field.default)}" for field in fields) or "none"
-
-
-def default(value: object) -> str:
-    if isinstance(value, bool) or value is None or value is msgspec.NODEFAULT or value == ():
-        return ""
-    if isinstance(value, int | float):
-        return f" ({value:g})"
-    return f" ({value})" if isinstance(value, str) else ""
-
-
-def formats() -> Iterator[Sequence[str]]:
-    for name, words in TRACE_FORMATS.items():
-        yield f"`{name}`", words, options(trace_format(name, {"path": "x", **NEEDED.get(name, {})}), "path")
-
-
-NEEDED = {"csv": {"columns": {"input_tokens": "a", "output_tokens": "b"}}}
-
-
-def arrivals() -> Iterator[Sequence[str]]:
-    for name in ARRIVALS:
-        made = arrival(name, 1.0, {})
-        words = (type(made).__doc__ or "").partition("\n")[0].removesuffix(".")
-        yield f"`{name}`", words, options(made, "rate_per_s")
-
-
-TABLES = {
-    "presets": lambda: table(("name", "what it is", "arrivals", "source"), presets()),
-    "anchors": lambda: table(("preset", "figure", "wanted", "source"), anchors()),
-    "formats": lambda: table(("format", "what it is", "format_options"), formats()),
-    "arrivals": lambda: table(("name", "what it is", "arrival_options"), arrivals()),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_tables_are_the_codes(name: str) -> None:
-    blocks = dict(BLOCK.findall(DOCUMENT.read_text(encoding="utf-8")))
-    wanted = TABLES[name]()
-    assert blocks[name] == wanted, f"put this between the comments of docs/workloads.md:\n{wanted}"
 
 
 @pytest.fixture
