@@ -17,6 +17,11 @@ The other packages have their own trees: ``EngineError``, ``WorkloadError`` and 
 all four into one line and a non-zero exit code; any other exception is our bug, and exits with 3.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bakeoff.results import Run
+
 
 class HarnessError(Exception):
     """Root of all errors that this package raises on purpose; the message says what to do next."""
@@ -60,6 +65,14 @@ class ReferenceMissing(HarnessError):
 
 class TruthFailed(HarnessError):
     """A truth server cannot be started: its port or its core is unavailable."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; ``run`` has the finished trials."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(f"{len(run.finished)} of {len(run.manifest.trials)} trials finished")
+        self.run = run
 
 
 def first_leaf(error: BaseException) -> BaseException:

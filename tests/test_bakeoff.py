@@ -59,15 +59,15 @@ def test_a_run_is_measured_loaded_compared_and_gated(run: bakeoff.Run):
     assert bakeoff.load(run.path).cells == run.cells
     a, b = f"{run.path}@a", f"{run.path}@b"
     assert bakeoff.compare(a, b, primary="ttft_p50_s").primary.metric == "ttft_p50_s"
-    assert bakeoff.gate(b, baseline=a).outcome is Outcome.REGRESSION
-    assert bakeoff.gate(a, baseline=[b]).outcome is Outcome.NO_REGRESSION
+    assert bakeoff.gate(baseline=a, candidate=b).outcome is Outcome.REGRESSION
+    assert bakeoff.gate(baseline=[b], candidate=a).outcome is Outcome.NO_REGRESSION
 
 
 def test_a_server_is_benched(tmp_path: Path):
     with inside(VirtualWorld({"openai": VirtualEngine()})):
         run = bakeoff.bench(
             url="http://virtual", engine="openai", model="m", tokenizer="approximate", workload="random",
-            concurrency=[1, 2], ramp_s=1.0, duration_s=5.0, calibrate=False, out=tmp_path,
+            concurrency=[1, 2], ramp=1.0, duration=5.0, calibrate=False, out=tmp_path,
         )  # fmt: skip
     assert [cell.load for cell in run.cells] == ["c=1", "c=2"]
 
@@ -75,7 +75,7 @@ def test_a_server_is_benched(tmp_path: Path):
 def test_a_load_is_searched(tmp_path: Path):
     loads = [{"concurrency": 2}, {"concurrency": 8}]
     with inside(VirtualWorld({"a": VirtualEngine(slots=4), "b": VirtualEngine()})):
-        run = bakeoff.search(EXPERIMENT | {"loads": loads}, "ttft_p50<80ms", trials=4, out=tmp_path)
+        run = bakeoff.search(EXPERIMENT | {"loads": loads}, slo="ttft_p50<80ms", trials=4, out=tmp_path)
     assert run.search is not None
     assert {engine.engine for engine in run.search.engines} == {"a", "b"}
 

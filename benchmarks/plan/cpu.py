@@ -128,7 +128,7 @@ def capacity_error(
         profile=False,
         kernels=False,
     )
-    run = bakeoff.search(searched, slo, out=out, low=predicted / _RANGE, high=predicted * _RANGE, trials=trials)
+    run = bakeoff.search(searched, slo=slo, out=out, low=predicted / _RANGE, high=predicted * _RANGE, trials=trials)
     assert run.search is not None
     capacity = run.search.engines[0]
     if not capacity.level:

@@ -46,17 +46,17 @@ class ClaimsRun(msgspec.Struct, frozen=True):
 
 
 def claims(
-    names: Sequence[str] = (),
+    only: Sequence[str] = (),
     *,
     catalogue: str | Path | Sequence[str | Path] = (),
     out: str | Path = FOLDER,
     budget_min: float | None = None,
     progress: Progress = lambda _line: None,
 ) -> ClaimsRun:
-    """Test claims on this machine, as ``bakeoff claims run --here`` does.
+    """Test claims on this machine, as ``bakeoff claims run`` does.
 
     Args:
-        names: of claims; empty for all.
+        only: names of claims; empty for all.
         catalogue: folders of claim files besides the built-in ones.
         out: folder of records, runs and checkpoints.
         budget_min: minutes after which no claim is begun.
@@ -69,7 +69,7 @@ def claims(
     folders = [catalogue] if isinstance(catalogue, str | Path) else catalogue
     if budget_min is not None and not budget_min > 0:
         raise BadClaim("--budget-min must be above 0")
-    entries, folder = load_catalogue([Path(path) for path in folders], names), Path(out)
+    entries, folder = load_catalogue([Path(path) for path in folders], only), Path(out)
     return run_all(entries, RealLab(folder), folder, here(), budget_s=budget_min and budget_min * 60, progress=progress)
 
 

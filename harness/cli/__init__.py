@@ -33,24 +33,21 @@ def make_app() -> cyclopts.App:
         version_flags=["--version"],
     )
     commands = (
-        measuring.demo,
-        measuring.run,
-        measuring.bench,
-        measuring.profile,
-        searching.search,
+        *measuring.COMMANDS,
+        *searching.COMMANDS,
         reading.report,
-        reading.compare,
-        gating.gate,
-        gating.floor,
-        reading.history,
+        reading.COMPARE,
+        gating.GATE,
+        gating.FLOOR,
+        reading.HISTORY,
         showing.dashboard,
-        reading.frontier,
+        reading.FRONTIER,
         exchanging.views,
-        exchanging.export,
+        exchanging.EXPORT,
         calibrating.calibrate,
         doctor.doctor,
         machine.machine,
-        planning.plan,
+        planning.PLAN,
     )
     for command in commands:
         app.command(command)

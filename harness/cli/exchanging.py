@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out
+from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, File, Json, Out
 
 if TYPE_CHECKING:
     from bakeoff.results import Run
@@ -50,7 +51,7 @@ def views(run: str, *, as_: Tool = None, json: Json = False) -> int:
     return EXIT_OK
 
 
-def export(run: str, *, as_: Format, out: Path) -> int:
+def export(run: str, *, as_: Format, out: File) -> list[Path]:
     """Export a run as tables or as another tool's result files.
 
     Parameters
@@ -65,9 +66,15 @@ def export(run: str, *, as_: Format, out: Path) -> int:
     from bakeoff.harness.cli.reading import read
     from bakeoff.results.views.exports import export as export_run
 
-    for path in export_run(read(run), as_, out):
+    return list(export_run(read(run), as_, Path(out)))
+
+
+def _show_paths(paths: list[Path]) -> None:
+    for path in paths:
         sys.stdout.write(f"{path}\n")
-    return EXIT_OK
+
+
+EXPORT = command(export, _show_paths)
 
 
 @import_app.command(name="vllm")
@@ -83,10 +90,10 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.cli.reading import show
+    from bakeoff.harness.cli.reading import read, show
     from bakeoff.harness.run_import import import_vllm as import_run
 
-    show(import_run(file, out).path, json=False)
+    show(read(import_run(file, Path(out)).path), json=False)
     return EXIT_OK
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
+from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_CANNOT_TELL,
-    EXIT_INTERRUPTED,
     EXIT_INVALID,
     EXIT_OK,
     EXIT_REGRESSION,
@@ -18,34 +18,32 @@ from bakeoff.harness.cli.options import (
     Json,
     Metrics,
     Out,
+    Source,
+    Texts,
+    print_line,
     standard_output,
+    texts,
 )
 
 if TYPE_CHECKING:
     from bakeoff.results.compare.config import ComparisonConfig
+    from bakeoff.results.compare.floor import FloorCell
     from bakeoff.results.compare.gate import GateVerdict
-
-File = Annotated[Path | None, cyclopts.Parameter()]
-Baselines = Annotated[list[str], cyclopts.Parameter(negative="")]
 
 
 def gate(
-    experiment: Path | None = None,
+    experiment: Source | None = None,
     *,
-    baseline: Baselines,
+    baseline: Texts,
     candidate: str,
     repeats: int | None = None,
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.01,
     detect: str = "10%",
-    band: Bands = None,
-    markdown: File = None,
-    junit: File = None,
-    github: bool | None = None,
+    band: Bands | None = None,
     out: Out = DEFAULT_OUT,
-    json: Json = False,
-) -> int:
+) -> "GateVerdict":
     """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
 
     Compares stored runs, or with --metric perplexity two files of bakeoff models eval --json. Given an experiment, it
@@ -79,47 +77,28 @@ def gate(
         Largest change that the table calls the same: 5% for all ratio metrics (default 3%, of perplexity 1%), or one
         metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
         (difference in work done). Repeat the option for several.
-    markdown
-        Also write the verdict to this file as Markdown, for a pull request comment.
-    junit
-        Also write the verdict to this file as JUnit XML.
-    github
-        Print GitHub annotations. Default: inside GitHub Actions only.
     out
         With an experiment: parent of the new run folder.
-    json
-        Print the verdict as JSON.
     """
     from bakeoff.results.compare.config import agreed
     from bakeoff.results.compare.evaluation import perplexity_config
     from bakeoff.results.compare.gate import judge_evaluations
-    from bakeoff.results.errors import NoEvidence, NotComparable
+    from bakeoff.results.errors import NotComparable
     from bakeoff.results.metrics.catalogue import PERPLEXITY
 
-    try:
-        if metric and PERPLEXITY.name in metric:
-            _check_perplexity(experiment, baseline, metric, primary)
-            verdict = judge_evaluations(Path(baseline[0]), Path(candidate), perplexity_config(alpha, band))
-        else:
-            if experiment is None and (repeats is not None or out != DEFAULT_OUT):
-                raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
-            config = agreed(metric, primary, alpha, band, detect=detect)
-            verdict = (
-                _stored(baseline, candidate, config)
-                if experiment is None
-                else _measured(experiment, _only_label(baseline), candidate, config, repeats=repeats, out=out)
-            )
-    except NoEvidence as error:
-        sys.stderr.write(f"bakeoff: INVALID: {error}\n")
-        return EXIT_INVALID
-    if verdict is None:
-        return EXIT_INTERRUPTED
-    _print(verdict, json=json, github=os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github)
-    _write(verdict, markdown, junit)
-    return _exit_code(verdict)
+    baselines, metrics = texts(baseline), texts(metric)
+    if PERPLEXITY.name in metrics:
+        _check_perplexity(experiment, baselines, metrics, primary)
+        return judge_evaluations(Path(baselines[0]), Path(candidate), perplexity_config(alpha, band))
+    if experiment is None and (repeats is not None or Path(out) != DEFAULT_OUT):
+        raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
+    config = agreed(metrics, primary, alpha, band, detect=detect)
+    if experiment is None:
+        return _stored(baselines, candidate, config)
+    return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))
 
 
-def floor(*runs: str, json: Json = False) -> int:
+def floor(*runs: str) -> "list[FloorCell]":
     """Store the noise between runs of this machine, for gates whose baseline is a single run.
 
     Needs five or more runs of one engine at one commit, at least an hour apart. The floor is stored beside them; later
@@ -129,31 +108,42 @@ def floor(*runs: str, json: Json = False) -> int:
     ----------
     runs
         RUN or RUN@ENGINE, five or more.
-    json
-        Print the floor as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
     from bakeoff.results.compare.aa_runs import floors_of
     from bakeoff.results.compare.floor import store_floors
     from bakeoff.results.compare.sides import root_of, select
     from bakeoff.results.errors import NotComparable
-    from bakeoff.results.report.floor_table import print_floors
 
     selected = [select(run) for run in runs]
     roots = {root_of(engine.run) for engine in selected}
     if len(roots) != 1:
         raise NotComparable("a floor needs runs of one folder; give five or more of the same --out")
-    cells = floors_of(selected)
-    path = store_floors(roots.pop(), cells)
+    floors = floors_of(selected)
+    print_line(f"stored: {store_floors(roots.pop(), floors)}")
+    return floors
+
+
+def _show_floors(floors: "list[FloorCell]", *, json: Json = False) -> None:
+    """Print floors.
+
+    Parameters
+    ----------
+    json
+        Print the floor as JSON.
+    """
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.results.report.floor_table import print_floors
+
     if json:
-        print_json(cells)
+        print_json(floors)
     else:
-        print_floors(cells, standard_output())
-    sys.stderr.write(f"stored: {path}\n")
-    return EXIT_OK
+        print_floors(floors, standard_output())
 
 
-def _check_perplexity(experiment: Path | None, baseline: list[str], metrics: list[str], primary: str | None) -> None:
+FLOOR = command(floor, _show_floors)
+
+
+def _check_perplexity(experiment: object, baseline: list[str], metrics: list[str], primary: str | None) -> None:
     from bakeoff.results.errors import NotComparable
 
     if experiment is not None or primary is not None or len(metrics) > 1 or len(baseline) > 1:
@@ -181,26 +171,27 @@ def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> 
 
 
 def _measured(
-    file: Path, baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: Path
-) -> "GateVerdict | None":
-    """Measure the two engines and judge the run; None if it was interrupted.
+    source: "Source", baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: Path
+) -> "GateVerdict":
+    """Measure the two engines and judge the run.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C; the finished trials are kept.
         NoEvidence: too few trials are valid, and the INVALID ones do not accuse the candidate.
     """
     from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experiment
     from bakeoff.harness.conduct.run import create_run, run_into
     from bakeoff.harness.conduct.run import gate as gate_policy
-    from bakeoff.harness.experiment.config import load_experiment
+    from bakeoff.harness.experiment.config import loaded_experiment
     from bakeoff.results import load
     from bakeoff.results.report import write_html
 
-    experiment, a, b = gate_experiment(load_experiment(file), baseline, candidate, repeats)
+    experiment, a, b = gate_experiment(loaded_experiment(source), baseline, candidate, repeats)
     folder = create_run(experiment, out)
     analyses = InterimAnalyses(folder, a, b, experiment.repeats, config)
     if run_into(folder, experiment, make_policy=gate_policy(analyses)):
-        sys.stderr.write(f"interrupted: bakeoff report {folder.path} shows the finished trials\n")
-        return None
+        print_line(f"interrupted: bakeoff report {folder.path} shows the finished trials")
+        raise KeyboardInterrupt
 
     run = load(folder.path)
     sys.stderr.write(f"report: {write_html(run)}\n")
@@ -209,22 +200,37 @@ def _measured(
     return analyses.final()
 
 
-def _print(verdict: "GateVerdict", *, json: bool, github: bool) -> None:
+def _show(
+    verdict: "GateVerdict",
+    *,
+    markdown: Annotated[Path | None, cyclopts.Parameter()] = None,
+    junit: Annotated[Path | None, cyclopts.Parameter()] = None,
+    github: bool | None = None,
+    json: Json = False,
+) -> None:
+    """Print a verdict, and write it for CI.
+
+    Parameters
+    ----------
+    markdown
+        Also write the verdict to this file as Markdown, for a pull request comment.
+    junit
+        Also write the verdict to this file as JUnit XML.
+    github
+        Print GitHub annotations. Default: inside GitHub Actions only.
+    json
+        Print the verdict as JSON.
+    """
     from bakeoff.harness.cli.reading import print_json
-    from bakeoff.results.report.gate import annotations, print_gate
+    from bakeoff.results.files.atomic import write_atomic
+    from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
     if json:
         print_json(verdict)
     else:
         print_gate(verdict, standard_output())
-    if github:
+    if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
-
-
-def _write(verdict: "GateVerdict", markdown: Path | None, junit: Path | None) -> None:
-    from bakeoff.results.files.atomic import write_atomic
-    from bakeoff.results.report.gate import gate_markdown, junit_xml
-
     if markdown is not None:
         write_atomic(markdown, gate_markdown(verdict).encode())
     if junit is not None:
@@ -240,3 +246,6 @@ def _exit_code(verdict: "GateVerdict") -> int:
         Outcome.CANNOT_TELL: EXIT_CANNOT_TELL,
     }
     return codes[verdict.outcome]
+
+
+GATE = command(gate, _show, _exit_code, no_evidence=EXIT_INVALID)

@@ -42,7 +42,7 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     except ImportError as error:
         raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
     measured = measure_machine(seconds)
-    path = store_ceilings(out, environment(), measured)
+    path = store_ceilings(Path(out), environment(), measured)
     if json:
         print_json(msgspec.to_builtins(measured))
         return EXIT_OK

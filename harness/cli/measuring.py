@@ -1,4 +1,4 @@
-"""Commands that measure: demo, run and bench. Also serve."""
+"""Commands that measure: demo, run, bench and profile. Also serve."""
 
 import os
 import sys
@@ -8,24 +8,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
+from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_INTERRUPTED,
     EXIT_INVALID,
     EXIT_OK,
+    File,
     Json,
+    Numbers,
     Out,
     Ray,
+    Source,
     Workers,
+    print_line,
     print_notice,
     standard_output,
 )
 
 if TYPE_CHECKING:
+    from bakeoff.harness.experiment.config import Experiment
+    from bakeoff.results import Run
+    from bakeoff.results.attribution.difference import Difference
     from bakeoff.results.log.store import RunFolder
 
+DEFAULT_CONCURRENCY = (1, 8)
+"""Default load levels of bench: a single user, and a moderate load."""
 
-def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+
+def demo(*, out: Out = DEFAULT_OUT) -> "Run":
     """Measure two engines on a small real model: a first result on this machine.
 
     Takes about five minutes on two cores, after installation. Prints a table and the path of an HTML report.
@@ -34,26 +44,20 @@ def demo(*, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     ----------
     out
         Parent of the new run folder.
-    json
-        Print the summary as JSON.
     """
-    from bakeoff.harness.conduct.run import create_run, run_into
     from bakeoff.harness.experiment.config import load_experiment
 
-    experiment = load_experiment(Path(__file__).parents[1] / "demo.toml")
-    folder = create_run(experiment, out)
-    return _reported(folder, interrupted=run_into(folder, experiment), json=json)
+    return _measured(load_experiment(Path(__file__).parents[1] / "demo.toml"), out)
 
 
 def run(
-    experiment: Path,
+    experiment: Source,
     *,
     resume: str | None = None,
     workers: Workers = None,
     ray: Ray = None,
     out: Out = DEFAULT_OUT,
-    json: Json = False,
-) -> int:
+) -> "Run":
     """Run an experiment file.
 
     Parameters
@@ -69,27 +73,21 @@ def run(
         Ray cluster that runs the workers: auto, or host:port of its head. Default: client.ray of the file.
     out
         Parent of the new run folder.
-    json
-        Print the summary as JSON.
     """
-    from bakeoff.harness.conduct.run import create_run, run_into
-    from bakeoff.harness.experiment.config import load_experiment, with_client
+    from bakeoff.harness.experiment.config import loaded_experiment, with_client
     from bakeoff.results.log.store import earlier_run
 
-    loaded = with_client(load_experiment(experiment), workers, ray)
-    earlier = earlier_run(out, loaded.name, resume, print_notice) if resume else None
-    folder = create_run(loaded, out, earlier)
-    return _reported(folder, interrupted=run_into(folder, loaded, earlier), json=json)
+    loaded = with_client(loaded_experiment(experiment), workers, ray)
+    return _measured(loaded, out, earlier_run(Path(out), loaded.name, resume, print_notice) if resume else None)
 
 
 def profile(
-    experiment: Path | None = None,
+    experiment: Source | None = None,
     *,
     kernels: bool = False,
     diff: tuple[str, str] | None = None,
     out: Out = DEFAULT_OUT,
-    json: Json = False,
-) -> int:
+) -> "Run | list[Difference]":
     """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
 
     Runs one plain and one profiled trial of each engine and level; in the latter the reference engine records its
@@ -106,41 +104,30 @@ def profile(
         Instead of measuring, compare two profiled runs, RUN or RUN@ENGINE each: which parts the change came from.
     out
         Parent of the new run folder.
-    json
-        Print the summary as JSON.
     """
     import msgspec
 
-    from bakeoff.harness.conduct.run import create_run, run_into
     from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.config import QualityConfig, load_experiment, profiling
+    from bakeoff.harness.experiment.config import QualityConfig, loaded_experiment, profiling
 
     if diff is not None:
-        return _compared(*diff, json=json)
+        return _differences(*diff)
     if experiment is None:
         raise BadExperiment("profile needs an experiment file, or --diff RUN RUN")
-    loaded = profiling(load_experiment(experiment))
-    loaded = msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0), kernels=kernels)
-    folder = create_run(loaded, out)
-    return _reported(folder, interrupted=run_into(folder, loaded), json=json)
+    loaded = profiling(loaded_experiment(experiment))
+    return _measured(msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0), kernels=kernels), out)
 
 
-def _compared(a: str, b: str, *, json: bool) -> int:
-    """Print which parts the change from one profiled run to another came from."""
-    from bakeoff.harness.cli.reading import print_json, read
+def _differences(a: str, b: str) -> "list[Difference]":
+    """Which parts the change from one profiled run to another came from."""
+    from bakeoff.harness.cli.reading import read
     from bakeoff.results.attribution.difference import differences, side
-    from bakeoff.results.report.difference_table import print_differences
 
     sides = [
         side(read(location).attributions, engine, location)
         for location, _, engine in (text.partition("@") for text in (a, b))
     ]
-    changes = differences(*sides)
-    if json:
-        print_json(changes)
-    else:
-        print_differences(changes, standard_output())
-    return EXIT_OK
+    return differences(*sides)
 
 
 def bench(
@@ -153,7 +140,7 @@ def bench(
     scale: float | None = None,
     rate: float | None = None,
     arrival: str = "poisson",
-    concurrency: list[int] | None = None,
+    concurrency: Numbers | None = None,
     duration: float = 30.0,
     ramp: float = 5.0,
     repeats: int = 1,
@@ -162,11 +149,11 @@ def bench(
     calibrate: bool = True,
     profile: bool = False,
     max_foreign_share: float = 0.2,
-    workers: Workers = None,
+    workers: int = 1,
     ray: Ray = None,
+    name: str = "bench",
     out: Out = DEFAULT_OUT,
-    json: Json = False,
-) -> int:
+) -> "Run":
     """Measure a running server; its address is enough.
 
     Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each. Answers are
@@ -212,30 +199,94 @@ def bench(
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
-        Worker processes of the client. Default: 1.
+        Worker processes of the client.
     ray
         Ray cluster that runs the workers: auto, or host:port of its head. Default: this machine.
+    name
+        Name of the experiment, with which the name of its run folder begins.
     out
         Parent of the new run folder.
+    """
+    from bakeoff.engines.base import base_url
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.harness.experiment.bench import identified
+    from bakeoff.harness.experiment.config import TrialConfig, profiling
+
+    if rate is not None and concurrency is not None:
+        raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
+    levels = [concurrency] if isinstance(concurrency, int) else concurrency or DEFAULT_CONCURRENCY
+    loads = [{"concurrency": level} for level in levels]
+    data = {
+        "name": name,
+        "seed": seed,
+        "repeats": repeats,
+        "engines": [{"url": url} | ({"api_key_env": api_key_env} if api_key_env else {})],
+        "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
+        "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
+        "trial": {
+            "duration_s": duration,
+            "max_window_s": max(TrialConfig().max_window_s, duration),
+            "ramp_s": ramp,
+            "max_foreign_share": max_foreign_share,
+        },
+        "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
+        "quality": {"samples": 0},  # nothing here names the model's weights
+    }
+    experiment = identified(data, url=url, engine=engine, model=model, tokenizer=tokenizer)
+    if None in {engine, model, tokenizer}:
+        adapter, served = experiment.engines[0].adapter, experiment.model
+        print_line(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}")
+    return _measured(profiling(experiment) if profile else experiment, out)
+
+
+def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":
+    """Measure an experiment.
+
+    Raises:
+        RunInterrupted: Ctrl-C; it has the finished trials.
+    """
+    from bakeoff.harness.cli.reading import read
+    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.errors import RunInterrupted
+
+    folder = create_run(experiment, Path(out), earlier)
+    interrupted = run_into(folder, experiment, earlier)
+    measured = read(folder.path)
+    if interrupted:
+        raise RunInterrupted(measured)
+    return measured
+
+
+def show_measured(measured: "Run | list[Difference]", *, json: Json = False) -> None:
+    """Print a run's table, and write its page and traces; or print differences.
+
+    Parameters
+    ----------
     json
         Print the summary as JSON.
     """
-    from bakeoff.engines.base import base_url
-    from bakeoff.harness.conduct.run import create_run, run_into
-    from bakeoff.harness.experiment.bench import bench_experiment
-    from bakeoff.harness.experiment.config import profiling
+    from bakeoff.harness.cli.reading import print_json, show
+    from bakeoff.results.report.difference_table import print_differences
 
-    experiment = bench_experiment(
-        engine=engine, url=url, model=model, tokenizer=tokenizer, workload=workload, scale=scale, rate_per_s=rate,
-        arrival=arrival, concurrency=concurrency, duration_s=duration, ramp_s=ramp, repeats=repeats, seed=seed,
-        api_key_env=api_key_env, calibrate=calibrate, max_foreign_share=max_foreign_share, workers=workers, ray=ray,
-    )  # fmt: skip
-    if None in {engine, model, tokenizer}:
-        adapter, served = experiment.engines[0].adapter, experiment.model
-        sys.stderr.write(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}\n")
-    experiment = profiling(experiment) if profile else experiment
-    folder = create_run(experiment, out)
-    return _reported(folder, interrupted=run_into(folder, experiment), json=json)
+    if not isinstance(measured, list):
+        show(measured, json=json)
+    elif json:
+        print_json(measured)
+    else:
+        print_differences(measured, standard_output())
+
+
+def exit_code_of(measured: "Run | list[Difference]") -> int:
+    """3 if the run is no evidence, with the reason on stderr."""
+    from bakeoff.harness.conduct.run import why_invalid
+
+    if not isinstance(measured, list) and (reason := why_invalid(measured)):
+        print_notice(f"run INVALID: {reason}")
+        return EXIT_INVALID
+    return EXIT_OK
+
+
+COMMANDS = tuple(command(function, show_measured, exit_code_of) for function in (demo, run, bench, profile))
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
@@ -258,18 +309,3 @@ def _with_folder(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     # The user's own options come later and win.
     return ["--served-model-name", options.model, "--model", str(named_model(options.model).path), *others]
-
-
-def _reported(folder: "RunFolder", *, interrupted: bool, json: bool) -> int:
-    """Print the run's report; returns the command's exit code."""
-    from bakeoff.harness.cli.reading import show
-    from bakeoff.harness.conduct.run import why_invalid
-
-    run = show(folder.path, json=json)
-    if interrupted:
-        sys.stderr.write(f"interrupted: {len(run.finished)} of {len(run.manifest.trials)} trials finished\n")
-        return EXIT_INTERRUPTED
-    if reason := why_invalid(run):
-        sys.stderr.write(f"bakeoff: run INVALID: {reason}\n")
-        return EXIT_INVALID
-    return EXIT_OK

@@ -1,5 +1,6 @@
 """Options and exit codes shared by the commands."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,16 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from os import PathLike
+    from typing import Any
+
     from rich.console import Console
 
-Out = Annotated[Path, cyclopts.Parameter(name="--out")]
+    from bakeoff.harness.experiment.config import Experiment
+
+    File = str | PathLike[str]
+    Source = File | dict[str, Any] | Experiment
+    Texts = str | Sequence[str]
+    Numbers = int | Sequence[int]
+    Files = File | Sequence[File]
+    Bands = float | str | Iterable[str]
+else:
+    # What the command line makes of them. A program may pass more, which the checker sees above.
+    File = Path
+    Source = Annotated[Path, cyclopts.Parameter()]
+    Texts = Annotated[list[str], cyclopts.Parameter(negative="")]
+    Numbers = list[int]
+    Files = Annotated[list[Path], cyclopts.Parameter(negative="")]
+    Bands = Annotated[list[str], cyclopts.Parameter(name="--band", negative="")]
+
+Out = Annotated[File, cyclopts.Parameter(name="--out")]
 """Folder for run folders."""
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
-Metrics = Annotated[list[str] | None, cyclopts.Parameter(name="--metric", negative="")]
+Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]
 """Metric names, as in the catalogue."""
-Bands = Annotated[list[str] | None, cyclopts.Parameter(name="--band", negative="")]
-"""Largest change that counts as equal, for all metrics or for one."""
 Workers = Annotated[int | None, cyclopts.Parameter(name="--workers")]
 """Worker processes of the measuring client."""
 Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
@@ -30,6 +50,11 @@ EXIT_REGRESSION, EXIT_CANNOT_TELL = 1, 2
 _WIDTH = 100
 
 
+def print_line(line: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{line}\n")
+
+
 def print_notice(line: str) -> None:
     """Print a line about something that was left out, beside the command's output."""
     sys.stderr.write(f"bakeoff: {line}\n")
@@ -40,3 +65,15 @@ def standard_output() -> "Console":
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+
+
+def texts(value: "Texts | None") -> list[str]:
+    """An option that may be given several times, as a list."""
+    return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def files(value: "Files | None") -> list[Path]:
+    """The same for paths."""
+    return (
+        [] if value is None else [Path(value)] if isinstance(value, str | os.PathLike) else [Path(one) for one in value]
+    )

@@ -1,24 +1,29 @@
 """The command ``bakeoff plan``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.options import File, Files, Json, Texts, files, standard_output, texts
 
-Names = Annotated[list[str] | None, cyclopts.Parameter(negative="")]
-Objectives = Annotated[list[str] | None, cyclopts.Parameter(name="--slo", negative="")]
-Prices = Annotated[list[str] | None, cyclopts.Parameter(name="--price", negative="")]
-Runs = Annotated[list[Path] | None, cyclopts.Parameter(name="--from-run", negative="")]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bakeoff.harness.sizing.plan import Plan
+
+    Prices = float | Texts | Mapping[str, float]
+else:
+    Prices = Texts
 
 
 def plan(
     model: str,
     *,
-    gpu: Names = None,
-    gpus: Path | None = None,
-    machine: Path | None = None,
+    gpu: Texts | None = None,
+    gpus: File | None = None,
+    machine: File | None = None,
     precision: str = "bf16",
     kv: str = "bf16",
     tensor_parallel: int | None = None,
@@ -29,15 +34,13 @@ def plan(
     sequences: int = 256,
     step_tokens: int | None = None,
     memory_fraction: float = 0.9,
-    price: Prices = None,
-    slo: Objectives = None,
+    price: Prices | None = None,
+    slo: Texts | None = None,
     rate: float | None = None,
-    from_run: Runs = None,
+    from_run: Files | None = None,
     engine: str | None = None,
     seed: int = 1,
-    out: Annotated[Path | None, cyclopts.Parameter(name="--out")] = None,
-    json: Json = False,
-) -> int:
+) -> "Plan":
     """Plan memory, latency and cost of a model on GPUs, and how many keep an SLO, before renting them.
 
     docs/plan.md has every formula. Nothing is measured; --from-run calibrates the plan with what was.
@@ -85,20 +88,14 @@ def plan(
         Engine of --from-run whose fit the plan uses. Default: the first.
     seed
         Random seed of the arrivals.
-    out
-        HTML page to write.
-    json
-        Print the plan as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.sizing.plan import Question, make_plan, prices
-    from bakeoff.harness.sizing.table import print_plan
 
     question = Question(
         model=model,
-        gpu=gpu or [],
-        gpus=gpus,
-        machine=machine,
+        gpu=texts(gpu),
+        gpus=None if gpus is None else Path(gpus),
+        machine=None if machine is None else Path(machine),
         precision=precision,
         kv=kv,
         tensor_parallel=tensor_parallel,
@@ -109,14 +106,31 @@ def plan(
         sequences=sequences,
         step_tokens=step_tokens,
         memory_fraction=memory_fraction,
-        price=prices(price or []),
-        slo=",".join(slo) if slo else None,
+        price=prices(price or ()),
+        slo=",".join(texts(slo)) or None,
         rate=rate,
-        from_run=from_run or [],
+        from_run=files(from_run),
         engine=engine,
         seed=seed,
     )
-    plan = make_plan(question)
+    return make_plan(question)
+
+
+def _show(
+    plan: "Plan", *, out: Annotated[Path | None, cyclopts.Parameter(name="--out")] = None, json: Json = False
+) -> None:
+    """Print a plan.
+
+    Parameters
+    ----------
+    out
+        HTML page to write.
+    json
+        Print the plan as JSON.
+    """
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.sizing.table import print_plan
+
     if json:
         print_json(plan)
     else:
@@ -125,4 +139,6 @@ def plan(
         from bakeoff.harness.sizing.page import write_page
 
         write_page(plan, out)
-    return EXIT_OK
+
+
+PLAN = command(plan, _show)

@@ -4,21 +4,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_CANNOT_TELL,
     EXIT_OK,
     EXIT_REGRESSION,
     Bands,
+    File,
     Json,
     Metrics,
     print_notice,
     standard_output,
+    texts,
 )
 
 if TYPE_CHECKING:
     from bakeoff.results import Run
     from bakeoff.results.attribution import Attribution
+    from bakeoff.results.compare.comparison import EngineComparison
+    from bakeoff.results.compare.series import Series
+    from bakeoff.results.run.frontier import FrontierPoint
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -31,7 +37,7 @@ def report(run: str, *, json: Json = False) -> int:
     json
         Print the summary as JSON.
     """
-    show(run, json=json)
+    show(read(run), json=json)
     return EXIT_OK
 
 
@@ -42,9 +48,8 @@ def compare(
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.05,
-    band: Bands = None,
-    json: Json = False,
-) -> int:
+    band: Bands | None = None,
+) -> "EngineComparison":
     """Compare B with A, level by level.
 
     The unit of observation is a run: each metric has one value per run, and each ratio B/A an interval. The guardrails
@@ -67,32 +72,39 @@ def compare(
     band
         Largest change that counts as equal: 5% for all ratio metrics (default 3%), or one metric's, such as
         ttft_p99=10%, attainment=0.5pp, failures=0 or work=10% (difference in work done). Repeat the option for several.
-    json
-        Print the comparisons as JSON.
     """
     from bakeoff.results.compare.comparison import compare_sides
     from bakeoff.results.compare.config import agreed
     from bakeoff.results.compare.sides import select
+
+    return compare_sides(select(a), select(b), agreed(texts(metric), primary, alpha, band))
+
+
+def _show_comparison(compared: "EngineComparison", *, json: Json = False) -> None:
+    """Print a comparison.
+
+    Parameters
+    ----------
+    json
+        Print the comparisons as JSON.
+    """
     from bakeoff.results.report import print_comparison
 
-    compared = compare_sides(select(a), select(b), agreed(metric, primary, alpha, band))
     if json:
         print_json(compared)
     else:
         print_comparison(compared, standard_output())
-    return EXIT_OK
 
 
 def history(
-    runs: Path = DEFAULT_OUT,
+    runs: File = DEFAULT_OUT,
     *,
     name: str | None = None,
     engine: str | None = None,
     branch: str | None = None,
     metric: Metrics = None,
     newest: int | None = None,
-    json: Json = False,
-) -> int:
+) -> "list[Series]":
     """Find between which commits a metric changed: exit 1 if the newest step is a regression.
 
     Reports the commits around each step; a drift has no single cause. Exit 0: no series that includes the newest run
@@ -113,27 +125,33 @@ def history(
         Metric to analyse; repeat the option for several. Default: the table's headline metrics.
     newest
         Analyse only this many newest runs, so that older steps no longer count. Default: all.
+    """
+    from bakeoff.results.history.history import history
+    from bakeoff.results.metrics import HEADLINE
+
+    metrics = texts(metric) or HEADLINE
+    return history(Path(runs), name, engine=engine, branch=branch, metrics=metrics, newest=newest, notify=print_notice)
+
+
+def _show_history(series: "list[Series]", *, json: Json = False) -> None:
+    """Print series.
+
+    Parameters
+    ----------
     json
         Print every series with its points, steps and drifts as JSON.
     """
-    from bakeoff.results.compare.series import Outcome, outcome_of
-    from bakeoff.results.errors import NoEvidence
-    from bakeoff.results.history.history import history
-    from bakeoff.results.metrics import HEADLINE
     from bakeoff.results.report import print_history
 
-    try:
-        series = history(
-            runs, name, engine=engine, branch=branch, metrics=metric or HEADLINE, newest=newest,
-            notify=print_notice,
-        )  # fmt: skip
-    except NoEvidence as error:
-        sys.stderr.write(f"bakeoff: {error}\n")
-        return EXIT_CANNOT_TELL
     if json:
         print_json(series)
     else:
         print_history(series, standard_output())
+
+
+def _exit_code_of_history(series: "list[Series]") -> int:
+    from bakeoff.results.compare.series import Outcome, outcome_of
+
     codes = {
         Outcome.NOT_WORSE: EXIT_OK,
         Outcome.WORSE: EXIT_REGRESSION,
@@ -142,28 +160,42 @@ def history(
     return codes[outcome_of(series)]
 
 
-def frontier(*runs: str, json: Json = False) -> int:
+def frontier(*runs: str) -> "list[FrontierPoint]":
     """Print the Pareto frontier of per-user speed and total throughput.
 
     Parameters
     ----------
     runs
         Run folders, whose engines are compared.
-    json
-        Print every point as JSON.
     """
     from bakeoff.results.errors import NoEvidence
-    from bakeoff.results.report import print_frontier
     from bakeoff.results.run.frontier import frontier
 
     points = frontier([read(run) for run in runs])
     if not points:
         raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
+    return points
+
+
+def _show_frontier(points: "list[FrontierPoint]", *, json: Json = False) -> None:
+    """Print a frontier.
+
+    Parameters
+    ----------
+    json
+        Print every point as JSON.
+    """
+    from bakeoff.results.report import print_frontier
+
     if json:
         print_json(points)
     else:
         print_frontier(points, standard_output())
-    return EXIT_OK
+
+
+COMPARE = command(compare, _show_comparison)
+HISTORY = command(history, _show_history, _exit_code_of_history, no_evidence=EXIT_CANNOT_TELL)
+FRONTIER = command(frontier, _show_frontier)
 
 
 def read(location: str | Path) -> "Run":
@@ -184,14 +216,13 @@ def read(location: str | Path) -> "Run":
     return run
 
 
-def show(location: str | Path, *, json: bool) -> "Run":
-    """Print a run's table (or JSON) and write its HTML page; see :func:`read`."""
+def show(run: "Run", *, json: bool) -> None:
+    """Print a run's table (or JSON), and write its HTML page and traces."""
     from rich.console import Console
 
     from bakeoff.results.report import print_summary, write_html
     from bakeoff.results.trace import write_traces
 
-    run = read(location)
     if json:
         print_json(_summary(run, write_html(run), write_traces(run)))
     else:
@@ -199,7 +230,6 @@ def show(location: str | Path, *, json: bool) -> "Run":
         print_summary(run, console)  # before the page: on a full disk the user still gets the table
         lines = [f"report: {write_html(run)}", *(f"trace: {path}" for path in write_traces(run))]
         console.print("\n" + "\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    return run
 
 
 def _attribution(attribution: "Attribution") -> dict[str, Any]:

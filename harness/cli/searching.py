@@ -1,20 +1,21 @@
 """The command ``bakeoff search``."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
+from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_INTERRUPTED,
     EXIT_INVALID,
     EXIT_OK,
     Json,
     Out,
     Ray,
+    Source,
     Workers,
+    print_line,
     print_notice,
     standard_output,
 )
@@ -29,7 +30,7 @@ Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
 
 
 def search(
-    experiment: Path,
+    experiment: Source,
     *,
     slo: Objectives,
     over: Literal["rate", "concurrency"] | None = None,
@@ -44,8 +45,7 @@ def search(
     workers: Workers = None,
     ray: Ray = None,
     out: Out = DEFAULT_OUT,
-    json: Json = False,
-) -> int:
+) -> "Run":
     """Find the highest load at which each engine meets its objectives.
 
     Single trials are noisy, so the search is a noisy bisection and each answer has an interval. Exit 0: every engine
@@ -83,32 +83,39 @@ def search(
         Ray cluster that runs the workers. Default: client.ray of the file.
     out
         Parent of the new run folder.
-    json
-        Print the search as JSON.
     """
     from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
-    from bakeoff.harness.experiment.config import load_experiment, with_client
+    from bakeoff.harness.errors import RunInterrupted
+    from bakeoff.harness.experiment.config import loaded_experiment, with_client
     from bakeoff.results import load
     from bakeoff.results.log.search import Over
     from bakeoff.results.log.store import earlier_run
 
-    loaded = with_client(load_experiment(experiment), workers, ray)
+    loaded = with_client(loaded_experiment(experiment), workers, ray)
     config = search_config(
         loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
     for line in search_warnings(loaded, config):
-        sys.stderr.write(f"note: {line}\n")
-    earlier = earlier_run(out, f"{loaded.name}-search", resume, print_notice) if resume else None
-    folder = create_run(loaded, out, earlier, search=config)
+        print_line(f"note: {line}")
+    earlier = earlier_run(Path(out), f"{loaded.name}-search", resume, print_notice) if resume else None
+    folder = create_run(loaded, Path(out), earlier, search=config)
     interrupted = run_into(folder, loaded, earlier, capacity_search(config))
     run = load(folder.path)
-    _print(run, json=json)
-    return EXIT_INTERRUPTED if interrupted else _exit_code(run)
+    if interrupted:
+        raise RunInterrupted(run)
+    return run
 
 
-def _print(run: "Run", *, json: bool) -> None:
+def _show(run: "Run", *, json: Json = False) -> None:
+    """Print the answers and write the run's page.
+
+    Parameters
+    ----------
+    json
+        Print the search as JSON.
+    """
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.results.report import print_frontier, print_search, write_html
     from bakeoff.results.run.frontier import frontier
@@ -137,10 +144,13 @@ def _exit_code(run: "Run") -> int:
     from bakeoff.results.text.format import plain
 
     if run.search is None or not run.search.engines:
-        sys.stderr.write(f"bakeoff: {plain(run.manifest.failure or 'nothing was searched')}\n")
+        print_notice(plain(run.manifest.failure or "nothing was searched"))
         return EXIT_INVALID
     answers = zip(run.search.engines, search_lines(run.search), strict=True)
     unanswered = [(engine, line) for engine, line in answers if not engine.has_level]
     for engine, line in unanswered:
-        sys.stderr.write(f"bakeoff: {plain(line)}{_advice(engine, run.search.config.low)}\n")
+        print_notice(f"{plain(line)}{_advice(engine, run.search.config.low)}")
     return EXIT_INVALID if unanswered else EXIT_OK
+
+
+COMMANDS = (command(search, _show, _exit_code),)

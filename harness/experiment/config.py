@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -215,6 +216,18 @@ def load_experiment(path: Path) -> Experiment:
     except RecursionError as error:
         raise BadExperiment(f"{path} is nested too deeply to be an experiment") from error
     return experiment_from(data, str(path))
+
+
+def loaded_experiment(source: "str | PathLike[str] | dict[str, Any] | Experiment") -> Experiment:
+    """An experiment as a program gives it: a TOML file, a dict of the same structure, or an :class:`Experiment`.
+
+    Raises:
+        BadExperiment: as :func:`load_experiment`.
+        EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
+    """
+    if isinstance(source, Experiment):
+        return source
+    return experiment_from(source, "experiment") if isinstance(source, dict) else load_experiment(Path(source))
 
 
 def experiment_from(data: dict[str, Any], owner: str) -> Experiment:

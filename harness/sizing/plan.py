@@ -4,7 +4,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -146,27 +145,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-def question_of(model: str, options: Mapping[str, Any]) -> Question:
-    """A question from keyword arguments; paths may be text, and single GPUs, runs and prices need no list.
-
-    Raises:
-        BadPlan: an option is unknown.
-    """
-    if unknown := [name for name in options if name not in Question.__struct_fields__]:
-        raise BadPlan(f"unknown option '{unknown[0]}'; known: {', '.join(Question.__struct_fields__)}")
-    values = dict(options)
-    if isinstance(values.get("gpu"), str):
-        values["gpu"] = [values["gpu"]]
-    if isinstance(values.get("from_run"), str | Path):
-        values["from_run"] = [values["from_run"]]
-    if isinstance(values.get("price"), int | float):
-        values["price"] = {"": float(values["price"])}
-    values["from_run"] = [Path(run) for run in values.get("from_run", ())]
-    for name in ("gpus", "machine"):
-        values[name] = Path(values[name]) if values.get(name) is not None else None
-    return Question(model=model, **values)
-
-
 def make_plan(question: Question) -> Plan:
     """Answer a question.
 
@@ -232,14 +210,21 @@ def make_plan(question: Question) -> Plan:
     )
 
 
-def prices(texts: Sequence[str]) -> dict[str, float]:
+def prices(given: float | str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
     """Prices of GPU hours by name from ``h200=3.5``, or ``3.5`` for every other.
+
+    Args:
+        given: one or several of these; a number for every GPU; or the result itself.
 
     Raises:
         BadPlan: one is malformed.
     """
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, int | float):
+        return {"": float(given)}
     by_name: dict[str, float] = {}
-    for text in texts:
+    for text in [given] if isinstance(given, str) else given:
         name, _, number = text.rpartition("=")
         try:
             by_name[name.strip().lower()] = float(number)

@@ -2,18 +2,19 @@
 
 import itertools
 import re
-from collections.abc import Sequence
-from os import PathLike
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bakeoff.harness.conduct.run import create_run, run_into, why_invalid
-from bakeoff.harness.experiment.bench import bench_experiment
-from bakeoff.harness.experiment.config import Experiment, load_experiment
+from bakeoff.harness.cli import measuring
+from bakeoff.harness.conduct.run import why_invalid
 from bakeoff.harness.testing.measured import Measured
 from bakeoff.harness.testing.one_line import OneLine
-from bakeoff.results import load
+from bakeoff.results import Run
 from bakeoff.results.metrics.objectives import objectives
+
+if TYPE_CHECKING:
+    from bakeoff.harness.cli.options import Source
 
 
 class Bakeoff:
@@ -39,7 +40,7 @@ class Bakeoff:
         self._baseline = baseline
         self._runs = runs
 
-    def run(self, experiment: str | PathLike[str] | Experiment) -> Measured:
+    def run(self, experiment: "Source") -> Measured:
         """Measure an experiment, given as a file or as an object.
 
         Raises:
@@ -47,32 +48,25 @@ class Bakeoff:
             HarnessError, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` would print in one line.
         """
         __tracebackhide__ = True
-        with OneLine():
-            loaded = experiment if isinstance(experiment, Experiment) else load_experiment(Path(experiment))
-        return self._measured(loaded)
+        return self._measured(lambda: measuring.run(experiment, out=self._out))
 
     def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
-        """Measure a running server; takes the parameters of :func:`bakeoff.harness.experiment.bench.bench_experiment`.
+        """Measure a running server; takes the parameters of ``bakeoff.bench``.
 
         Raises:
             AssertionError, HarnessError, EngineError, WorkloadError, ResultsError: as :meth:`run`.
         """
         __tracebackhide__ = True
-        options.setdefault("name", self._name)
-        with OneLine():
-            experiment = bench_experiment(**options)
-        return self._measured(experiment)
+        given: dict[str, Any] = {"name": self._name, "out": self._out} | options
+        return self._measured(lambda: measuring.bench(**given))
 
-    def _measured(self, experiment: Experiment) -> Measured:
+    def _measured(self, measure: Callable[[], Run]) -> Measured:
         __tracebackhide__ = True
         with OneLine():
             if self._slo is not None:
                 objectives(self._slo)  # fail on a typo now, not after minutes of measuring
-            folder = create_run(experiment, self._out)
-            interrupted = run_into(folder, experiment)
-        if interrupted:
-            raise KeyboardInterrupt
-        measured = Measured(self._new_title(), load(folder.path), self._baseline)
+            run = measure()
+        measured = Measured(self._new_title(), run, self._baseline)
         self._runs.append(measured)
         if reason := why_invalid(measured.results):
             raise AssertionError(f"the run is INVALID: {reason}\n  full report: bakeoff report {measured.path}")

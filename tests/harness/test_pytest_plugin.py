@@ -15,7 +15,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.cli.measuring import bench
 from bakeoff.harness.testing import Bakeoff, Measured
 from bakeoff.results.export.benchmark_json import read_benchmark_json
 from bakeoff.results.metrics.objectives import objectives
@@ -56,7 +56,7 @@ TESTS = """
     from tests.results.floors import with_floor
 
     SERVER = dict(engine="reference", model="truth", tokenizer="tok", workload="random", concurrency=4,
-                  ramp_s=0.1, duration_s=0.5, repeats=3, calibrate=False)
+                  ramp=0.1, duration=0.5, repeats=3, calibrate=False)
     RUNS = {{}}
 
     @pytest.mark.bakeoff(slo="ttft_p50<5s,output_tokens_per_s>1")
@@ -288,7 +288,7 @@ def test_the_docs_page_matches_the_plugin() -> None:
     bakeoff.run.return_value = bakeoff.bench.return_value = measured
     for name in ("test_chat", "test_a_server_that_runs_already"):
         example[name](bakeoff)  # type: ignore[operator]
-    signature(bench_experiment).bind(**bakeoff.bench.call_args.kwargs)
+    signature(bench).bind(**bakeoff.bench.call_args.kwargs)
     assert measured.assert_no_regression.call_count == 2
     for call in measured.assert_slo.call_args_list:
         assert objectives(*call.args)

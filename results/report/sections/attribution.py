@@ -94,8 +94,8 @@ SECTIONS = (
         id="attribution",
         title="Attribution",
         shows=(
-            "where the latency of profiled trials came from ([profile.md](profile.md)): bars, a table and the bottleneck "
-            "of each; a roofline of their prefill and decode"
+            "where the latency of profiled trials came from ([profile.md](profile.md)): bars, a table and the "
+            "bottleneck of each; a roofline of their prefill and decode"
         ),
         place=60,
         build=lambda run: {"view": attribution_view(run)},

@@ -1,23 +1,26 @@
 import errno
+import inspect
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import cyclopts
 import pytest
 
+import bakeoff as api
 from bakeoff import results
 from bakeoff.engines import Model, models, pick_port
 from bakeoff.engines.errors import NotIdentified
 from bakeoff.harness import version
-from bakeoff.harness.cli import listing, make_app
+from bakeoff.harness.cli import listing, make_app, measuring
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.experiment.bench import bench_experiment
+from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
 from bakeoff.results.errors import NotWritable, RunUnreadable
 from tests.results.builders import Sheet, build_run
@@ -36,8 +39,8 @@ def in_process(*arguments: str) -> int:
 
 
 def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
-    """Run a benchmark script as a user would, and return its last line."""
-    argv = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    """Run an acceptance program, and return its last line."""
+    argv = [sys.executable, "-m", f"tests.acceptance.{module}", *arguments]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -97,18 +100,37 @@ def test_bench_refuses_mistakes_before_it_asks_the_server(
     assert error.count("\n") == 1
 
 
-def test_bench_measures_longer_than_a_file_allows_by_default():
-    experiment = bench_experiment(url="http://h", engine="openai", model="m", tokenizer="approximate", duration_s=1e3)
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
+    """The experiment of a bench, which is not measured."""
+    monkeypatch.setattr(measuring, "_measured", lambda experiment, _: experiment)
+    return api.bench
+
+
+def test_bench_measures_longer_than_a_file_allows_by_default(planned: Callable[..., Experiment]):
+    experiment = planned(url="http://h", engine="openai", model="m", tokenizer="approximate", duration=1e3)
     assert experiment.trial.max_window_s == 1e3
 
 
-def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here():
+def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here(planned: Callable[..., Experiment]):
     url = f"http://127.0.0.1:{pick_port()}"
-    experiment = bench_experiment(url=url, engine="openai", model="m", ray="auto")
+    experiment = planned(url=url, engine="openai", model="m", ray="auto")
     assert (experiment.client.ray, experiment.model.tokenizer) == ("auto", "approximate")
     assert experiment.quality.samples == 0, "the advice to set path in [model] would be no help"
     with pytest.raises(NotIdentified, match="cannot be reached from this machine; give --engine and --model"):
-        bench_experiment(url=url, engine="openai", ray="auto")
+        planned(url=url, engine="openai", ray="auto")
+
+
+def test_every_function_has_the_parameters_of_its_command():
+    """A command has more only to say how the result is shown."""
+    shown = {"json", "github", "junit", "markdown", "out"}
+    names = "bench compare demo export floor frontier gate history plan profile run search"
+    for name in names.split():
+        function = inspect.signature(getattr(api, name)).parameters
+        of_command = inspect.signature(make_app()[name].default_command).parameters
+        assert list(function) == [parameter for parameter in of_command if parameter in function], name
+        assert of_command.keys() - function.keys() <= shown, name
+        assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in function.values()), name
 
 
 @pytest.mark.parametrize("arguments", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])

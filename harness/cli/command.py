@@ -1,0 +1,69 @@
+"""Commands made from functions of the Python API, so that a command and its function have the same parameters."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, print_line, print_notice
+from bakeoff.harness.errors import RunInterrupted
+
+_Result = TypeVar("_Result")
+_PARAMETERS = "Parameters\n    ----------\n"
+
+
+def command(
+    function: Callable[..., _Result],
+    show: Callable[..., None],
+    exit_code: Callable[[_Result], int] = lambda _: EXIT_OK,
+    *,
+    no_evidence: int | None = None,
+) -> Callable[..., int]:
+    """Make the command of a function: it calls the function, shows the result and returns an exit code.
+
+    Args:
+        function: gives the command its name, its help and its options.
+        show: prints the result; its parameters after the result are options of the command only.
+        exit_code: exit code of a result.
+        no_evidence: exit code if the function raises ``NoEvidence``; None for that of every expected error.
+    """
+    signature = inspect.signature(function)
+    of_function, of_show = signature.parameters, dict(list(inspect.signature(show).parameters.items())[1:])
+
+    def call(*arguments: Any, **options: Any) -> int:  # noqa: ANN401  (those of the function)
+        shown = {name: options.pop(name, parameter.default) for name, parameter in of_show.items()}
+        try:
+            result = function(*arguments, **options)
+        except RunInterrupted as interrupted:
+            show(interrupted.run, **shown)
+            print_line(f"interrupted: {interrupted}")
+            return EXIT_INTERRUPTED
+        except Exception as error:
+            if no_evidence is None or not isinstance(error, _no_evidence()):
+                raise
+            print_notice(f"INVALID: {error}" if no_evidence == EXIT_INVALID else str(error))
+            return no_evidence
+        show(result, **shown)
+        return exit_code(result)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    call.__module__ = function.__module__
+    call.__doc__ = _joined(function.__doc__ or "", show.__doc__ or "")
+    parameters = [*of_function.values(), *of_show.values()]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
+    setattr(call, "__signature__", signature.replace(parameters=parameters, return_annotation=int))  # noqa: B010  (pyright)
+    return call
+
+
+def _no_evidence() -> type[Exception]:
+    from bakeoff.results.errors import NoEvidence
+
+    return NoEvidence
+
+
+def _joined(of_function: str, of_show: str) -> str:
+    """The function's docstring with the parameters of ``show``."""
+    _, found, described = of_show.partition(_PARAMETERS)
+    if not found:
+        return of_function
+    head = of_function.rstrip()
+    return f"{head}\n{described}" if _PARAMETERS in head else f"{head}\n\n    {_PARAMETERS}{described}"
