@@ -1,7 +1,7 @@
 """Pictures of the README and of the documentation: ``python -m docs.pictures``.
 
-Each picture is taken in the light and in the dark theme. The report is a published run's page; the dashboard and the
-gate show runs of simulated engines (:mod:`bakeoff.harness.virtual`); a workload profile needs no engine. The script
+Each picture is taken in the light and in the dark theme. The report is that of two runs on this disk; the dashboard and
+the gate show runs of simulated engines (:mod:`bakeoff.harness.virtual`); a workload profile needs no engine. The script
 also writes each picture's tag and caption into the pages that have its markers. It needs the environment of ``make
 test`` and its Chromium.
 """
@@ -93,9 +93,9 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, default=ROOT / "docs/results/cpu-bakeoff", help="published run")
+    parser.add_argument("--run", type=Path, required=True, help="run of make bench-bakeoff, with its report.html")
     parser.add_argument(
-        "--gpu-run", type=Path, default=ROOT / "docs/results/h200-bakeoff", help="published run on a GPU"
+        "--gpu-run", type=Path, required=True, help="run of benchmarks.gpu.bakeoff, with its report.html"
     )
     parser.add_argument("--profiled-run", type=Path, help="run of bakeoff profile; without it its picture stays")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")

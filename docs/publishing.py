@@ -1,8 +1,8 @@
 """Publishes a run in the repository, so that readers can check it without running anything.
 
-``README.md`` (machine, versions, date, the table and how to repeat it), ``report.html`` (the whole page, plots
-included), ``summary.json`` (intervals), ``trials.csv`` (every metric of every trial), ``requests.csv`` (every measured
-request) and ``experiment.toml``. Raw streams are not published: they take hundreds of megabytes.
+``README.md`` (machine, versions, date, the table and how to repeat it), ``summary.json`` (intervals), ``trials.csv``
+(every metric of every trial), ``requests.csv`` (every measured request) and ``experiment.toml``. The page takes
+megabytes, and raw streams take hundreds; neither is published.
 """
 
 import re
@@ -12,11 +12,9 @@ from pathlib import Path
 import msgspec
 
 from bakeoff import results
-from bakeoff.results.report import write_html
 from bakeoff.results.report.markdown import markdown_table
 from bakeoff.results.text.format import machine_text, moment_text
 
-ROOT = Path(__file__).parents[1]
 _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",
     "requested_output_tokens", "prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s",
@@ -30,8 +28,6 @@ _RESULTS = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end of results -->
 def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> None:
     """Write a run's page and data into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    report = write_html(run).read_text(encoding="utf-8").replace(str(Path.home()), "~").replace(str(ROOT), "bakeoff")
-    (folder / "report.html").write_text(report, encoding="utf-8")
     shutil.copyfile(experiment, folder / "experiment.toml")
     cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)
     (folder / "summary.json").write_bytes(cells + b"\n")
@@ -59,9 +55,8 @@ def page(run: results.Run, command: str) -> str:
         f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
         f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
         + "".join(f"- {note}\n" for note in run.declared)
-        + f"\nThe whole page with plots: [report.html](report.html). Data: [summary.json](summary.json), "
-        f"[trials.csv](trials.csv), [requests.csv](requests.csv). Again, on your machine: `{command}` with "
-        "[experiment.toml](experiment.toml).\n"
+        + f"\nData: [summary.json](summary.json), [trials.csv](trials.csv), [requests.csv](requests.csv). Again with "
+        f"the whole page, on your machine: `{command}` with [experiment.toml](experiment.toml).\n"
     )
 
 
