@@ -31,7 +31,7 @@ class EpollWaiter:
         epoll: the set.
     """
 
-    def __init__(self, epoll: select.epoll) -> None:
+    def __init__(self, epoll: "select.epoll") -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # else sleeps without real-time priority last 50 µs longer
         self._epoll = epoll
