@@ -227,7 +227,7 @@ def base_url(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
         parts.port  # noqa: B018  (which is read here, because a wrong one raises)
     except ValueError as error:
-        raise BadOption(f"url {url!r} is no address: {' '.join(str(error).split())}") from error
+        raise BadOption(f"url {url!r} is not an address: {' '.join(str(error).split())}") from error
     if not parts.hostname:
         raise BadOption(f"url has no host: {url!r}")
     bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True):
         places = [self.folder / EXPERIMENTS, CATALOGUE.parent / EXPERIMENTS]
         path = next((file for place in places if (file := place / f"{run}.toml").is_file()), None)
         if path is None:
-            raise BadClaim(f"{self.name}.toml: run '{run}' is no file of {places[0]}")
+            raise BadClaim(f"{self.name}.toml: run '{run}' is not a file of {places[0]}")
         return _toml(path)
 
     @property
@@ -72,7 +72,7 @@ def load_catalogue(folders: Sequence[Path] = (), names: Sequence[str] = ()) -> l
     entries: dict[str, Entry] = {}
     for folder in (CATALOGUE, *folders):
         if not folder.is_dir():
-            raise BadClaim(f"{folder} is no folder; give one of claim files with --catalogue")
+            raise BadClaim(f"{folder} is not a folder; give one of claim files with --catalogue")
         entries |= {path.stem: _entry(path) for path in sorted(folder.glob("*.toml"))}
     if unknown := [name for name in names if name not in entries]:
         raise BadClaim(f"there is no claim '{unknown[0]}'; see bakeoff claims list")

@@ -61,14 +61,14 @@ def check(text: str, inputs: Mapping[str, float], *, are_inputs_complete: bool =
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
-        return f"'{text}' is no expression"
+        return f"'{text}' is not an expression"
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS):
-            return f"'{ast.unparse(node.func)}' is no function; known: {', '.join(_FUNCTIONS)}"
+            return f"unknown function '{ast.unparse(node.func)}'; known: {', '.join(_FUNCTIONS)}"
         if not isinstance(node, _ALLOWED):
             return f"'{text}' has a part that is not allowed: {type(node).__name__}"
     unknown = names_in(text) - inputs.keys()
-    return f"'{min(unknown)}' is no input" if are_inputs_complete and unknown else None
+    return f"'{min(unknown)}' is not an input" if are_inputs_complete and unknown else None
 
 
 def names_in(text: str) -> set[str]:

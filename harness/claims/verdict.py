@@ -117,8 +117,8 @@ def estimate(of: Mapping[int, float], over: Mapping[int, float] | None, *, inter
 def outcome(estimated: Estimate, expected: Expected) -> Outcome:
     """Compare a quantity with the claimed range.
 
-    Inside: the interval lies in the range; or its centre does, no effect lies outside of the range or on a bound, and
-    the interval excludes it. Outside: no value of the interval is in the range.
+    Inside: the whole interval is in the range; or its centre is, and both the range and the interval rule out "no
+    effect". Outside: no value of the interval is in the range.
     """
     interval, low, high = estimated.interval, expected.low, expected.high
     if interval.low is None or interval.high is None:

@@ -64,7 +64,7 @@ def gate(
         With an experiment: maximum repeats. Default: repeats of the file.
     metric
         Metric to compare and judge; repeat the option for several. Default: the table's headline metrics, of which
-        medians, rates, failures and objectives count in the outcome. perplexity stands alone: it is no metric of runs.
+        medians, rates, failures and objectives count in the outcome. perplexity stands alone: no run has it.
     primary
         Metric that decides; the others are guardrails. Default: output_tokens_per_s at the highest concurrency, or
         ttft_p50_s at the last rate.

@@ -100,7 +100,7 @@ def distil(
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     device: Device = "auto",
 ) -> None:
-    """Train a student on text that its teacher writes; after Ctrl-C the same command goes on.
+    """Distil a student from text that its teacher generates. Run the same command again to resume.
 
     docs/pruning.md describes the training and its record.
 

@@ -317,7 +317,10 @@ class _Simulation:
         heapq.heappush(self._decoding, (last, next(self._order), running))
 
     def _end_finished(self) -> None:
-        """Send the step's tokens; those of ended answers, on average, after half of all."""
+        """Emit the step's tokens.
+
+        A finished answer's last token leaves, on average, halfway through the front end's work.
+        """
         front_end_s = self._now + self._delays.token_s * len(self._decoding)
         last_s = (self._now + front_end_s) / 2
         while self._decoding and self._decoding[0][0] <= self._decode_steps:

@@ -79,7 +79,7 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
             end with .gguf.
     """
     if target.suffix != ".gguf" or target.is_dir():
-        raise CheckpointError(f"{target} is no name of a GGUF file; give --out one that ends with .gguf")
+        raise CheckpointError(f"{target} is not the name of a GGUF file; give --out one that ends with .gguf")
     checkpoint = open_plain(source)
     config = checkpoint.config
     metadata = {**_model_metadata(config, source), **_tokenizer_metadata(checkpoint.tokenizer, config, source)}

@@ -132,7 +132,7 @@ def agreed(
 def _fraction(text: str) -> float:
     form = _FORM.fullmatch(text.strip())
     if form is None or form["name"] or form["unit"] == "pp":
-        raise NotComparable(f"'{text}' is no change to detect; write it like 10%")
+        raise NotComparable(f"'{text}' is not a change to detect; write it like 10%")
     return float(form["number"]) / (100 if form["unit"] else 1)
 
 

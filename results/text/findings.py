@@ -140,7 +140,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.COUNTERS_DISAGREE: (
         "the engine counted {engine_tokens} output tokens under this load and the client {client_tokens}; "
-        "let nobody else use the engine, and check what its chunks hold"
+        "make sure no other client uses the engine, and check how many tokens its chunks carry"
     ),
     FindingCode.BACKLOG_GREW: (
         "{first_in_flight} requests were in flight in the first tenth of the window and {last_in_flight} in the last, "

@@ -182,7 +182,9 @@ def _kernels(path: Path, offset_ns: int) -> list[Kernel]:
         with gzip.open(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            raise RunUnreadable(f"{path} unpacks to more than {_MAX_BYTES >> 30} GiB; this is no profile of one second")
+            raise RunUnreadable(
+                f"{path} unpacks to more than {_MAX_BYTES >> 30} GiB; this is not a profile of one second"
+            )
         trace = msgspec.json.decode(data, type=_ChromeTrace)
     except (OSError, EOFError, zlib.error, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} is damaged ({error}); restore it from a copy") from error

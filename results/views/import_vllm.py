@@ -107,7 +107,7 @@ def _whole(path: Path, data: bytes) -> list[VllmResult]:
     try:
         return [msgspec.json.decode(data, type=VllmResult)]
     except UNDECODABLE as error:
-        raise NotImportable(f"{path} is no result file of vllm bench serve ({error})") from error
+        raise NotImportable(f"{path} is not a result file of vllm bench serve ({error})") from error
 
 
 def _check(path: Path, result: VllmResult) -> None:

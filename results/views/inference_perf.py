@@ -88,7 +88,7 @@ TOOL = Tool(
     definitions=(
         Definition(
             MetricFamily.TTFT, "time_to_first_token", "a₁ − s",
-            "from the send, not the plan; left out for answers of one token; reasoning is no content to it",
+            "from the send, not the plan; left out for answers of one token; it does not count reasoning as content",
         ),
         Definition(
             MetricFamily.ITL, "inter_token_latency", "aᵢ − aᵢ₋₁ once and 0 for every further token of chunk i, pooled",

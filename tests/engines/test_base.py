@@ -46,7 +46,7 @@ def test_an_address_without_a_host_is_one_too() -> None:
 def test_an_address_that_cannot_be_parsed_is_one_too(url: str) -> None:
     deployment = Deployment(url=url)
     conceal(*deployment.secrets())
-    with pytest.raises(BadOption, match=r"^url '.*' is no address: \w+") as caught:
+    with pytest.raises(BadOption, match=r"^url '.*' is not an address: \w+") as caught:
         base_url(url)
     assert "pw" not in masked(str(caught.value))
     assert deployment.gpus({"CUDA_VISIBLE_DEVICES": "1"}) in {"1", ""}

@@ -40,7 +40,7 @@ class Codes:
         """The codes of a matrix; scattered groups have an index.
 
         Raises:
-            ConfigError: zero is no code in some group; the message names the module.
+            ConfigError: zero is not a code in some group; the message names the module.
         """
         codes = unpack(matrix.codes) if matrix.bits == 4 else matrix.codes.view(torch.uint8) + middle(8)
         index = None

@@ -157,9 +157,9 @@ def test_claims_of_ones_own_are_added(tmp_path: Path):
         ('{ title = "Book", kind = "book" }', "", "mine.toml: source is empty"),
         ("arithmetic = {", "absent = 'x'\narithmetic = {", "mine.toml: cases[0] has absent, arithmetic; give"),
         ('"a / 2"', '"a // 2"', "mine.toml: cases[0].arithmetic.expression: 'a // 2' has a part that is not allowed"),
-        ('"a / 2"', '"b / 2"', "mine.toml: cases[0].arithmetic.expression: 'b' is no input"),
-        ('"a / 2"', '"open(a)"', "mine.toml: cases[0].arithmetic.expression: 'open' is no function"),
-        ('"a / 2"', '"a /"', "mine.toml: cases[0].arithmetic.expression: 'a /' is no expression"),
+        ('"a / 2"', '"b / 2"', "mine.toml: cases[0].arithmetic.expression: 'b' is not an input"),
+        ('"a / 2"', '"open(a)"', "mine.toml: cases[0].arithmetic.expression: unknown function 'open'"),
+        ('"a / 2"', '"a /"', "mine.toml: cases[0].arithmetic.expression: 'a /' is not an expression"),
         (
             'arithmetic = { expression = "a / 2", inputs = { a = 6 } }',
             'experiment = { metric = "speed", of = { run = "r", engine = "e", load = "c=1" } }',
@@ -185,7 +185,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, m
 def test_unknown_names_folders_and_runs_are_refused(tmp_path: Path):
     with pytest.raises(BadClaim, match="there is no claim 'nothing'"):
         load_catalogue([], ["nothing"])
-    with pytest.raises(BadClaim, match="is no folder"):
+    with pytest.raises(BadClaim, match="is not a folder"):
         load_catalogue([tmp_path / "gone"])
-    with pytest.raises(BadClaim, match=r"run 'nothing' is no file of"):
+    with pytest.raises(BadClaim, match=r"run 'nothing' is not a file of"):
         ENTRIES[0].experiment("nothing")

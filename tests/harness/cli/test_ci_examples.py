@@ -14,6 +14,7 @@ from bakeoff.harness.experiment.config import load_experiment
 
 CI = Path(__file__).parents[3] / "docs/ci"
 WORKFLOWS = sorted(CI.glob("*.yml"))
+OWN_WORKFLOW = CI.parents[1] / ".github/workflows/ci.yml"
 
 
 def commands(workflow: Path) -> list[list[str]]:
@@ -22,7 +23,7 @@ def commands(workflow: Path) -> list[list[str]]:
     return [shlex.split(line.partition(" | ")[0]) for line in command_lines]
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", [*WORKFLOWS, OWN_WORKFLOW], ids=lambda path: path.stem)
 def test_github_takes_it(workflow: Path) -> None:
     argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -143,6 +143,6 @@ def test_the_command_writes_a_file_and_refuses_what_means_nothing(checkpoint_dir
     assert main([*words, str(tmp_path / "m.gguf")]) == 0
     assert GgufFile(tmp_path / "m.gguf").config.hidden_size == 64
     assert main([*words, str(tmp_path / "folder")]) == 2
-    assert "is no name of a GGUF file; give --out one that ends with .gguf" in capsys.readouterr().err
+    assert "is not the name of a GGUF file; give --out one that ends with .gguf" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "n.gguf"), "--group-size", "64"]) == 2
     assert "--group-size means nothing to --method gguf-q8_0; leave it out" in capsys.readouterr().err

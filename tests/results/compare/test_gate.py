@@ -99,7 +99,7 @@ def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     (line,) = regression_texts(verdict)
     assert line.startswith("peak memory at c=8: branch has 1.95×")
     assert line.endswith("; lower is better")
-    assert verdict.sentence.startswith("not in the primary metric (output at c=8: branch has 1.00")
+    assert verdict.sentence.startswith("no regression in the primary metric (output at c=8: branch has 1.00")
 
 
 def test_requests_that_fail_more_often(tmp_path: Path) -> None:

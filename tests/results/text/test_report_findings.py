@@ -116,7 +116,7 @@ def test_every_finding_has_the_parameters_of_its_sentence() -> None:
             warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=90_000, client_tokens=100),
             (
                 "the engine counted 90,000 output tokens under this load and the client 100; "
-                "let nobody else use the engine, and check what its chunks hold"
+                "make sure no other client uses the engine, and check how many tokens its chunks carry"
             ),
         ),
     ],
