@@ -93,7 +93,7 @@ def arrivals() -> Rows:
 
 
 def commands() -> Rows:
-    yield "command", ""
+    yield "command", "does"
     yield from ((f"`bakeoff {name}`", line) for name, line in _commands(make_app(), ""))
 
 
@@ -117,8 +117,9 @@ def generated(page: str) -> str:
 
 
 def _table(rows: Rows) -> str:
-    head, *rest = (f"| {' | '.join(cells)} |\n".replace("|  |\n", "| |\n") for cells in rows)
-    return "".join([head, f"|{'---|' * (head.count(' |'))}\n", *rest])
+    head, *rest = rows
+    first, *others = (f"| {' | '.join(cells)} |\n" for cells in (head, *rest))
+    return "".join([first, f"|{'---|' * len(head)}\n", *others])
 
 
 def _options(made: object, left_out: str) -> str:

@@ -1,4 +1,4 @@
-"""What a metric is: its name, unit and direction."""
+"""What a metric is."""
 
 from enum import StrEnum
 
@@ -64,7 +64,7 @@ class Metric(msgspec.Struct, frozen=True):
         observation: what one observation is.
         span: part of the trial over which observations are counted.
         roles: what comparisons and tables need to know of it.
-        family: percentiles of one latency share it; every other metric is its own family.
+        latency: the latency of which it is a percentile; empty for others.
         short_title: heading of a narrow column.
     """
 
@@ -76,9 +76,10 @@ class Metric(msgspec.Struct, frozen=True):
     observation: str = ""
     span: Span = Span.WINDOW
     roles: frozenset[Role] = frozenset()
-    family: str = ""
+    latency: str = ""
     short_title: str = ""
 
-    def __post_init__(self) -> None:
-        if not self.family:
-            msgspec.structs.force_setattr(self, "family", self.name)
+    @property
+    def family(self) -> str:
+        """Name that the percentiles of one latency share; every other metric is its own family."""
+        return self.latency or self.name

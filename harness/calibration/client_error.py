@@ -2,8 +2,7 @@
 
 The truth server (:mod:`bakeoff.harness.truth`) answers on a schedule and records when bytes left. Every latency metric
 is computed twice for the same requests, from the client's records and from the server's, on one clock. The difference
-The truth server (:mod:`bakeoff.harness.truth`) answers on a schedule and records when bytes were sent. Every latency
-metric is reading the request.
+is the client's error, the server's reading of the request included.
 """
 
 import math

@@ -34,7 +34,7 @@ def make_app() -> cyclopts.App:
     )
     commands = (
         *measuring.COMMANDS,
-        *searching.COMMANDS,
+        searching.SEARCH,
         reading.report,
         reading.COMPARE,
         gating.GATE,

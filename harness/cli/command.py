@@ -38,7 +38,9 @@ def command(
             print_line(f"interrupted: {interrupted}")
             return EXIT_INTERRUPTED
         except Exception as error:
-            if no_evidence is None or not isinstance(error, _no_evidence()):
+            from bakeoff.results.errors import NoEvidence
+
+            if no_evidence is None or not isinstance(error, NoEvidence):
                 raise
             print_notice(f"INVALID: {error}" if no_evidence == EXIT_INVALID else str(error))
             return no_evidence
@@ -52,12 +54,6 @@ def command(
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
     setattr(call, "__signature__", signature.replace(parameters=parameters, return_annotation=int))  # noqa: B010  (pyright)
     return call
-
-
-def _no_evidence() -> type[Exception]:
-    from bakeoff.results.errors import NoEvidence
-
-    return NoEvidence
 
 
 def _joined(of_function: str, of_show: str) -> str:

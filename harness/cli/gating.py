@@ -21,7 +21,6 @@ from bakeoff.harness.cli.options import (
     Source,
     Texts,
     print_line,
-    standard_output,
     texts,
 )
 
@@ -131,13 +130,10 @@ def _show_floors(floors: "list[FloorCell]", *, json: Json = False) -> None:
     json
         Print the floor as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.reading import print_result
     from bakeoff.results.report.floor_table import print_floors
 
-    if json:
-        print_json(floors)
-    else:
-        print_floors(floors, standard_output())
+    print_result(floors, print_floors, json=json)
 
 
 FLOOR = command(floor, _show_floors)
@@ -221,14 +217,11 @@ def _show(
     json
         Print the verdict as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.reading import print_result
     from bakeoff.results.files.atomic import write_atomic
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
-    if json:
-        print_json(verdict)
-    else:
-        print_gate(verdict, standard_output())
+    print_result(verdict, print_gate, json=json)
     if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
     if markdown is not None:

@@ -22,7 +22,6 @@ from bakeoff.harness.cli.options import (
     Workers,
     print_line,
     print_notice,
-    standard_output,
 )
 
 if TYPE_CHECKING:
@@ -257,7 +256,7 @@ def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" =
     return measured
 
 
-def show_measured(measured: "Run | list[Difference]", *, json: Json = False) -> None:
+def _show(measured: "Run | list[Difference]", *, json: Json = False) -> None:
     """Print a run's table, and write its page and traces; or print differences.
 
     Parameters
@@ -265,18 +264,16 @@ def show_measured(measured: "Run | list[Difference]", *, json: Json = False) -> 
     json
         Print the summary as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json, show
+    from bakeoff.harness.cli.reading import print_result, show
     from bakeoff.results.report.difference_table import print_differences
 
-    if not isinstance(measured, list):
-        show(measured, json=json)
-    elif json:
-        print_json(measured)
+    if isinstance(measured, list):
+        print_result(measured, print_differences, json=json)
     else:
-        print_differences(measured, standard_output())
+        show(measured, json=json)
 
 
-def exit_code_of(measured: "Run | list[Difference]") -> int:
+def _exit_code(measured: "Run | list[Difference]") -> int:
     """3 if the run is no evidence, with the reason on stderr."""
     from bakeoff.harness.conduct.run import why_invalid
 
@@ -286,7 +283,7 @@ def exit_code_of(measured: "Run | list[Difference]") -> int:
     return EXIT_OK
 
 
-COMMANDS = tuple(command(function, show_measured, exit_code_of) for function in (demo, run, bench, profile))
+COMMANDS = tuple(command(function, _show, _exit_code) for function in (demo, run, bench, profile))
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:

@@ -74,6 +74,6 @@ def texts(value: "Texts | None") -> list[str]:
 
 def files(value: "Files | None") -> list[Path]:
     """The same for paths."""
-    return (
-        [] if value is None else [Path(value)] if isinstance(value, str | os.PathLike) else [Path(one) for one in value]
-    )
+    if value is None:
+        return []
+    return [Path(file) for file in ([value] if isinstance(value, str | os.PathLike) else value)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import File, Files, Json, Texts, files, standard_output, texts
+from bakeoff.harness.cli.options import File, Files, Json, Texts, files, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,13 +128,10 @@ def _show(
     json
         Print the plan as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.reading import print_result
     from bakeoff.harness.sizing.table import print_plan
 
-    if json:
-        print_json(plan)
-    else:
-        print_plan(plan, standard_output())
+    print_result(plan, print_plan, json=json)
     if out is not None:
         from bakeoff.harness.sizing.page import write_page
 

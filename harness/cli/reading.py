@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.options import (
@@ -20,11 +20,17 @@ from bakeoff.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
     from bakeoff.results import Run
     from bakeoff.results.attribution import Attribution
     from bakeoff.results.compare.comparison import EngineComparison
     from bakeoff.results.compare.series import Series
     from bakeoff.results.run.frontier import FrontierPoint
+
+_Result = TypeVar("_Result")
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -90,10 +96,7 @@ def _show_comparison(compared: "EngineComparison", *, json: Json = False) -> Non
     """
     from bakeoff.results.report import print_comparison
 
-    if json:
-        print_json(compared)
-    else:
-        print_comparison(compared, standard_output())
+    print_result(compared, print_comparison, json=json)
 
 
 def history(
@@ -143,10 +146,7 @@ def _show_history(series: "list[Series]", *, json: Json = False) -> None:
     """
     from bakeoff.results.report import print_history
 
-    if json:
-        print_json(series)
-    else:
-        print_history(series, standard_output())
+    print_result(series, print_history, json=json)
 
 
 def _exit_code_of_history(series: "list[Series]") -> int:
@@ -187,10 +187,7 @@ def _show_frontier(points: "list[FrontierPoint]", *, json: Json = False) -> None
     """
     from bakeoff.results.report import print_frontier
 
-    if json:
-        print_json(points)
-    else:
-        print_frontier(points, standard_output())
+    print_result(points, print_frontier, json=json)
 
 
 COMPARE = command(compare, _show_comparison)
@@ -267,6 +264,14 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
             if trial.record.invalidating
         },
     }
+
+
+def print_result(result: _Result, print_table: "Callable[[_Result, Console], None]", *, json: bool) -> None:
+    """Print a result as JSON, or as a table."""
+    if json:
+        print_json(result)
+    else:
+        print_table(result, standard_output())
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)

@@ -153,4 +153,4 @@ def _exit_code(run: "Run") -> int:
     return EXIT_INVALID if unanswered else EXIT_OK
 
 
-COMMANDS = (command(search, _show, _exit_code),)
+SEARCH = command(search, _show, _exit_code)

@@ -2,11 +2,10 @@
 
 The load begins with sessions in progress (:mod:`bakeoff.harness.traffic.beginning`), so that it is in its long run at
 once; the ramp only lets the engine's queue and batch settle. It ends at an instant that does not depend on which
-requests have
-ended: a window that opens when the first requests have ended would open while no long one is under way. The tail lasts
-until the last request of the window has ended. Each part has its own plan: the window's begins at the start of the
-window, so that its sessions do not depend on the length of the ramp. :class:`bakeoff.harness.client.fleet.Fleet` opens
-the window and ends the load.
+requests have ended: a window that opens when the first requests have ended would open while no long one is under way.
+The tail lasts until the last request of the window has ended. Each part has its own plan: the window's begins at the
+start of the window, so that its sessions do not depend on the length of the ramp.
+:class:`bakeoff.harness.client.fleet.Fleet` opens the window and ends the load.
 """
 
 import asyncio

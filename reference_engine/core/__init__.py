@@ -1,1 +1,1 @@
-"""Requests, outputs and settings: the words that all other rooms share, none of which needs torch."""
+"""Requests, outputs and settings, which all other folders share."""

@@ -34,6 +34,7 @@ from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect
 from bakeoff.results.statistics.pooling import Others, Runs, Trials
 from bakeoff.results.statistics.two_sample import MIN_PAIRS
 
+_FOLLOW_PACE = frozenset(names_of(Role.FOLLOWS_PACE))
 _FEW = 10.0
 """Requests that meet the SLO in a mean trial, below which some trial may have none by chance: e^-10 is 0.005 %."""
 
@@ -246,8 +247,7 @@ def _sharing_noise(pair: _Pair, name: str, pairs: Mapping[str, _Pair]) -> tuple[
         every = [_values(other, other_name) for other_name in names]
         return [values for values in every if [side.keys() for side in values] == own]
 
-    alike = set(names_of(Role.FOLLOWS_PACE))
-    related = alike - {name} if name in alike else ()
+    related = _FOLLOW_PACE - {name} if name in _FOLLOW_PACE else ()
     loads = [values for other in pairs.values() if other is not pair for values in at(other, [name])]
     return loads, [values for other in pairs.values() for values in at(other, sorted(related))]
 

@@ -157,7 +157,7 @@ def _outcome(
     if has_regressions:
         return Outcome.REGRESSION, f"no regression in the primary metric ({effect}); other regressions are listed below"
     if has_doubts:
-        return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}); other regressions are listed below"
+        return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
     if primary.no_worse(COMPARED[primary.metric]):
         return Outcome.NO_REGRESSION, effect + _ruled_out(primary)
     names_reason = few is None and not _has_interval(primary)

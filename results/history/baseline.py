@@ -25,8 +25,7 @@ def baseline_of(candidate: Side, texts: str | Sequence[str], title: str | None =
     Args:
         candidate: its engine is the default engine of the baseline; the baseline is never the candidate itself.
         texts: ``branch:NAME``, or what :func:`bakeoff.results.compare.sides.select` reads; several form one baseline of
-            several
-            runs.
+            several runs.
         title: title of the run, for a file that holds several.
 
     Raises:

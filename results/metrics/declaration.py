@@ -179,7 +179,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
                 definition=f"{label} of {self.definition}",
                 observation=self.observation,
                 roles=frozenset((Role.NEEDS_CAPACITY, *self.roles, *(self.median_roles if label == "p50" else ()))),
-                family=self.key,
+                latency=self.key,
                 needs=Needs.PLANNED if self.is_of_requests else Needs.LOAD,
                 of=self._percentile(q),
                 count=lambda data: data.once(self.observe).count,

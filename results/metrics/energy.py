@@ -13,7 +13,7 @@ import numpy as np
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.series import moved, series
-from bakeoff.results.metrics.throughput import output_tokens_per_s, requests_per_s
+from bakeoff.results.metrics.throughput import output_rate, request_rate
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord, Window
 from bakeoff.results.units import NS_PER_S
@@ -111,11 +111,11 @@ def _integral(times: np.ndarray, watts: np.ndarray, window: Window) -> float:
 
 
 def _tokens(data: TrialData) -> float:
-    return (output_tokens_per_s(data.load, data.window).value or 0.0) * data.window.length_s
+    return (data.once(output_rate).value or 0.0) * data.window.length_s
 
 
 def _requests(data: TrialData) -> float:
-    return (requests_per_s(data.load, data.window, data.share_of).value or 0.0) * data.window.length_s
+    return (data.once(request_rate).value or 0.0) * data.window.length_s
 
 
 def _num_readings(data: TrialData) -> int:

@@ -133,6 +133,16 @@ def tokens_per_chunk(requests: Sequence[RequestRecord]) -> Value:
     return Value(sum(r.total_chunk_tokens for r in requests) / chunks) if chunks else absent("no token arrived")
 
 
+def output_rate(data: TrialData) -> Value:
+    """Output tokens per second of a trial."""
+    return output_tokens_per_s(data.load, data.window)
+
+
+def request_rate(data: TrialData) -> Value:
+    """Requests per second of a trial."""
+    return requests_per_s(data.load, data.window, data.share_of)
+
+
 def _num_planned(data: TrialData) -> int:
     return len(data.inside)
 
@@ -153,7 +163,7 @@ METRICS = (
         definition="tokens that arrived inside the window, over its length",
         observation="a token that arrived",
         roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN, Role.FOLLOWS_PACE}),
-        of=lambda data: output_tokens_per_s(data.load, data.window),
+        of=lambda data: data.once(output_rate),
         count=lambda data: tokens_inside(data.load, data.window),
     ),
     TrialMetric(
@@ -184,7 +194,7 @@ METRICS = (
         definition="successful requests, each as the share of [planned, last token] inside the window, over its length",
         observation=_SHARE,
         roles=frozenset({Role.HEADLINE, Role.FOLLOWS_PACE, Role.COUNTS_AT_A_BOUND}),
-        of=lambda data: requests_per_s(data.load, data.window, data.share_of),
+        of=lambda data: data.once(request_rate),
         count=_num_counted,
     ),
     TrialMetric(

@@ -43,15 +43,14 @@ def rendered(
     )
 
 
-def fragment(template: str, content: Mapping[str, object], package: str = SHELL) -> Markup:
-    """Render a part of a page.
+def fragment(template: str, content: Mapping[str, object]) -> Markup:
+    """Render a part of the report.
 
     Args:
         template: name of a template.
         content: values by the names that the template uses.
-        package: package whose ``templates`` folder has the template.
     """
-    return Markup(_environment((package,)).get_template(template).render(content))  # noqa: S704  (autoescaped)
+    return Markup(_environment((SHELL,)).get_template(template).render(content))  # noqa: S704  (autoescaped)
 
 
 def asset(name: str, package: str = SHELL) -> str:

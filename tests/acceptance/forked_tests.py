@@ -93,7 +93,7 @@ def try_change(path: Path, source: str, tests: Mapping[str, float]) -> int:
     """
 
     def work() -> int:
-        sys.meta_path.insert(0, _ReplacedModule(".".join(path.with_suffix("").parts), path, source))
+        sys.meta_path.insert(0, _ReplacedModule(".".join(("bakeoff", *path.with_suffix("").parts)), path, source))
         return _pytest(sorted({test.partition("::")[0] for test in tests}), _TestSelection(tests)) if tests else 0
 
     return _fork(work)
@@ -185,7 +185,7 @@ class _Recorder:
 
 def _record(files: Sequence[Path], folders: Sequence[Path], out: Path) -> int:
     measurement = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
-    recorder = _Recorder(measurement, (".".join(folder.parts) for folder in folders))
+    recorder = _Recorder(measurement, (".".join(("bakeoff", *folder.parts)) for folder in folders))
     measurement.start()
     status = _pytest([str(file) for file in files], recorder)
     measurement.stop()

@@ -1,7 +1,7 @@
 """A worker or a sampler that is stopped or killed costs its trial, not the run, and never hangs it.
 
-Run by ``bakeoff bench`` measures two levels of 5 s on a truth server; one child is stopped or
-killed after the first requests. The run must end at most 15 s later than an undisturbed one, with exit code 3, one
+``bakeoff bench`` measures two levels of 5 s on a truth server; one child is stopped or killed after the first
+requests. The run must end at most 15 s later than an undisturbed one, with exit code 3, one
 INVALID trial, no traceback and no process left behind.
 """
 

@@ -1,6 +1,6 @@
-"""Kill -9 of the engine, and Ctrl-C, in the middle of a run on the real reference engine.
+"""``kill -9`` of the engine, and Ctrl-C, in the middle of a run on the real reference engine.
 
-Run by After the engine's death the run must be INVALID with the engine's last log lines and a
+After the engine's death the run must be INVALID with the engine's last log lines and a
 non-zero exit; after Ctrl-C it must be interrupted with its requests readable. Neither may leave a process behind.
 """
 

@@ -1,6 +1,6 @@
 """A server that fails every request costs seconds, whatever its failure is.
 
-Run by ``bakeoff bench`` must end with exit code 3 within 10 s of the first failure, must not send
+``bakeoff bench`` must end with exit code 3 within 10 s of the first failure, must not send
 a storm of requests, and must print no traceback. With ``--only``, one failure is tried.
 """
 

@@ -1,4 +1,4 @@
-"""Kill -9 of the harness at random instants.
+"""``kill -9`` of the harness at random instants.
 
 The harness sends load to a truth server at concurrency 8. It is killed alternately after a random number of answers,
 which is during the load on a machine of any speed, and after a random time, which may be while it starts or ends. After

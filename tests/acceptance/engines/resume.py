@@ -1,6 +1,6 @@
 """A run resumed after ``kill -9`` repeats no finished trial; a changed flag repeats one engine's trials only.
 
-For Two reference engines under two loads, twice, give eight trials. The harness is killed when
+Two reference engines under two loads, twice, give eight trials. The harness is killed when
 three of them are finished; the same command with ``--resume latest`` must measure exactly the other five. Then one
 engine's flag is changed: exactly its four trials must be measured again. Last, without a change, no trial must be.
 """

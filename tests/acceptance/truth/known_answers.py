@@ -2,7 +2,7 @@
 
     python -m tests.acceptance.truth.known_answers [--only TEXT] [--replications 200]
 
-Run by Part one runs each scenario of :mod:`tests.acceptance.known_answers` through the product's own
+Part one runs each scenario of :mod:`tests.acceptance.known_answers` through the product's own
 code in virtual time, from load to metric and exit code. Part two replicates steady queues to detect biases, and
 overloaded queues to measure how often they are reported as saturated.
 """

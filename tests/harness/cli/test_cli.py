@@ -20,7 +20,7 @@ from bakeoff.harness import version
 from bakeoff.harness.cli import listing, make_app, measuring
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
 from bakeoff.results.errors import NotWritable, RunUnreadable
 from tests.results.builders import Sheet, build_run
@@ -119,6 +119,11 @@ def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here(planne
     assert experiment.quality.samples == 0, "the advice to set path in [model] would be no help"
     with pytest.raises(NotIdentified, match="cannot be reached from this machine; give --engine and --model"):
         planned(url=url, engine="openai", ray="auto")
+
+
+def test_the_default_of_foreign_load_is_that_of_an_experiment():
+    """The command line names it again, because ``--help`` must not import what declares it."""
+    assert inspect.signature(api.bench).parameters["max_foreign_share"].default == TrialConfig().max_foreign_share
 
 
 def test_every_function_has_the_parameters_of_its_command():

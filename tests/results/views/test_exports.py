@@ -1,7 +1,7 @@
 """Exported files have the keys of the tools' own files and the values of our views.
 
-``tests/results/views/*.keys`` are the keys of files that the tools wrote; ``make bench-views`` writes them, and reads
-our exports with the tools' own readers.
+``tests/results/views/*.keys`` are the keys of files that the tools wrote; ``make acceptance AREA=views`` writes them,
+and reads our exports with the tools' own readers.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Recorded runs of the real tools: their printed figures, the measured server's own record, and the tools' own stamps.
 
-``make bench-views`` makes such runs anew; its ``--fixtures`` writes these files.
+``make acceptance AREA=views`` makes such runs anew; its ``--fixtures`` writes these files.
 """
 
 from pathlib import Path
