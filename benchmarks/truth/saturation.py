@@ -2,11 +2,13 @@
 
     python -m benchmarks.truth.saturation [--trials 100]
 
-Run by ``make bench-truth``. Default trials of 30 or 60 s, in four groups:
+Run by ``make bench-truth``. Default trials of 30 or 60 s, unless said, in six groups:
 
 - *unlimited*: a server that cannot saturate, under bursts, silences and drifts of the arrivals. Three times as many
   trials; none may be called saturated.
 - *above*: 110 % of the capacity of queues and of a batching server. Hardly any trial may pass without a finding.
+- *overload*: 120 % of the capacity, 1,000 arrivals. Hardly any trial may be called anything but saturated.
+- *near*: 95 % of the capacity, 1,000 arrivals. Hardly any trial may be called saturated.
 - *half*: 50 % of the capacity. Hardly any trial may have a finding.
 - *drains*: bursts beyond the capacity that the server works off in each cycle. All trials are VALID, with latencies.
 """
@@ -77,9 +79,10 @@ def batch_capacity() -> float:
     return started / step_s
 
 
-def at(group: str, share: float) -> list[Case]:
-    """Servers at a share of their capacity."""
+def at(group: str, share: float, arrivals: int | None = None) -> list[Case]:
+    """Servers at a share of their capacity, for 30 s or so many arrivals."""
     servers: dict[str, tuple[float, VirtualEngine, int]] = {
+        "M/M/1": (2.5, VirtualEngine(service=Whole(Exponential(0.4)), slots=1), 5),
         "M/D/4": (4.0, VirtualEngine(service=Whole(Fixed(1.0)), slots=4), 5),
         "M/M/4": (4.0, VirtualEngine(service=Whole(Exponential(1.0)), slots=4), 5),
         "M/D/16, 4 s": (4.0, VirtualEngine(service=Whole(Fixed(4.0)), slots=16), 5),
@@ -92,7 +95,8 @@ def at(group: str, share: float) -> list[Case]:
             f"{name} at {share:.0%}",
             {"rate_per_s": share * capacity, "arrival": "poisson"},
             engine,
-            tokens=tokens,
+            30.0 if arrivals is None else arrivals / (share * capacity),
+            tokens,
         )
         for name, (capacity, engine, tokens) in servers.items()
     ]
@@ -126,6 +130,7 @@ def main() -> None:
     bars = Bars()
     found: dict[str, list[tuple[set[FindingCode], bool]]] = {}
     cases = [*unlimited(), *at("above", 1.1), *at("half", 0.5), *drains()]
+    cases += [*at("overload", 1.2, 1000), *at("near", 0.95, 1000)]
     sizes = Counter(case.group for case in cases)
     print(f"{'group':<10} {'none':>5} {'unclear':>8} {'grew':>5} {'saturated':>10}  case")
     with ProcessPoolExecutor() as pool:
@@ -147,6 +152,8 @@ def main() -> None:
 
     bars.add("unlimited_called_saturated", share("unlimited", FindingCode.SATURATED), "==", 0)
     bars.add("above_without_a_finding", 1 - share("above", *ON_CAPACITY), "<=", 0.02)
+    bars.add("overload_not_called_saturated", 1 - share("overload", FindingCode.SATURATED), "<=", 0.02)
+    bars.add("near_called_saturated", share("near", FindingCode.SATURATED), "<=", 0.02)
     bars.add("half_with_a_finding", share("half", *ON_CAPACITY), "<=", 0.02)
     shown = sum(is_shown for _, is_shown in found["drains"])
     bars.add("drains_invalid_or_without_latencies", 1 - shown / len(found["drains"]), "==", 0)

@@ -44,7 +44,7 @@ class AnswerTimes:
         self._tokens_squared += later_tokens**2
         self._tokens_by_ns += later_tokens * (request.ended_ns - request.planned_ns)
 
-    def mean_ns(self, ages_ns: Iterable[int]) -> float | None:
+    def mean_ns(self, in_flight: Iterable[RequestInFlight], now_ns: int) -> float | None:
         """Mean time from plan to end, or to the end of the pause after a failure; None if no request has ended.
 
         The mean over ended requests alone would be too small, since short ones end first. The total time of ended and
@@ -52,9 +52,23 @@ class AnswerTimes:
         (Lawless, Statistical Models and Methods for Lifetime Data, 2003, ch. 4).
 
         Args:
-            ages_ns: times since the plan of the requests in flight.
+            in_flight: requests that have not ended.
+            now_ns: time of this moment.
         """
-        return (self._total_ns + sum(ages_ns)) / self.ended if self.ended else None
+        ages_ns = sum(now_ns - request.planned_ns for request in in_flight)
+        return (self._total_ns + ages_ns) / self.ended if self.ended else None
+
+    def service_ns(self, in_flight: Iterable[RequestInFlight], now_ns: int) -> float:
+        """Mean answer time without the waits of :attr:`wait_ns`, estimated like :meth:`mean_ns`; 0 if none is known.
+
+        Requests without a first byte are left out, since they may only wait: under an overload they are more and more.
+
+        Args:
+            in_flight: requests that have not ended.
+            now_ns: time of this moment.
+        """
+        ages_ns = sum(now_ns - request.read_ns[0] for request in in_flight if request.read_ns)
+        return (self._least_first_ns or 0) + (self._rest_ns + ages_ns) / self._answered if self._answered else 0.0
 
     @property
     def are_queued(self) -> bool:

@@ -195,14 +195,9 @@ class SessionRunner:
         request.due_ns = due_ns
         self._send(request)
 
-    @property
-    def in_flight(self) -> int:
-        """Number of requests that were started and have not ended."""
-        return len(self._by_age)
-
-    def planned_times_ns(self) -> Iterator[int]:
-        """Planned time of each request in flight."""
-        return (request.planned_ns for request in self._by_age)
+    def in_flight(self) -> Iterator[RequestInFlight]:
+        """The requests that were started and have not ended."""
+        return iter(self._by_age)
 
     def record_unsent(self, session: PreparedSession, planned_ns: int, now_ns: int) -> None:
         """Record as cancelled a request that waited inside the client and was never sent."""

@@ -256,11 +256,11 @@ class SteadyLoad:
             return
         now_ns = self._clock.now_ns()
         since_ramp_ns = now_ns - self._start_ns - round(self._share.ramp_s * NS_PER_S)
-        answer_ns = self._answers.mean_ns(now_ns - planned_ns for planned_ns in self._runner.planned_times_ns())
+        answer_ns = self._answers.mean_ns(self._runner.in_flight(), now_ns)
         is_known = self._answers.ended >= min(RAMP_REQUESTS, self._share.concurrency or RAMP_REQUESTS)
         needed_ns = math.inf if answer_ns is None else RAMP_ANSWERS * answer_ns
         if answer_ns is not None and self._share.concurrency is None and self._answers.are_queued:
-            needed_ns = RAMP_ANSWERS_QUEUED * max(0.0, answer_ns - self._answers.wait_ns)
+            needed_ns = RAMP_ANSWERS_QUEUED * self._answers.service_ns(self._runner.in_flight(), now_ns)
         is_settled = is_known and since_ramp_ns >= needed_ns
         is_failing = since_ramp_ns >= 0 and self._failures.are_cohort
         if is_settled or is_failing or since_ramp_ns >= 2 * self._timeout_ns:
@@ -283,7 +283,8 @@ class SteadyLoad:
     def _close(self) -> None:
         if self._pending is not None:
             return
-        planned_ns = [*self._runner.planned_times_ns(), *(planned for _, planned in self._waiting)]
+        planned_ns = [request.planned_ns for request in self._runner.in_flight()]
+        planned_ns += [planned for _, planned in self._waiting]
         self._pending = sum(self._opens_ns <= planned < self._closes_ns for planned in planned_ns)
         overdue_ns = self._closes_ns - OVERDUE_ANSWERS * self._answer_ns
         overdue = sum(planned < overdue_ns for planned in planned_ns)

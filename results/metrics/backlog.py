@@ -4,7 +4,9 @@
 prompt tokens to compute, which is the lower envelope of the trial's own TTFTs. Requests that arrive one after the other
 wait for the same queue, so their waits are alike; where they are not, TTFTs merely vary, and there is no queue. A queue
 is *seen* while at least one request waits, and at least :data:`MIN_WAITING` of those in flight: an engine without
-limit, or with room, shows none, whatever the bursts of the plan.
+limit, or with room, shows none, whatever the bursts of the plan. A request that was cancelled before its first token
+never left the queue. If it had waited for less than the uncontended TTFT, nobody knows whether it waited, so a trial is
+judged until the first such request was planned.
 
 **Capacity.** While a queue is seen, requests leave it as fast as the engine can take them. Their rate there, µ, is the
 capacity, with the relative error CV / √n of n departures (CV: coefficient of variation of the service times, E2E less
@@ -29,7 +31,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.records import Outcome, RequestRecord, Window
 from bakeoff.results.units import NS_PER_S
 
 MIN_WAITING = 0.05
@@ -90,11 +92,24 @@ class Backlog(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Times of all requests, in seconds from the start of the window; waits are over at ``left``."""
+    """Times of all requests, in seconds from the start of the window.
+
+    Attributes:
+        planned: by the plan.
+        left: when the wait was over; infinite for a request that was cancelled while it waited.
+        ended: when its answer ended.
+        known_s: until when it is known which requests wait, at least half the window.
+    """
 
     planned: _Floats
     left: _Floats
     ended: _Floats
+    known_s: float
+
+    def services(self) -> _Floats:
+        """Lengths of the services of the requests that were planned while all waits are known, in seconds."""
+        used = (self.planned >= 0) & (self.planned < self.known_s) & np.isfinite(self.left)
+        return (self.ended - self.left)[used]
 
 
 def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float) -> Backlog:
@@ -107,8 +122,8 @@ def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float
     """
     if len(requests) < 2 or window.length_s <= 0:
         return Backlog(Pressure.SUSTAINED)
-    times, length_s = times_of(requests, window), window.length_s
-    instants = (np.arange(_INSTANTS) + 0.5) * length_s / _INSTANTS
+    times = times_of(requests, window)
+    instants = (np.arange(_INSTANTS) + 0.5) * times.known_s / _INSTANTS
     in_flight = between(times.planned, times.ended, instants)
     waiting = between(times.planned, times.left, instants)
     seen = is_queue_seen(waiting, in_flight)
@@ -119,23 +134,21 @@ def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float
         float(in_flight[:tenth].mean()),
         float(in_flight[-tenth:].mean()),
         float(seen.mean()),
-        int(((times.planned >= 0) & (times.planned < length_s)).sum()),
+        int(((times.planned >= 0) & (times.planned < window.length_s)).sum()),
     )
     late = seen[_INSTANTS // 2 :].mean() >= _MIN_SEEN_LATE and found.requests >= _MIN_LATE_REQUESTS and growth > 0
     some = growth > _MIN_GROWTH_Z and found.seen_share >= _MIN_SEEN_SOME
     if found.seen_share >= _MIN_SEEN or late or some:
         grew = waiting[-tenth:].mean() > waiting[:tenth].mean() and bool(seen[-_INSTANTS // 4 :].all())
-        return _by_queue(found, times, seen, length_s=length_s, rate_per_s=rate_per_s, grew=grew)
+        return _by_queue(found, times, seen, rate_per_s, grew=grew)
     return _by_growth(found, growth)
 
 
-def _by_queue(
-    found: Backlog, times: Times, seen: npt.NDArray[np.bool_], *, length_s: float, rate_per_s: float, grew: bool
-) -> Backlog:
+def _by_queue(found: Backlog, times: Times, seen: npt.NDArray[np.bool_], rate_per_s: float, *, grew: bool) -> Backlog:
     """Judge by the rate at which requests left the queue while it was seen."""
-    departures = max(1, departures_while(seen, times, length_s))
-    utilisation = rate_per_s * found.seen_share * length_s / departures
-    services = (times.ended - times.left)[(times.planned >= 0) & (times.planned < length_s)]
+    departures = max(1, departures_while(seen, times))
+    utilisation = rate_per_s * found.seen_share * times.known_s / departures
+    services = times.services()
     mean = float(services.mean()) if services.size else 0.0
     spread = float(services.std()) / mean if mean > 0 else 1.0
     error = max(MIN_ERROR, spread / math.sqrt(departures))
@@ -157,10 +170,10 @@ def is_queue_seen(waiting: npt.NDArray[np.int64], in_flight: npt.NDArray[np.int6
     return waiting >= np.maximum(1, MIN_WAITING * in_flight)
 
 
-def departures_while(seen: npt.NDArray[np.bool_], times: Times, length_s: float) -> int:
-    """Number of requests that left the queue while it was seen, at equally spaced instants of the window."""
-    left = times.left[(times.left >= 0) & (times.left < length_s)]
-    return int(seen[np.minimum((left / length_s * len(seen)).astype(int), len(seen) - 1)].sum())
+def departures_while(seen: npt.NDArray[np.bool_], times: Times) -> int:
+    """Number of requests that left the queue while it was seen, at equally spaced instants until ``known_s``."""
+    left = times.left[(times.left >= 0) & (times.left < times.known_s)]
+    return int(seen[np.minimum((left / times.known_s * len(seen)).astype(int), len(seen) - 1)].sum())
 
 
 def _by_growth(found: Backlog, growth: float) -> Backlog:
@@ -210,7 +223,12 @@ def times_of(requests: Sequence[RequestRecord], window: Window) -> Times:
     ended = seconds([request.ended_ns for request in requests])
     computed = np.array([_computed_tokens(request) for request in requests], dtype=np.float64)
     waits = first - planned - _uncontended_s(computed, first - planned)
-    return Times(planned, planned + (waits if _are_alike(waits[np.argsort(planned, kind="stable")]) else 0.0), ended)
+    if not _are_alike(waits[np.argsort(planned, kind="stable")]):
+        return Times(planned, planned, ended, window.length_s)
+    cut = np.array([request.outcome is Outcome.CANCELLED and not request.chunk_ns for request in requests])
+    unknown = planned[cut & (waits <= 0) & (planned >= window.length_s / 2)]
+    known_s = min(window.length_s, float(unknown.min(initial=window.length_s)))
+    return Times(planned, np.where(cut & (waits > 0), np.inf, planned + waits), ended, known_s)
 
 
 def _are_alike(waits: _Floats) -> bool:

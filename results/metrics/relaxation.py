@@ -88,7 +88,7 @@ def relaxation(requests: Sequence[RequestRecord], window: Window, rate_per_s: fl
         return None
     times = times_of(requests, window)
     memories_s = (
-        _queue_memory_s(times, window.length_s, rate_per_s),
+        _queue_memory_s(times, rate_per_s),
         _batch_memory_s(times, requests, window.length_s, rate_per_s),
     )
     memory_s = max(memories_s)
@@ -108,17 +108,17 @@ def relaxation_of(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Rela
     return relaxation(requests, trial.window, rate_per_s * (trial.traffic.turns if trial.traffic else 1.0))
 
 
-def _queue_memory_s(times: Times, length_s: float, rate_per_s: float) -> float:
-    instants = (np.arange(_INSTANTS) + 0.5) * length_s / _INSTANTS
+def _queue_memory_s(times: Times, rate_per_s: float) -> float:
+    instants = (np.arange(_INSTANTS) + 0.5) * times.known_s / _INSTANTS
     seen = is_queue_seen(
         between(times.planned, times.left, instants), between(times.planned, times.ended, instants)
     )  # fmt: skip
-    departures = departures_while(seen, times, length_s)
-    inside = (times.planned >= 0) & (times.planned < length_s)
-    services, gaps = (times.ended - times.left)[inside], np.diff(np.sort(times.planned[inside]))
+    departures = departures_while(seen, times)
+    gaps = np.diff(np.sort(times.planned[(times.planned >= 0) & (times.planned < times.known_s)]))
+    services = times.services()
     if departures < _MIN_DEPARTURES or len(gaps) < 2 or services.mean() <= 0:
         return 0.0
-    capacity = departures / (float(seen.mean()) * length_s)
+    capacity = departures / (float(seen.mean()) * times.known_s)
     variation = float(services.std() / services.mean())
     # lower by its error, of random services and of counts, so that few departures do not alarm
     load = rate_per_s / capacity * math.exp(-_CAUTION * variation / math.sqrt(departures) - 1 / departures)
@@ -157,10 +157,11 @@ def _batch_memory_s(
 
 def _mean_in_service(times: Times) -> _Floats:
     """Mean number of requests in service while each request is."""
-    instants = np.concatenate([times.left, times.ended])
+    served = np.isfinite(times.left)
+    instants = np.concatenate([times.left[served], times.ended[served]])
     order = np.argsort(instants, kind="stable")
-    changes = np.concatenate([np.ones(len(times.left)), -np.ones(len(times.ended))])[order]
+    changes = np.concatenate([np.ones(served.sum()), -np.ones(served.sum())])[order]
     instants = instants[order]
-    served = np.concatenate([[0.0], np.cumsum(np.cumsum(changes)[:-1] * np.diff(instants))])
+    work = np.concatenate([[0.0], np.cumsum(np.cumsum(changes)[:-1] * np.diff(instants))])
     lengths = np.maximum(times.ended - times.left, 1e-12)
-    return (np.interp(times.ended, instants, served) - np.interp(times.left, instants, served)) / lengths
+    return (np.interp(times.ended, instants, work) - np.interp(times.left, instants, work)) / lengths

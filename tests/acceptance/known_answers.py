@@ -220,6 +220,7 @@ def _closed_loops() -> Iterator[Scenario]:
 
 
 def _failures() -> Iterator[Scenario]:
+    own_codes = {Fault.HTTP_401: FindingCode.NOT_AUTHORISED, Fault.HTTP_302: FindingCode.REDIRECTED}
     for fault, share, closed in itertools.product(Fault, (0.005, 0.05, 0.2), (True, False)):
         void = share > 0.01
         yield Scenario(
@@ -227,7 +228,7 @@ def _failures() -> Iterator[Scenario]:
             load={"concurrency": 16} if closed else {"rate_per_s": 25.0, "arrival": "poisson"},
             engine=VirtualEngine(service=_answers(0.4), faults={fault: share}),
             trial={"duration_s": 30.0, "timeout_s": 5.0, "max_failure_share": 0.01},
-            codes=frozenset({FindingCode.FAILED_REQUESTS}) if void else frozenset(),
+            codes=frozenset({own_codes.get(fault, FindingCode.FAILED_REQUESTS)}) if void else frozenset(),
         )  # fmt: skip
     for fault, share in itertools.product(Fault, (0.02, 0.1)):
         yield Scenario(

@@ -31,6 +31,7 @@ from bakeoff.harness.virtual import (
 )
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import Outcome as Gate
+from bakeoff.results.findings import FindingCode
 from bakeoff.results.log.search import Over
 from bakeoff.results.records import Outcome, Phase, RunStatus, Verdict
 
@@ -97,6 +98,17 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
     assert run.search is not None
     (search,) = run.search.engines
     assert search.level == pytest.approx(20.0, rel=0.1)
+
+
+def test_an_overload_does_not_prolong_its_ramp(tmp_path: Path):
+    """Waits that grow for ever are no service times, of which ten are enough."""
+    load = {"rate_per_s": 15.0, "arrival": "poisson"}
+    engine = VirtualEngine(service=Whole(Fixed(0.4)), slots=4)
+    run, _ = served_run(tmp_path, engine, loads=[load], trial=TRIAL | {"duration_s": 20.0})
+    (trial,) = run.finished
+    assert {finding.code for finding in trial.record.findings} == {FindingCode.SATURATED}
+    begun_ns = min(request.planned_ns for request in trial.requests)
+    assert (trial.record.window.start_ns - begun_ns) / 1e9 < 15
 
 
 @pytest.mark.parametrize(("slowdown", "outcome"), [(1.0, Gate.NO_REGRESSION), (1.2, Gate.REGRESSION)])

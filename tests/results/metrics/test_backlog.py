@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bakeoff.results.metrics.backlog import Pressure, backlog
-from bakeoff.results.records import Window
+from bakeoff.results.records import Outcome, Window
 from tests.results.handmade import request
-from tests.results.queues import LENGTH_S, WARM_S, Arrivals, poisson, served
+from tests.results.queues import LENGTH_S, WARM_S, Arrivals, poisson, served, window_of
 
 
 def bursts(rate: float, shape: float) -> Arrivals:
@@ -76,6 +76,27 @@ def test_no_overload_goes_unnoticed(service_s: Callable[[random.Random], float],
     found = {share: pressures(poisson(share * servers), service_s, servers, share * servers) for share in (1.1, 1.5)}
     assert Pressure.SUSTAINED not in found[1.1]
     assert set(found[1.5]) == {Pressure.SATURATED}
+
+
+@pytest.mark.parametrize(("service_s", "servers"), [(RANDOM, 1), (RANDOM, 4), (FIXED, 16)])
+def test_requests_that_are_cancelled_at_the_end_count_as_waiting(
+    service_s: Callable[[random.Random], float], servers: int
+):
+    """The harness ends a saturated trial at the end of its window, so a queue never gets its first tokens."""
+    rate, length_s = 1.2 * servers, 1000 / (1.2 * servers)
+    window, end_ms = window_of(length_s), 1000 * (WARM_S + length_s)
+    for seed in range(4):
+        rng = random.Random(seed)
+        times = list(poisson(rate, length_s)(rng))
+        kept = []
+        for full in served(times, [service_s(rng) for _ in times], servers):
+            chunks_ms = [chunk_ns / 1e6 for chunk_ns in full.chunk_ns if chunk_ns / 1e6 < end_ms]
+            is_cut = len(chunks_ms) < len(full.chunk_ns)
+            outcome, ended_ms = (Outcome.CANCELLED, end_ms) if is_cut else (Outcome.OK, None)
+            kept.append(request(full.planned_ns / 1e6, chunks_ms, ended=ended_ms, outcome=outcome, index=full.index))
+        found = backlog(kept, window, rate)
+        assert found.pressure is Pressure.SATURATED
+        assert found.utilisation == pytest.approx(1.2, rel=0.15)
 
 
 def test_bursts_that_the_engine_works_off_are_no_overload():
