@@ -20,10 +20,6 @@ FEWEST_WINDOWS = 10
 """Fewer windows than this give no index of dispersion."""
 _CHUNK = 65_536
 _LONGEST_SPAN_S = 10**8
-_BIN = math.log(1.01)
-"""Logarithmic width of a bin of gaps."""
-_SHORTEST_GAP_S = 1e-9
-_BINS = math.ceil(math.log(1e9 / _SHORTEST_GAP_S) / _BIN)
 
 
 class ArrivalCounts(msgspec.Struct, frozen=True):
@@ -96,11 +92,6 @@ class ArrivalStatistics:
         self._flush()
         return self._gaps.longest_s if self._gaps.count else None
 
-    def gap_quantile_s(self, p: float) -> float | None:
-        """Quantile ``p`` of the gaps in seconds, within 0.5 %; None for fewer than two arrivals."""
-        self._flush()
-        return self._gaps.quantile_s(p)
-
     def dispersion(self, window_s: int) -> float | None:
         """Index of dispersion of counts: sample variance over mean of the arrivals in each whole window.
 
@@ -163,7 +154,7 @@ class ArrivalStatistics:
 
 
 class _Gaps:
-    """Count, mean, variance and a logarithmic histogram of gaps.
+    """Count, longest, mean and variance of gaps.
 
     Batches are merged with the pairwise update of Chan, Golub and LeVeque (1979), which stays accurate for a variance
     that is small compared with the mean.
@@ -174,7 +165,6 @@ class _Gaps:
         self.longest_s = 0.0
         self._mean = 0.0
         self._squares = 0.0
-        self._bins = np.zeros(_BINS + 1, np.int64)
 
     def add(self, gaps: NDArray[np.float64]) -> None:
         if not len(gaps):
@@ -185,18 +175,8 @@ class _Gaps:
         self._mean += step * len(gaps) / total
         self.count = total
         self.longest_s = max(self.longest_s, float(gaps.max()))
-        bins = np.log(np.maximum(gaps, _SHORTEST_GAP_S) / _SHORTEST_GAP_S) / _BIN
-        self._bins += np.bincount(np.ceil(bins).astype(np.int64), minlength=_BINS + 1)
 
     def cv(self) -> float | None:
         if self.count < 2 or self._mean == 0:
             return None
         return math.sqrt(self._squares / (self.count - 1)) / self._mean
-
-    def quantile_s(self, p: float) -> float | None:
-        if not self.count:
-            return None
-        place = int(np.searchsorted(np.cumsum(self._bins), max(p * self.count, 1)))
-        if place == 0:
-            return 0.0
-        return min(_SHORTEST_GAP_S * math.exp(_BIN * (place - 0.5)), self.longest_s)

@@ -10,7 +10,6 @@ from bakeoff.harness.cli import (
     claiming,
     doctor,
     exchanging,
-    fitting,
     gating,
     machine,
     measuring,
@@ -20,6 +19,7 @@ from bakeoff.harness.cli import (
     showing,
     shrinking,
     starting,
+    traffic,
     truth,
 )
 
@@ -53,13 +53,13 @@ def make_app() -> cyclopts.App:
         app.command(command)
     app.command(measuring.serve, help_flags=(), version_flags=())  # --help and --version go to the reference engine
     app.command(truth.serve_truth, name="truth")
-    # fitting, starting and shrinking re-export a group of another module after adding a command to it
+    # starting and shrinking re-export a group of another module after adding a command to it
     for group in (
         claiming.claims_app,
         exchanging.import_app,
         starting.engines_app,
         shrinking.models_app,
-        fitting.workloads_app,
+        traffic.workloads_app,
     ):
         app.command(group)
     return app

@@ -1,4 +1,4 @@
-"""Commands about workloads: list, show and sample."""
+"""Commands about workloads: list, show, sample and fit."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
     from bakeoff.harness.traffic.profile import ShownProfile
+    from bakeoff.workloads.fitting import Fit
 
 workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
@@ -133,6 +134,134 @@ def sample(
             f"{out}: {count.sessions:,} sessions, {count.requests:,} requests, {count.prompt_tokens:,} prompt tokens\n"
         )
     return EXIT_OK
+
+
+@workloads_app.command
+def fit(
+    trace: str,
+    *,
+    option: Options = None,
+    name: str | None = None,
+    out: Path | None = None,
+    seed: int = 1,
+    tokenizer: Folder = None,
+    json: Json = False,
+) -> int:
+    """Fit a preset to a trace, and compare its traffic with the trace.
+
+    The preset is a file for the workload preset and for bakeoff workloads show. It has distributions, but no rows or
+    text of the trace.
+
+    Parameters
+    ----------
+    trace
+        Path of a trace or of recorded sessions.
+    option
+        Option of the workload trace as key=value, such as format="csv" or max_rows=10000. May be given several times.
+    name
+        Name of the traffic; the default is the name of the trace.
+    out
+        File to write. The default is NAME.toml in this folder, which must not exist yet.
+    seed
+        Seed of the draws.
+    tokenizer
+        Folder of the model whose tokenizer counts prompts without lengths. The default is the pulled model.
+    json
+        Print the preset's path, the comparison and the notes as JSON on stdout.
+    """
+    from bakeoff.harness.traffic.profile.selection import select, tokenizer_at
+    from bakeoff.results.files.atomic import write_atomic
+    from bakeoff.workloads import NoTokenizer, Seed
+    from bakeoff.workloads.fitting import fit as fitted
+    from bakeoff.workloads.presets.toml import preset_toml
+
+    preset_name = name or _stem(trace)
+    place = _place(Path(trace), out, preset_name)
+    selection, traffic_seed = select(trace, option or []), Seed.of(str(seed))
+    if tokenizer is not None:
+        result = fitted(selection.workload, traffic_seed, preset_name, tokenizer=tokenizer_at(tokenizer)[0])
+    else:
+        try:
+            result = fitted(selection.workload, traffic_seed, preset_name)
+        except NoTokenizer:
+            result = fitted(selection.workload, traffic_seed, preset_name, tokenizer=tokenizer_at(None)[0])
+    head = [
+        f"Written by bakeoff workloads fit from {result.requests:,} requests in {result.sessions:,} sessions.",
+        f"Arrivals: {result.arrivals}.",
+        _verdict(result),
+    ]
+    write_atomic(place, preset_toml(result.preset, head).encode())
+    _print_fit(result, place, as_json=json)
+    return EXIT_OK
+
+
+def _stem(trace: str) -> str:
+    """The trace's name without suffixes, as valid UTF-8."""
+    name = Path(trace).resolve().name
+    for suffix in (".gz", ".csv", ".jsonl", ".json"):
+        name = name.removesuffix(suffix)
+    return name.encode(errors="replace").decode() or "trace"
+
+
+def _place(trace: Path, out: Path | None, name: str) -> Path:
+    """Path of the preset, checked before the trace is read.
+
+    Raises:
+        BadOption: the preset cannot be written there.
+    """
+    from bakeoff.workloads import BadOption
+
+    place = out or Path(f"{name.replace('/', '-')}.toml")
+    if place.suffix != ".toml":
+        raise BadOption(f"{place}: a preset's file ends in .toml")
+    if out is None and place.exists():
+        raise BadOption(f"{place} exists already; choose another file with --out")
+    if place.is_dir() or not place.parent.is_dir():
+        raise BadOption(f"{place} cannot be written; choose another file with --out")
+    if place.exists() and trace.exists() and place.samefile(trace):
+        raise BadOption(f"{place} is the trace; choose another file with --out")
+    return place
+
+
+def _verdict(result: "Fit") -> str:
+    if result.poor:
+        return f"poor fit: {', '.join(result.poor)} differ by more than the tolerance"
+    return "good fit: every figure is within its tolerance"
+
+
+def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.traffic.profile.figures import figure_text
+    from bakeoff.results.report.terminal_table import terminal_table
+
+    if as_json:
+        figures = [
+            {"name": item.name, "trace": item.trace, "preset": item.preset, "difference": item.difference,
+             "tolerance": item.tolerance, "is_within": item.is_within}
+            for item in result.figures
+        ]  # fmt: skip
+        data = {"path": str(place), "requests": result.requests, "sessions": result.sessions, "figures": figures}
+        print_json(data | {"arrivals": result.arrivals, "poor": result.poor, "notes": result.notes})
+        return
+    console = standard_output()
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False)
+
+    say(result.preset.summary.partition(";")[0], "bold")
+    say(f"{result.requests:,} requests in {result.sessions:,} sessions; arrivals: {result.arrivals}", "dim")
+    table = terminal_table("figure")
+    for heading in ("trace", "preset", "difference", "tolerance", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for item in result.figures:
+        values = (figure_text(item.name, value) for value in (item.trace, item.preset))
+        off = (f"{100 * item.difference:+.1f} %", f"± {100 * item.tolerance:.0f} %", "✓" if item.is_within else "✗")
+        table.add_row(item.name, *values, *off)
+    console.print(table)
+    for note in result.notes:
+        say(note, "dim")
+    say(_verdict(result), "bold yellow" if result.poor else "bold green")
+    console.print(f"preset: {place}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _profile(name: str, options: list[str], seed: int, sessions: int | None, folder: Path | None) -> "ShownProfile":

@@ -63,7 +63,7 @@ COMMANDS = {
     "serve": ("--port 0", 2, "the following arguments are required: --model"),
     "truth": ("--fault nothing", 2, "--fault nothing is not understood"),
     "views": ("runs/run", 0, "vLLM"),
-    "workloads fit": ("trace.csv --max-rows 60", 0, "trace.toml"),
+    "workloads fit": ("trace.csv --option max_rows=60", 0, "trace.toml"),
     "workloads list": ("", 0, "random"),
     "workloads sample": ("random -n 1 --tokenizer tokenizer", 0, '"turns"'),
     "workloads show": ("random --sessions 5 --tokenizer tokenizer", 0, "random"),

@@ -1,22 +1,18 @@
 """``bakeoff workloads fit``: what it prints and writes, and its messages about traces that cannot be fitted."""
 
 import json
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.cli import fitting, make_app
+from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.workloads import Seed, Tokenizer, workload
-from bakeoff.workloads import fitting as trace_fitting
 from bakeoff.workloads.arrivals import Gamma
 from bakeoff.workloads.presets.preset import read_preset
 from bakeoff.workloads.rng import Rng
 from tests.workloads.small_tokenizers import checkpoint
-
-assert fitting.fit, "importing the module puts the command into its group"
 
 
 def bakeoff(*arguments: object) -> int:
@@ -35,8 +31,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run in a folder of its own, with few draws."""
-    monkeypatch.setattr(trace_fitting, "fit", partial(trace_fitting.fit, budget=20_000))
+    """Run in a folder of its own."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -47,7 +42,7 @@ def test_a_trace_becomes_a_preset(trace: Path, here: Path, tmp_path: Path, capsy
     assert bakeoff("workloads", "fit", trace) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    for words in ("600 requests", "→ ", "poisson", "gamma", "weibull", "input tokens", "dispersion, 10 s", "good fit"):
+    for words in ("600 requests", "Gamma gaps", "input_mean", "dispersion_10s", "good fit"):
         assert words in printed.out
     assert max(map(len, printed.out.splitlines())) <= 100
     preset = read_preset(here / "mine.toml")
@@ -64,16 +59,13 @@ def test_a_trace_becomes_a_preset(trace: Path, here: Path, tmp_path: Path, capsy
 
 def test_the_same_as_json(trace: Path, here: Path, capsys: pytest.CaptureFixture[str]):
     out = here / "named.toml"
-    assert bakeoff("workloads", "fit", trace, "--json", "--out", out, "--name", "mine", "--max-rows", 300) == 0
+    assert bakeoff("workloads", "fit", trace, "--json", "--out", out, "--name", "mine", "--option", "max_rows=300") == 0
     fit = json.loads(capsys.readouterr().out)
     assert fit["path"] == str(out)
     assert (fit["requests"], fit["sessions"]) == (300, 300)
-    assert fit["candidates"][0]["arrival"]["process"] == fit["arrival"]["process"]
-    assert {candidate["arrival"]["process"] for candidate in fit["candidates"]} >= {"poisson", "gamma", "weibull"}
-    assert {distance["name"] for distance in fit["distances"]} == {"input", "output", "gaps_s"}
     figures = {figure["name"]: figure for figure in fit["figures"]}
     assert figures["input_mean"]["tolerance"] == 0.18
-    assert figures["gap_cv"]["tolerance"] == 0.26
+    assert 0.26 < figures["gap_cv"]["tolerance"] < 0.4
     assert figures["gap_cv"]["difference"] == pytest.approx(
         figures["gap_cv"]["preset"] / figures["gap_cv"]["trace"] - 1
     )
@@ -87,26 +79,25 @@ def test_a_poor_fit_is_reported_and_is_no_failure(tmp_path: Path, here: Path, ca
     file = tmp_path / "labels.csv"
     rows = [f"{number * 0.7 + number % 3 * 0.2:.3f},{100 + number % 90},1" for number in range(200)]
     file.write_text("\n".join(["when,prompt,answer", *rows]), encoding="utf-8")
-    columns = 'columns={at_s = "when", input_tokens = "prompt", output_tokens = "answer"}'
-    assert bakeoff("workloads", "fit", file, "--format", "csv", "--format-option", columns) == 0
+    columns = 'format_options={columns={at_s = "when", input_tokens = "prompt", output_tokens = "answer"}}'
+    assert bakeoff("workloads", "fit", file, "--option", "format=csv", "--option", columns) == 0
     printed = capsys.readouterr().out
-    assert "poor fit: " in printed
-    assert "KS of output is 1.000" in printed
-    assert "poor fit: " in (here / "labels.toml").read_text(encoding="utf-8")
+    assert "output_mean, output_p90, input_per_output differ" in printed
+    assert "output_mean, output_p90, input_per_output differ" in (here / "labels.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "words"),
     [
         ("at_s,input_tokens,output_tokens\n" + "0,1,1\n" * 49, (), "has 49 requests; a fit needs at least 50"),
-        ('{"prompt": "why?"}\n' * 60, ("--format", "questions"), "has no lengths, only text"),
+        ('{"prompt": "why?"}\n' * 60, ("--option", "format=questions", "--tokenizer", "none"), "has no tokenizer.json"),
         ("what is this", (), "is not in a known trace format"),
         (None, (), "does not exist"),
         (None, ("--out", "no/such/folder.toml"), "no/such/folder.toml cannot be written"),
         (None, ("--out", "preset.json"), "ends in .toml"),
-        (None, ("--format", "azur"), "format must be one of"),
-        (None, ("--format-option", "block_tokens"), "needs key=value"),
-        (None, ("--max-rows", "0"), "--max-rows"),
+        ("x", ("--option", "format=azur"), "format must be one of"),
+        (None, ("--option", "block_tokens"), "needs key=value"),
+        ("x", ("--option", "max_rows=0"), "max_rows must be at least 1"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -141,7 +132,7 @@ def test_no_file_is_overwritten_that_was_not_named(trace: Path, here: Path, caps
 def test_the_trace_itself_is_never_overwritten(trace: Path, capsys: pytest.CaptureFixture[str]):
     disguised = trace.rename(trace.with_suffix(".toml"))
     before = disguised.read_bytes()
-    assert bakeoff("workloads", "fit", disguised, "--format", "csv", "--out", disguised) == 2
+    assert bakeoff("workloads", "fit", disguised, "--option", "format=csv", "--out", disguised) == 2
     assert "is the trace" in capsys.readouterr().err
     assert disguised.read_bytes() == before
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bakeoff.workloads.distributions import Exponential, Fixed, Lognormal, Mixture, Part, Quantiles, Uniform, Weibull
-from bakeoff.workloads.fitting.toml import preset_toml
 from bakeoff.workloads.presets import Anchor, Documents, NaturalArrival, Preset, Shared, built_in, preset_names
 from bakeoff.workloads.presets.preset import preset_from, read_preset
+from bakeoff.workloads.presets.toml import preset_toml
 
 NUMBERS = st.floats(0.1, 1e9) | st.integers(1, 10**9).map(float)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
