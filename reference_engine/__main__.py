@@ -10,11 +10,13 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 from bakeoff.reference_engine.core.config import EngineConfig
-from bakeoff.reference_engine.core.quantization_names import GgufName, RoundingName, WrittenName
+from bakeoff.reference_engine.core.quantization_names import GgufName, WrittenName
 from bakeoff.reference_engine.core.request import Watermark
 from bakeoff.reference_engine.engine.memory import share_one_arena
 from bakeoff.reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
@@ -27,13 +29,79 @@ _PERPLEXITY_FLAGS = (
 _EVALUATE_FLAGS = ("model", "dtype", "device", "threads", "kv_cache_dtype")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Builds the parser; the options of `serve` are the fields of EngineConfig."""
-    parser = argparse.ArgumentParser(prog="python -m bakeoff.reference_engine", description=__doc__)
+_CHECKPOINT = "Hugging Face checkpoint directory; for bakeoff models also the name of a known model"
+_TEXT = "UTF-8 file (default: standard input, which bakeoff models fills with generated prompts)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
+
+
+class _Tool(NamedTuple):
+    """A command that writes a checkpoint.
+
+    Attributes:
+        summary: one line for the list of commands.
+        description: what its help begins with.
+        models: names of its positional arguments.
+        module: of `tools`, with its settings and function.
+        settings: dataclass whose fields are its options.
+        run: the function; it takes the models, the target and the settings.
+        run_module: of the function, if it has one of its own.
+    """
+
+    summary: str
+    description: str
+    models: tuple[str, ...]
+    module: str
+    settings: str
+    run: str
+    run_module: str | None = None
+
+
+_RESUMES = "Ctrl-C keeps what is done; the same command resumes it."
+_TOOLS = {
+    "prune": _Tool(
+        "a smaller checkpoint, by what matters least on a text",
+        "Remove the layers, neurons, heads and weights of a model that matter least on a text (docs/pruning.md).",
+        ("model",), "pruning", "Pruning", "prune",
+    ),
+    "distil": _Tool(
+        "train a student to predict as a teacher does",
+        f"Distil a student from text that its teacher generates (docs/pruning.md). {_RESUMES}",
+        ("teacher", "student"), "distillation", "Distillation", "distil",
+    ),
+    "eagle": _Tool(
+        "train an EAGLE-3 draft head for a model",
+        f"Train an EAGLE-3 draft head on text that its model writes (docs/pruning.md). {_RESUMES}",
+        ("model",), "head_training", "HeadTraining", "train_head",
+    ),
+    "quantize": _Tool(
+        "a checkpoint whose matrices take fewer bits",
+        f"Quantise the weights of a model, one layer at a time (docs/quantisation.md). {_RESUMES}",
+        ("model",), "quantisation_methods", "Quantising", "quantise", "quantising",
+    ),
+}  # fmt: skip
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Builds the parser. The options of `serve` and of the tools are the fields of their settings.
+
+    Args:
+        command: the one to parse; the options of other tools are left out, since their settings import torch.
+    """
+    parser = _Parser(prog="python -m bakeoff.reference_engine", description=__doc__)
+
+    def prog(name: str) -> str:
+        return f"bakeoff models {name}"
+
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="OpenAI-compatible HTTP server for one model")
     for field in dataclasses.fields(EngineConfig):
-        _add_flag(serve, field)
+        _add_flag(serve, EngineConfig, field)
     convert = commands.add_parser("convert", help="GGUF file to Hugging Face checkpoint, or to plain GGUF")
     convert.add_argument("source", type=Path, metavar="SRC.gguf")
     convert.add_argument("target", type=Path, metavar="OUT", help="a directory, or a file that ends in .gguf")
@@ -47,7 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
     perplexity.add_argument("--step-tokens", type=int, default=32, help="computed at once (default: %(default)s)")
     for field in dataclasses.fields(EngineConfig):
         if field.name in _PERPLEXITY_FLAGS:
-            _add_flag(perplexity, field)
+            _add_flag(perplexity, EngineConfig, field)
     watermark = commands.add_parser("watermark", help="whether a text has one: counts, z-score, p-value in a JSON line")
     watermark.add_argument("--model", type=Path, required=True, help="whose tokenizer: checkpoint directory or .gguf")
     watermark.add_argument("--text", type=Path, help="UTF-8 file, without its prompt (default: standard input)")
@@ -57,11 +125,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluate(
         commands.add_parser("evaluate", help="a model beside a reference, for bakeoff models eval: JSON lines")
     )
-    _add_prune(commands.add_parser("prune", help="a smaller checkpoint, by what matters least on a text"))
-    _add_distil(commands.add_parser("distil", help="train a student to predict as a teacher does"))
-    _add_trim(commands.add_parser("trim", help="list the tokens that a draft model proposes, by a text"))
-    _add_eagle(commands.add_parser("eagle", help="train an EAGLE-3 draft head for a model"))
-    _add_quantize(commands.add_parser("quantize", help="a checkpoint whose matrices take fewer bits"))
+    trim = commands.add_parser("trim", prog=prog("trim"), help="list the tokens that a draft model proposes, by a text")
+    trim.add_argument("folder", type=Path, metavar="DRAFT", help=_CHECKPOINT)
+    trim.add_argument("--rows", type=int, default=8192, help="number of tokens to keep (default: %(default)s)")
+    trim.add_argument("--text", type=Path, help=f"like the answers to draft: {_TEXT}")
+    for name, tool in _TOOLS.items():
+        added = commands.add_parser(name, prog=prog(name), help=tool.summary, description=tool.description)
+        if name == command:
+            _add_tool(added, name)
     return parser
 
 
@@ -76,91 +147,31 @@ def _add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--tokens-only", action="store_true", help="the same without computing a reference")
     for field in dataclasses.fields(EngineConfig):
         if field.name in _EVALUATE_FLAGS:
-            _add_flag(evaluate, field)
+            _add_flag(evaluate, EngineConfig, field)
 
 
-def _add_prune(prune: argparse.ArgumentParser) -> None:
-    prune.add_argument("source", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
-    prune.add_argument("--layers", type=int, help="number of layers to keep")
-    prune.add_argument("--neurons", type=float, help="share of each layer's MLP neurons to keep")
-    prune.add_argument("--heads", type=float, help="share of each layer's key-value heads, with their queries, to keep")
-    prune.add_argument("--weights", type=float, help="share of each matrix's weights to keep; others become zero")
-    prune.add_argument("--by", choices=("activation", "magnitude"), default="activation", help="of --weights")
-    prune.add_argument("--calibration-tokens", type=int, default=4096, help="of the text; %(default)s")
-    _add_target(prune)
+def _add_tool(tool: argparse.ArgumentParser, name: str) -> None:
+    """Models, settings and target of a tool; the module of its settings is imported now, which takes seconds."""
+    declared = _TOOLS[name]
+    for model in declared.models:
+        tool.add_argument(model, type=Path, metavar=model.upper(), help=_CHECKPOINT)
+    settings = getattr(import_module(f"bakeoff.reference_engine.tools.{declared.module}"), declared.settings)
+    for field in dataclasses.fields(settings):
+        choices = (*get_args(WrittenName), *get_args(GgufName)) if field.name == "method" else None
+        _add_flag(tool, settings, field, choices)
+    tool.add_argument("--out", dest="target", type=Path, required=True, help="directory to write, or a .gguf file")
+    tool.add_argument("--text", type=Path, help=_TEXT)
+    tool.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
 
 
-def _add_distil(distil: argparse.ArgumentParser) -> None:
-    """Fields of `tools.distillation.Distillation`; `--help` must not import torch."""
-    distil.add_argument("teacher", type=Path, metavar="TEACHER", help="Hugging Face checkpoint directory")
-    distil.add_argument("student", type=Path, metavar="STUDENT", help="another one with the same tokenizer")
-    distil.add_argument("--loss", choices=("forward-kl", "reverse-kl"), default="forward-kl", help="%(default)s")
-    distil.add_argument("--trim-vocabulary", type=int, help="tokens that the student drafts (default: all)")
-    distil.add_argument(
-        "--rounded-to", choices=get_args(RoundingName), help="round matrices meanwhile, as quantize does"
-    )
-    distil.add_argument("--group-size", type=int, help="of --rounded-to: inputs that share a scale")
-    _add_training(distil)
-
-
-def _add_eagle(eagle: argparse.ArgumentParser) -> None:
-    """Fields of `tools.head_training.HeadTraining`."""
-    eagle.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
-    for name, default, text in (
-        ("places", 3, "drafts of a chain that are trained"),
-        ("draft-vocab", 0, "tokens that the head can propose, the most frequent ones; 0: all"),
-    ):
-        eagle.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
-    _add_training(eagle)
-
-
-def _add_training(command: argparse.ArgumentParser) -> None:
-    """Fields of `tools.training_run.TrainingSettings`."""
-    for name, default, text in (
-        ("steps", 300, "of the optimizer"),
-        ("batch-tokens", 2048, "tokens of a step, at most"),
-        ("text-tokens", 131_072, "tokens that the teacher writes"),
-        ("answer-tokens", 128, "tokens of one answer, at most"),
-        ("save-steps", 50, "steps between saved states, and between measurements on held-out text"),
-        ("seed", 0, "of prompts, sampling and order"),
-        ("learning-rate", 5e-4, "at its peak"),
-        ("temperature", 1.0, "of the teacher's sampling"),
-    ):
-        command.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: %(default)s)")
-    command.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="to compute in")
-    _add_target(command)
-
-
-def _add_trim(trim: argparse.ArgumentParser) -> None:
-    trim.add_argument("folder", type=Path, metavar="DRAFT", help="Hugging Face checkpoint directory")
-    trim.add_argument("--rows", type=int, default=8192, help="tokens to keep (default: %(default)s)")
-    trim.add_argument("--text", type=Path, help="UTF-8 file like the answers to draft (default: standard input)")
-
-
-def _add_quantize(quantize: argparse.ArgumentParser) -> None:
-    """Fields of `tools.quantisation_methods.Quantising`; `--help` must not import torch."""
-    quantize.add_argument("source", type=Path, metavar="MODEL", help="Hugging Face checkpoint directory")
-    quantize.add_argument(
-        "--method", choices=(*get_args(WrittenName), *get_args(GgufName)), required=True, help="how codes are chosen"
-    )
-    quantize.add_argument("--group-size", type=int, help="inputs that share a scale")
-    quantize.add_argument("--act-order", action="store_true", help="round columns with large inputs first (gptq)")
-    quantize.add_argument("--asymmetric", action="store_true", help="a zero point for each group (gptq)")
-    quantize.add_argument("--smoothing", type=float, help="share of difficulty that weights take over (w8a8; 0.5)")
-    quantize.add_argument("--budget-mb", type=float, help="10^6 bytes of weights; layers get 4, 8 or all bits (int4)")
-    quantize.add_argument("--calibration-tokens", type=int, default=32_768, help="of the text; %(default)s")
-    _add_target(quantize)
-
-
-def _add_target(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--out", dest="target", type=Path, required=True, help="directory to write")
-    command.add_argument("--text", type=Path, help="UTF-8 file (default: standard input)")
-    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
-
-
-def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[object]") -> None:
-    """One field of EngineConfig as a flag; its annotation is Annotated[type, help text]."""
-    kind, text = get_args(get_type_hints(EngineConfig, include_extras=True)[field.name])
+def _add_flag(
+    parser: argparse.ArgumentParser,
+    settings: type,
+    field: "dataclasses.Field[object]",
+    choices: Sequence[str] | None = None,
+) -> None:
+    """One field of a dataclass as a flag; its annotation is Annotated[type, help text]."""
+    kind, text = get_args(get_type_hints(settings, include_extras=True)[field.name])
     is_required = field.default is dataclasses.MISSING
     has_default = not is_required and field.default is not None
     flag = f"--{field.name.replace('_', '-')}"
@@ -168,11 +179,12 @@ def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[object]
     if kind is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=described)
         return
+    literals = next((part for part in (kind, *get_args(kind)) if get_origin(part) is Literal), None)
     parser.add_argument(
         flag,
         required=is_required,
         type=next((number for number in (int, float) if number in (kind, *get_args(kind))), str),
-        choices=get_args(kind) if get_origin(kind) is Literal else None,
+        choices=choices or (get_args(literals) if literals else None),
         default=None if is_required else field.default,
         help=described,
     )
@@ -180,7 +192,12 @@ def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[object]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
-    options = vars(build_parser().parse_args(arguments))
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        options = vars(build_parser(words[0] if words else None).parse_args(words))
+    except ReferenceEngineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("gguf").setLevel(logging.WARNING)
     command = _COMMANDS[options.pop("command")]
@@ -264,54 +281,32 @@ def _evaluate(options: dict[str, object]) -> None:
         sys.stdout.buffer.flush()
 
 
-def _prune(options: dict[str, object]) -> None:
-    from bakeoff.reference_engine.tools.pruning import Pruning, prune  # noqa: PLC0415 (imports torch)
-
-    source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
-    pruning = Pruning(**options)  # type: ignore[arg-type]
-    prune(source, target, pruning, text=text, device=device, say=_say)  # type: ignore[arg-type]
-
-
-def _distil(options: dict[str, object]) -> None:
-    from bakeoff.reference_engine.tools.distillation import Distillation, distil  # noqa: PLC0415 (imports torch)
-
-    names = ("teacher", "student", "target", "text", "device")
-    teacher, student, target, text, device = (options.pop(name) for name in names)
-    distillation = Distillation(**options)  # type: ignore[arg-type]
-    distil(teacher, student, target, distillation, text=text, device=device, say=_say)  # type: ignore[arg-type]
-
-
 def _trim(options: dict[str, object]) -> None:
     from bakeoff.reference_engine.tools.vocabulary_trimming import trim  # noqa: PLC0415 (imports torch)
 
     trim(**options, say=_say)  # type: ignore[arg-type]
 
 
-def _eagle(options: dict[str, object]) -> None:
-    from bakeoff.reference_engine.tools.head_training import HeadTraining, train_head  # noqa: PLC0415 (imports torch)
-
-    model, target, text, device = (options.pop(name) for name in ("model", "target", "text", "device"))
-    training = HeadTraining(**options)  # type: ignore[arg-type]
-    train_head(model, target, training, text=text, device=device, say=_say)  # type: ignore[arg-type]
-
-
-def _quantize(options: dict[str, object]) -> None:
-    from bakeoff.reference_engine.tools.quantisation_methods import Quantising  # noqa: PLC0415 (imports torch)
-    from bakeoff.reference_engine.tools.quantising import quantise  # noqa: PLC0415
-
-    source, target, text, device = (options.pop(name) for name in ("source", "target", "text", "device"))
-    if options["method"] in get_args(GgufName):
-        from bakeoff.reference_engine.tools.gguf_export import write_gguf  # noqa: PLC0415
-        from bakeoff.reference_engine.tools.unfinished import flag  # noqa: PLC0415
-
-        method = options.pop("method")
-        for name in ("group_size", "act_order", "asymmetric", "smoothing", "budget_mb"):
-            if options[name]:
-                raise ConfigError(f"{flag(name)} means nothing to --method {method}; leave it out")
-        write_gguf(source, target, method, say=_say)  # type: ignore[arg-type]
+def _run_tool(name: str, options: dict[str, object]) -> None:
+    tool = _TOOLS[name]
+    models = [options.pop(model) for model in tool.models]
+    target, text, device = (options.pop(option) for option in ("target", "text", "device"))
+    if options.get("method") in get_args(GgufName):
+        _write_gguf(models[0], target, options)
         return
-    quantising = Quantising(**options)  # type: ignore[arg-type]
-    quantise(source, target, quantising, text=text, device=device, say=_say)  # type: ignore[arg-type]
+    settings = getattr(import_module(f"bakeoff.reference_engine.tools.{tool.module}"), tool.settings)(**options)
+    run = getattr(import_module(f"bakeoff.reference_engine.tools.{tool.run_module or tool.module}"), tool.run)
+    run(*models, target, settings, text=text, device=device, say=_say)
+
+
+def _write_gguf(source: object, target: object, options: dict[str, object]) -> None:
+    from bakeoff.reference_engine.tools.gguf_export import write_gguf  # noqa: PLC0415 (imports torch)
+    from bakeoff.reference_engine.tools.unfinished import flag  # noqa: PLC0415
+
+    for name in ("group_size", "act_order", "asymmetric", "smoothing", "budget_mb"):
+        if options[name]:
+            raise ConfigError(f"{flag(name)} means nothing to --method {options['method']}; leave it out")
+    write_gguf(source, target, options["method"], say=_say)  # type: ignore[arg-type]
 
 
 def _say(line: str) -> None:
@@ -325,11 +320,8 @@ _COMMANDS = {
     "perplexity": _perplexity,
     "watermark": _watermark,
     "evaluate": _evaluate,
-    "prune": _prune,
-    "distil": _distil,
     "trim": _trim,
-    "eagle": _eagle,
-    "quantize": _quantize,
+    **{name: partial(_run_tool, name) for name in _TOOLS},
 }
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -42,19 +42,16 @@ _FREE = ("save_steps", "trim_vocabulary")  # may change when a run is resumed
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Distillation(TrainingSettings):
-    """Settings; see `TrainingSettings`. The resulting weights do not depend on `trim_vocabulary` either.
+    """Settings of a distillation. The resulting weights do not depend on `trim_vocabulary` either."""
 
-    Attributes:
-        loss: see `training.divergences`.
-        trim_vocabulary: rows of the head that the student keeps as a draft model; None for all.
-        rounded_to: method of `quantise` by which matrices are rounded during training; None for none.
-        group_size: group size of that method, see `Quantising`.
-    """
-
-    loss: LossName = "forward-kl"
-    trim_vocabulary: int | None = None
-    rounded_to: RoundingName | None = None
-    group_size: int | None = None
+    loss: Annotated[LossName, "divergence of the student from the teacher to minimise"] = "forward-kl"
+    trim_vocabulary: Annotated[
+        int | None, "number of tokens that the student proposes as a draft model (default: all)"
+    ] = None
+    rounded_to: Annotated[
+        RoundingName | None, "method of quantize by which matrices are rounded during training (default: none)"
+    ] = None
+    group_size: Annotated[int | None, "of --rounded-to: number of inputs that share a scale"] = None
 
     def __post_init__(self) -> None:
         super(Distillation, self).__post_init__()

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -39,15 +39,12 @@ _LATER = 0.8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTraining(TrainingSettings):
-    """Settings; see `TrainingSettings`.
+    """Settings of the training of a draft head."""
 
-    Attributes:
-        places: number of drafts of a chain that are trained.
-        draft_vocab: number of tokens that the head can propose, the most frequent of the model; 0 for all.
-    """
-
-    places: int = 3
-    draft_vocab: int = 0
+    places: Annotated[int, "number of drafts of a chain that are trained"] = 3
+    draft_vocab: Annotated[
+        int, "number of tokens that the head can propose, those that the model writes most often; 0: all"
+    ] = 0
 
     def __post_init__(self) -> None:
         super(HeadTraining, self).__post_init__()

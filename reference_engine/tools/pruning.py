@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -34,26 +34,20 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pruning:
-    """Parts to keep; None keeps all.
-
-    Attributes:
-        layers: number of layers.
-        neurons: share of each layer's MLP neurons, in (0, 1].
-        heads: share of each layer's KV groups, in (0, 1]; a group is a key-value head with its query heads.
-        weights: share of each matrix's weights, in (0, 1]; the others become zero.
-        by: score for single weights.
-        calibration_tokens: tokens of the text to measure on.
+    """Parts to keep; None keeps all. The annotations are the help texts of the options.
 
     Raises:
         ConfigError: a value outside these bounds, or nothing to prune.
     """
 
-    layers: int | None = None
-    neurons: float | None = None
-    heads: float | None = None
-    weights: float | None = None
-    by: Literal["activation", "magnitude"] = "activation"
-    calibration_tokens: int = 4096
+    layers: Annotated[int | None, "number of layers to keep"] = None
+    neurons: Annotated[float | None, "share of each layer's MLP neurons to keep"] = None
+    heads: Annotated[float | None, "share of each layer's key-value heads to keep, each with its query heads"] = None
+    weights: Annotated[float | None, "share of each matrix's weights to keep; the others become zero"] = None
+    by: Annotated[Literal["activation", "magnitude"], "score of single weights: activation (Wanda) or magnitude"] = (
+        "activation"
+    )
+    calibration_tokens: Annotated[int, "tokens of the text to measure on"] = 4096
 
     def __post_init__(self) -> None:
         if (self.layers, self.neurons, self.heads, self.weights) == (None, None, None, None):

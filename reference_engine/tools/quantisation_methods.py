@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from bakeoff.reference_engine.core.quantization_names import WrittenName
 from bakeoff.reference_engine.errors import ConfigError
@@ -22,28 +22,26 @@ _Setting = Literal["group_size", "act_order", "asymmetric", "smoothing", "budget
 class Quantising:
     """Settings; the resulting weights depend on all of them.
 
-    Attributes:
-        method: one of `METHODS`.
-        group_size: columns that share a scale; None for the largest of 128, 64 and 32 that divides the width of every
-            matrix, or for 8 bits a scale for each row.
-        act_order: whether GPTQ rounds columns with large inputs first.
-        asymmetric: whether GPTQ has zero points.
-        smoothing: see `SmoothedLayer.alpha`; None for 0.5.
-        budget_mb: size limit of the weights in units of 10^6 bytes; the most important layers then get 8 bits or stay
-            plain. None: all are quantised alike.
-        calibration_tokens: tokens of the text to use.
-
     Raises:
         ConfigError: a value is out of range, or does not apply to the method.
     """
 
-    method: WrittenName
-    group_size: int | None = None
-    act_order: bool = False
-    asymmetric: bool = False
-    smoothing: float | None = None
-    budget_mb: float | None = None
-    calibration_tokens: int = 32_768
+    method: Annotated[WrittenName, "how codes are chosen; gptq, awq and w8a8 measure each matrix's inputs on a text"]
+    group_size: Annotated[
+        int | None,
+        "inputs that share a scale (default: the largest of 128, 64 and 32 that divides all widths; int8: all inputs)",
+    ] = None
+    act_order: Annotated[bool, "round columns with large inputs first (gptq)"] = False
+    asymmetric: Annotated[bool, "a zero point for each group (gptq); awq and the methods in -zp always have one"] = (
+        False
+    )
+    smoothing: Annotated[
+        float | None, "share of the difficulty that weights take over from activations (w8a8; default: 0.5)"
+    ] = None
+    budget_mb: Annotated[
+        float | None, "size of the weights in 10^6 bytes: layers that matter most get 8 bits or stay plain (int4)"
+    ] = None
+    calibration_tokens: Annotated[int, "tokens of the text to use"] = 32_768
 
     def __post_init__(self) -> None:
         if self.group_size is not None and (self.group_size < 32 or self.group_size % 32):

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -32,30 +32,22 @@ Say = Callable[[str], None]
 class TrainingSettings:
     """Settings of all trainings; the resulting weights depend on all but `save_steps`.
 
-    Attributes:
-        steps: number of optimizer steps.
-        batch_tokens: maximum tokens of a step, prompts and padding included.
-        learning_rate: peak learning rate.
-        text_tokens: tokens of answers that the teacher writes; they are reused if the steps need more.
-        answer_tokens: maximum tokens of one answer.
-        temperature: of the teacher's sampling.
-        seed: for prompts, sampling and order.
-        dtype: to compute in; weights and optimizer are float32. auto: bfloat16 on a GPU, float32 on a CPU.
-        save_steps: steps between two saved states, and between two measurements on held-out text.
-
     Raises:
         ConfigError: a value is out of range.
     """
 
-    steps: int = 300
-    batch_tokens: int = 2048
-    learning_rate: float = 5e-4
-    text_tokens: int = 131_072
-    answer_tokens: int = 128
-    temperature: float = 1.0
-    seed: int = 0
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    save_steps: int = 50
+    steps: Annotated[int, "number of optimizer steps"] = 300
+    batch_tokens: Annotated[int, "maximum tokens of a step, prompts and padding included"] = 2048
+    learning_rate: Annotated[float, "peak learning rate"] = 5e-4
+    text_tokens: Annotated[int, "tokens that the teacher writes; they are reused if the steps need more"] = 131_072
+    answer_tokens: Annotated[int, "maximum tokens of one answer"] = 128
+    temperature: Annotated[float, "temperature at which the teacher samples"] = 1.0
+    seed: Annotated[int, "seed of weights, prompts, sampling and order"] = 0
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        "type to compute in; weights and optimizer are float32. auto: bfloat16 on a GPU, float32 on a CPU",
+    ] = "auto"
+    save_steps: Annotated[int, "steps between two saved states, and between two measurements on held-out text"] = 50
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

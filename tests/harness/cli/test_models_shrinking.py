@@ -1,19 +1,22 @@
 """`bakeoff models prune`, `distil`, `trim`, `eagle`, `quantize` become the engine, by default with a built-in text."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
-from bakeoff.harness.cli.shrinking import RoundingMethod, built_in_prompts, quantize
+from bakeoff.harness.cli.shrinking import built_in_prompts
 from bakeoff.harness.quality import scorer
-from bakeoff.reference_engine.__main__ import build_parser
-from bakeoff.reference_engine.core.quantization_names import GgufName, RoundingName, WrittenName
+from bakeoff.reference_engine.__main__ import build_parser, main
+from bakeoff.reference_engine.tools.distillation import Distillation
+from bakeoff.reference_engine.tools.head_training import HeadTraining
+from bakeoff.reference_engine.tools.pruning import Pruning
+from bakeoff.reference_engine.tools.quantisation_methods import Quantising
 
 
 class Became(BaseException):
@@ -52,82 +55,55 @@ def become(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., tuple[lis
     os.close(stdin)
 
 
-@pytest.mark.parametrize("command", ["prune", "distil", "trim", "eagle"])
-def test_defaults_are_those_of_the_reference_engine(become, folder, tmp_path, command):
-    words = [folder, folder] if command == "distil" else [folder]
-    words += [] if command == "trim" else ["--out", tmp_path / "out"]
-    argv, text = become(command, *words)
-    assert argv[:3] == ["-m", "bakeoff.reference_engine", command]
-    parsed = vars(build_parser().parse_args(argv[2:]))
-    plain = vars(build_parser().parse_args([command, *map(str, words)]))
-    assert parsed == plain
+@pytest.mark.parametrize("command", ["prune", "distil", "trim", "eagle", "quantize"])
+def test_the_engine_gets_the_options_and_a_text(become, folder, tmp_path, command):
+    models = [folder, folder] if command == "distil" else [folder]
+    argv, text = become(command, *models, "--out", tmp_path / "out", "--seed", -1)
+    words = [*models, "--out", tmp_path / "out", "--seed", -1]
+    assert argv == ["-m", "bakeoff.reference_engine", command, *map(str, words)]
     assert text == built_in_prompts().encode()
 
 
-def test_options_of_prune_reach_the_engine(become, folder, tmp_path):
-    argv, text = become(
-        "prune", folder, "--out", tmp_path / "out", "--layers", 8, "--neurons", 0.5, "--heads", 0.25, "--weights", 0.75,
-        "--by", "magnitude", "--text", tmp_path / "t", "--calibration-tokens", 99, "--device", "cpu",
-    )  # fmt: skip
-    assert vars(build_parser().parse_args(argv[2:])) == {
-        "command": "prune", "source": folder, "target": tmp_path / "out", "layers": 8, "neurons": 0.5, "heads": 0.25,
-        "weights": 0.75, "by": "magnitude", "text": tmp_path / "t", "calibration_tokens": 99, "device": "cpu",
-    }  # fmt: skip
+@pytest.mark.parametrize("words", [["--text", "t"], ["--text=t"]])
+def test_a_text_of_ones_own_replaces_the_built_in_one(become, folder, words):
+    argv, text = become("trim", folder, *words)
+    assert argv[3:] == [str(folder), *words]
     assert text == b""
 
 
-def test_options_of_quantize_reach_the_engine(become, folder, tmp_path):
-    argv, text = become(
-        "quantize", folder, "--out", tmp_path / "out", "--method", "gptq", "--group-size", 64, "--act-order",
-        "--text", tmp_path / "t", "--calibration-tokens", 99, "--device", "cpu",
-    )  # fmt: skip
-    assert vars(build_parser().parse_args(argv[2:])) == {
-        "command": "quantize", "source": folder, "target": tmp_path / "out", "method": "gptq", "group_size": 64,
-        "act_order": True, "asymmetric": False, "smoothing": None, "budget_mb": None,
-        "text": tmp_path / "t", "calibration_tokens": 99,
-        "device": "cpu",
-    }  # fmt: skip
-    assert text == b""
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [("prune", Pruning), ("distil", Distillation), ("eagle", HeadTraining), ("quantize", Quantising)],
+)
+def test_options_are_the_fields_of_the_settings(command, settings):
+    models = ["m", "m"] if command == "distil" else ["m"]
+    words = [command, *models, "--out", "o", *(["--method", "gptq"] if command == "quantize" else [])]
+    parsed = vars(build_parser(command).parse_args(words))
+    for field in dataclasses.fields(settings):
+        assert parsed.pop(field.name) == ("gptq" if field.name == "method" else field.default)
+    assert {"command", "target", "text", "device"} < set(parsed)
 
 
-def test_both_commands_take_the_same_methods():
-    assert get_args(RoundingMethod) == get_args(RoundingName)
-    assert get_args(get_type_hints(quantize)["method"]) == (*get_args(WrittenName), *get_args(GgufName))
+def test_options_have_the_types_of_their_fields():
+    words = "quantize m --out o --method gguf-q8_0 --group-size 64 --act-order --smoothing 0.5"
+    parsed = build_parser("quantize").parse_args(words.split())
+    assert (parsed.method, parsed.group_size, parsed.act_order, parsed.smoothing) == ("gguf-q8_0", 64, True, 0.5)
+    words = "distil m m --out o --rounded-to int4 --loss reverse-kl --learning-rate 0.01 --dtype bfloat16"
+    parsed = build_parser("distil").parse_args(words.split())
+    assert (parsed.rounded_to, parsed.loss) == ("int4", "reverse-kl")
+    assert (parsed.learning_rate, parsed.dtype) == (0.01, "bfloat16")
 
 
-def test_options_of_distil_reach_the_engine(become, folder, tmp_path):
-    options = {
-        "--loss": "reverse-kl", "--steps": 7, "--batch-tokens": 64, "--learning-rate": 0.01, "--text": tmp_path / "t",
-        "--text-tokens": 65, "--answer-tokens": 8, "--temperature": 0.5, "--seed": 3, "--save-steps": 2,
-        "--trim-vocabulary": 99, "--rounded-to": "int4", "--group-size": 64, "--dtype": "bfloat16", "--device": "cpu",
-    }  # fmt: skip
-    words = [word for pair in options.items() for word in pair]
-    argv, _ = become("distil", folder, folder, "--out", tmp_path / "out", *words)
-    parsed = vars(build_parser().parse_args(argv[2:]))
-    assert {f"--{name.replace('_', '-')}": value for name, value in parsed.items()} == {
-        "--command": "distil", "--teacher": folder, "--student": folder, "--target": tmp_path / "out", **options,
-    }  # fmt: skip
-
-
-def test_options_of_trim_reach_the_engine(become, folder, tmp_path):
-    argv, text = become("trim", folder, "--rows", 99, "--text", tmp_path / "t")
-    assert vars(build_parser().parse_args(argv[2:])) == {
-        "command": "trim", "folder": folder, "rows": 99, "text": tmp_path / "t",
-    }  # fmt: skip
-    assert text == b""
-
-
-def test_options_of_eagle_reach_the_engine(become, folder, tmp_path):
-    options = {
-        "--places": 5, "--draft-vocab": 99, "--steps": 7, "--batch-tokens": 64, "--learning-rate": 0.01,
-        "--text": tmp_path / "t", "--text-tokens": 65, "--answer-tokens": 8, "--temperature": 0.5, "--seed": 3,
-        "--save-steps": 2, "--dtype": "bfloat16", "--device": "cpu",
-    }  # fmt: skip
-    argv, _ = become("eagle", folder, "--out", tmp_path / "out", *(word for pair in options.items() for word in pair))
-    parsed = vars(build_parser().parse_args(argv[2:]))
-    assert {f"--{name.replace('_', '-')}": value for name, value in parsed.items()} == {
-        "--command": "eagle", "--model": folder, "--target": tmp_path / "out", **options,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    "words", ["prune m", "prune m --out o --by size", "quantize m --out o --method int3", "eagle m --out o --places x"]
+)
+def test_a_wrong_option_is_one_line(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bakeoff models {words.split()[0]}: ")
+    assert said.count("\n") == 1
 
 
 def test_built_in_prompts_are_short_different_and_always_the_same():
