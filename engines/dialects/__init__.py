@@ -19,7 +19,7 @@ from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.engines.dialects.openai_service import OpenAiServiceDialect
 from bakeoff.engines.dialects.responses import ResponsesDialect
 from bakeoff.engines.dialects.sglang import SglangDialect, SglangNativeDialect
-from bakeoff.engines.dialects.sse import SseParser
+from bakeoff.engines.dialects.sse import ErrorData, SseParser
 from bakeoff.engines.dialects.tensorrt_llm import TensorRtLlmDialect
 from bakeoff.engines.dialects.tgi import TgiDialect, TgiNativeDialect
 from bakeoff.engines.dialects.transformers import TransformersDialect
@@ -30,6 +30,7 @@ __all__ = [
     "AnthropicDialect",
     "Dialect",
     "EmptyChunk",
+    "ErrorData",
     "Event",
     "EventReader",
     "Finish",

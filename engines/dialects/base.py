@@ -31,13 +31,23 @@ class TokenDelta(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The engine's token counts; the last event of this type in a stream is valid."""
+    """The engine's token counts as it states them; a later event of this type replaces the counts that it has.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer, with or without those of reasoning that was not streamed.
+        cached_tokens: part of the prompt that came from the prefix cache.
+        in_choice: whether its chunk also had choices; some clients read usage only from chunks without choices.
+        reasoning_tokens: part of the answer that is reasoning.
+        total_tokens: of prompt and answer, where reasoning is stated: it tells whether ``output_tokens`` includes it.
+    """
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     in_choice: bool = False
-    """Whether its chunk also had choices; some clients read usage only from chunks without choices."""
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
 
 
 class EmptyChunk(msgspec.Struct, frozen=True):
@@ -48,7 +58,11 @@ class EmptyChunk(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The engine reports that the answer is complete, and why it ended."""
+    """The engine states why the answer ended.
+
+    Values that state nothing, such as an empty string, and those that state a failure are told apart when the stream is
+    decoded, so that a dialect passes them on as they are.
+    """
 
     reason: str
 

@@ -5,6 +5,7 @@ differently: vLLM ignores them, Transformers answers 422. So this class sends on
 each engine's dialect overrides the methods in which it differs, above all :meth:`OpenAiDialect.sampling`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,59 +22,20 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
     Usage,
 )
+from bakeoff.engines.dialects.values import first_count, items, mapping, text
 from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[Any] | None = None
-
-
-class _TokenLogProb(msgspec.Struct):
-    logprob: float
-
-
-class _LogProbs(msgspec.Struct):
-    token_logprobs: list[float | None] | None = None
-    """In completions."""
-    content: list[_TokenLogProb] | None = None
-    """In chats."""
-
-    def values(self) -> tuple[float, ...] | None:
-        """One value per token; None if any is missing."""
-        of_chat = [token.logprob for token in self.content or ()]
-        logprobs = self.token_logprobs or of_chat
-        return tuple(value for value in logprobs if value is not None) if logprobs and None not in logprobs else None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: str | None = None
-    logprobs: _LogProbs | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: Any = None
-    object: str | None = None
-    message: str | None = None
+_CACHED = (
+    "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "prompt_cache_hit_tokens",
+    "cached_tokens", "num_cached_tokens", "cache_read_input_tokens",
+)  # fmt: skip
+_REASONING = (
+    "completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens", "reasoning_tokens",
+)  # fmt: skip
+_REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning.text", "reasoning.summary", "summary_text"})
 
 
 class OpenAiDialect:
@@ -86,9 +48,6 @@ class OpenAiDialect:
     exact_length = False
     ends_by_closing = False
     takes_messages = True
-
-    def __init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(_Chunk)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
@@ -129,7 +88,7 @@ class OpenAiDialect:
         if data.startswith(b"[DONE]"):
             return []
         try:
-            return _chunk_events(self._decoder.decode(data), data)
+            return _chunk_events(msgspec.json.decode(data, type=dict[str, Any]), data)
         except failures.UNREADABLE as error:
             return [failures.unreadable(error, data)]
 
@@ -138,34 +97,84 @@ class OpenAiDialect:
         return failures.refusal(status, body)
 
 
-def _chunk_events(chunk: _Chunk, data: bytes) -> list[Event]:
-    if chunk.error:
-        return [StreamFault(failures.error_text(chunk.error))]
-    if chunk.object == "error":
-        return [StreamFault(failures.clip((chunk.message or "").encode() or data))]
-    events = [event for choice in chunk.choices for event in _choice_events(choice)]
-    if chunk.usage is not None:
-        details = chunk.usage.prompt_tokens_details
-        cached = details.cached_tokens if details else None
-        events.append(Usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached, bool(chunk.choices)))
-    return events
+def _chunk_events(chunk: Mapping[str, Any], data: bytes) -> list[Event]:
+    """Events of a chunk.
+
+    Raises:
+        msgspec.ValidationError: choices or their text have a type that no server sends.
+    """
+    if chunk.get("error"):
+        return [StreamFault(failures.error_text(chunk["error"]))]
+    message = chunk.get("detail") or chunk.get("message")
+    if chunk.get("object") == "error" or (message and not chunk.keys() & {"choices", "usage"}):
+        return [StreamFault(failures.error_text(message) if message else failures.clip(data))]
+    choices = msgspec.convert(chunk.get("choices") or [], list[dict[str, Any]])
+    events = [event for choice in choices for event in _choice_events(choice)]
+    nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
+    stated = (chunk.get("usage"), *nested, mapping(chunk.get("x_groq")).get("usage"))
+    return [*events, *(_usage(usage, in_choice=bool(choices)) for usage in stated if isinstance(usage, dict))]
 
 
-def _choice_events(choice: _Choice) -> list[Event]:
-    ids = tuple(choice.token_ids) if choice.token_ids else None
-    logprobs = choice.logprobs.values() if choice.logprobs else None
-    delta = choice.delta or _Delta()
+def _usage(usage: Mapping[str, Any], *, in_choice: bool) -> Usage:
+    reasoning = first_count(usage, *_REASONING) or None
+    return Usage(
+        first_count(usage, "prompt_tokens", "input_tokens"),
+        first_count(usage, "completion_tokens", "output_tokens"),
+        first_count(usage, *_CACHED),
+        in_choice,
+        reasoning,
+        first_count(usage, "total_tokens") if reasoning else None,
+    )
+
+
+def _choice_events(choice: Mapping[str, Any]) -> list[Event]:
+    ids = tuple(token for token in items(choice.get("token_ids")) if isinstance(token, int)) or None
+    delta = mapping(choice.get("delta"))
+    thoughts, said = _parts(delta.get("content"))
+    calls = delta.get("tool_calls") or delta.get("function_call")
+    shown = text(delta.get("reasoning_content")) or text(delta.get("reasoning")) or _details(delta)
     pieces = [
-        (TokenKind.REASONING, delta.reasoning_content or delta.reasoning or ""),
-        (TokenKind.TEXT, choice.text or delta.content or ""),
-        (TokenKind.TOOL, msgspec.json.encode(delta.tool_calls).decode() if delta.tool_calls else ""),
+        (TokenKind.REASONING, shown or thoughts),
+        (TokenKind.TEXT, msgspec.convert(choice.get("text") or "", str) or said or text(delta.get("refusal"))),
+        (TokenKind.TOOL, msgspec.json.encode(calls).decode() if calls else ""),
     ]
     present = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
     # A chunk with several pieces does not tell which ids belong to which piece; the last piece gets them all.
-    events: list[Event] = [TokenDelta(text, kind=kind) for kind, text in present[:-1]]
-    events += [TokenDelta(text, ids, logprobs, kind) for kind, text in present[-1:]]
+    events: list[Event] = [TokenDelta(piece, kind=kind) for kind, piece in present[:-1]]
+    logprobs = _log_probs(mapping(choice.get("logprobs")))
+    events += [TokenDelta(piece, ids, logprobs, kind) for kind, piece in present[-1:]]
     if not present:
         events.append(EmptyChunk())
-    if choice.finish_reason is not None:
-        events.append(Finish(choice.finish_reason))
+    if isinstance(choice.get("finish_reason"), str):
+        events.append(Finish(choice["finish_reason"]))
     return events
+
+
+def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts)
+    """Reasoning and text of a delta's content, which some servers send as a list of parts."""
+    if not isinstance(content, list):
+        return "", msgspec.convert(content or "", str)
+    thoughts, said = "", ""
+    for part in map(mapping, content):
+        kind = part.get("type")
+        inner = part.get("text") or part.get(kind) if isinstance(kind, str) else part.get("text")
+        words = text(inner) or "".join(text(mapping(piece).get("text")) for piece in items(inner))
+        if kind in _REASONING_PARTS:
+            thoughts += words
+        else:
+            said += words
+    return thoughts, said
+
+
+def _details(delta: Mapping[str, Any]) -> str:
+    """Reasoning in the list ``reasoning_details`` of OpenRouter and MiniMax."""
+    parts = map(mapping, items(delta.get("reasoning_details")))
+    return "".join(text(part.get("text")) or text(part.get("summary")) for part in parts)
+
+
+def _log_probs(found: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """One value per token, from a completion or a chat; None if any is missing."""
+    of_chat = [mapping(token).get("logprob") for token in items(found.get("content"))]
+    values = items(found.get("token_logprobs")) or of_chat
+    logprobs = tuple(float(value) for value in values if isinstance(value, int | float))
+    return logprobs if logprobs and len(logprobs) == len(values) else None

@@ -70,7 +70,7 @@ class ResponsesDialect:
         return HttpRequest("/v1/responses", STREAM_HEADERS, msgspec.json.encode(body))
 
     def reader(self) -> EventReader:
-        """A new reader, because the count depends on whether the answer showed its reasoning."""
+        """A new reader."""
         return _Reader()
 
     def refusal(self, status: int, body: bytes) -> str:
@@ -122,7 +122,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(_Event)
-        self._shows_reasoning = False
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
@@ -143,18 +142,15 @@ class _Reader:
     def _piece(self, event: _Event, kind: TokenKind) -> Event:
         if not isinstance(event.delta, str) or not event.delta:
             return EmptyChunk()
-        self._shows_reasoning |= kind is TokenKind.REASONING
         logprobs = tuple(token.logprob for token in event.logprobs or ()) or None
         return TokenDelta(event.delta, logprobs=logprobs, kind=kind)
 
     def _counts(self, usage: _Usage | None) -> list[Event]:
-        """Usage without hidden reasoning tokens; they are in no event, so they would inflate the token rate."""
         if usage is None:
             return []
         inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
-        hidden = 0 if self._shows_reasoning or outputs is None else outputs.reasoning_tokens or 0
-        visible = None if usage.output_tokens is None else usage.output_tokens - hidden
-        return [Usage(usage.input_tokens, visible, inputs.cached_tokens if inputs else None)]
+        cached, reasoning = inputs and inputs.cached_tokens, (outputs and outputs.reasoning_tokens) or None
+        return [Usage(usage.input_tokens, usage.output_tokens, cached, reasoning_tokens=reasoning)]
 
 
 def _end(kind: str, response: _Response) -> Event:

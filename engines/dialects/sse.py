@@ -2,9 +2,15 @@
 
 Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in LF, CRLF or CR; a blank line ends
 an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
-with a colon are comments; an event that the end of the stream truncates is dropped. The parser works on bytes, so
-reads may split UTF-8 characters.
+with a colon are comments; an event that the end of the stream truncates is dropped; a byte order mark at the beginning
+is ignored. The parser works on bytes, so reads may split UTF-8 characters.
 """
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class ErrorData(bytes):
+    """The ``data`` of an event whose type is ``error``."""
 
 
 class SseParser:
@@ -14,6 +20,8 @@ class SseParser:
         self._line = bytearray()
         self._data: list[bytes] = []
         self._after_cr = False
+        self._is_error = False
+        self._is_first_line = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add the bytes of one read; return the ``data`` of every event that they complete."""
@@ -29,7 +37,9 @@ class SseParser:
         lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for end in lines[:-1]:
             self._line += end
-            self._take_line(bytes(self._line), events)
+            line = bytes(self._line)
+            self._take_line(line.removeprefix(_BYTE_ORDER_MARK) if self._is_first_line else line, events)
+            self._is_first_line = False
             self._line.clear()
         self._line += lines[-1]
         return events
@@ -37,9 +47,14 @@ class SseParser:
     def _take_line(self, line: bytes, events: list[bytes]) -> None:
         if not line:
             if self._data:
-                events.append(b"\n".join(self._data))
+                data = b"\n".join(self._data)
+                events.append(ErrorData(data) if self._is_error else data)
                 self._data = []
+            self._is_error = False
             return
         field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value[1:] if value.startswith(b" ") else value)
+            self._data.append(value)
+        elif field == b"event":
+            self._is_error = value == b"error"

@@ -12,12 +12,9 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.engines.dialects.base import Event, EventReader, Finish, StreamFault
+from bakeoff.engines.dialects.base import Event, EventReader, Finish
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
-
-NO_END = frozenset({"cancelled", "timeout"})
-"""Finish reasons of answers that the engine abandoned."""
 
 
 class TensorRtLlmDialect(OpenAiDialect):
@@ -69,13 +66,6 @@ class _Reader:
         """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(b"[DONE]"):
             return [self._finish] if self._finish else []
-        events = [ended(event) for event in self._dialect.events(data)]
+        events = self._dialect.events(data)
         self._finish = next((event for event in events if isinstance(event, Finish)), self._finish)
         return [event for event in events if not isinstance(event, Finish)]
-
-
-def ended(event: Event) -> Event:
-    """The event, or a fault if it ends an answer that the engine abandoned."""
-    if isinstance(event, Finish) and event.reason in NO_END:
-        return StreamFault(f"the server abandoned the request ({event.reason})")
-    return event

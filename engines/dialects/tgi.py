@@ -47,8 +47,8 @@ class TgiDialect(OpenAiDialect):
         return {"response_format": grammar} if grammar else {}
 
     def events(self, data: bytes) -> list[Event]:
-        """Decode one payload. A chunk without text is also a token; an empty finish reason means none."""
-        return [_one_token(event) for event in super().events(data) if event != Finish("")]
+        """Decode one payload. A chunk without text is also a token."""
+        return [_one_token(event) for event in super().events(data)]
 
 
 def _one_token(event: Event) -> Event:

@@ -17,14 +17,11 @@ import msgspec
 from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, EventReader, Finish, HttpRequest, StreamFault, TokenDelta
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
-from bakeoff.engines.dialects.tensorrt_llm import ended
 from bakeoff.engines.errors import BadOption
 from bakeoff.workloads.types import Turn
 
 Fields = Literal["ensemble", "llm-api"]
 """Naming scheme of a request's fields: of the ensemble and ``tensorrt_llm_bls``, or of the LLM API's model."""
-_NO_REASON = frozenset({"", "None"})
-"""Spellings of "not finished": Triton's Python models send ``str(None)``."""
 
 
 class TritonDialect:
@@ -118,7 +115,7 @@ class _Reader:
         # In the ensemble an event without text is a special token; with the LLM API it is part of a character.
         events: list[Event] = [TokenDelta(text) if text or not self._cumulative else EmptyChunk()]
         reason = response.finish_reason
-        return [*events, ended(Finish(reason))] if reason and reason not in _NO_REASON else events
+        return events if reason is None else [*events, Finish(reason)]
 
     def _added(self, text: str) -> str:
         """The text that this event adds, without a trailing incomplete character."""

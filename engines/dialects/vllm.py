@@ -11,11 +11,8 @@ Its quirks, from ``vllm/entrypoints/openai``:
 
 from typing import Any, ClassVar
 
-from bakeoff.engines.dialects.base import Event, Finish, StreamFault
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
-
-_ABORT = "abort"
 
 
 class VllmDialect(OpenAiDialect):
@@ -34,19 +31,9 @@ class VllmDialect(OpenAiDialect):
         forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
         return {**super().sampling(turn), **forced, "return_token_ids": True, **self.neutral}
 
-    def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; an aborted answer is a fault."""
-        return [_unless_aborted(event) for event in super().events(data)]
-
 
 class ReferenceDialect(VllmDialect):
     """The reference engine: vLLM's fields; it applies no generation config."""
 
     name = "reference"
     neutral: ClassVar[dict[str, Any]] = {}
-
-
-def _unless_aborted(event: Event) -> Event:
-    if isinstance(event, Finish) and event.reason == _ABORT:
-        return StreamFault("the server aborted the request")
-    return event

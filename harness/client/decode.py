@@ -1,5 +1,6 @@
 """Decodes raw reads into request records: pure functions, run after the trial."""
 
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from bakeoff.engines.dialects import (
     Dialect,
     EmptyChunk,
+    ErrorData,
     Event,
     Finish,
     SseParser,
@@ -16,7 +18,7 @@ from bakeoff.engines.dialects import (
 )
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
-from bakeoff.harness.client.token_counts import token_counts
+from bakeoff.harness.client.token_counts import token_counts, visible_tokens
 from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from bakeoff.workloads import Tokenizer
 
@@ -28,6 +30,16 @@ _TRANSPORT_OUTCOMES = {
     StreamEnd.TOO_LARGE: Outcome.TOO_LARGE,
 }
 
+_NO_REASON = frozenset({"", "null", "none"})
+_GIVEN_UP = frozenset({
+    "abort", "aborted", "cancel", "cancelled", "canceled", "engine_overloaded", "error", "exception", "fail", "failed",
+    "insufficient_system_resource", "internal_error", "network_error", "server_error", "timeout",
+})  # fmt: skip
+"""Finish reasons, in lower case, that say nothing, and those of an answer that the server gave up."""
+_GZIP = b"\x1f\x8b"
+_FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
+_FIRST_WORDS = 120
+
 
 class DecodedStream(msgspec.Struct):
     """The content of one stream.
@@ -35,8 +47,10 @@ class DecodedStream(msgspec.Struct):
     Attributes:
         deltas: arrival in nanoseconds and content of each chunk with tokens.
         empty_chunk_ns: arrival of each chunk without a token.
-        usage: last token counts of the engine.
-        usage_ns: their arrival.
+        usage: token counts of the engine, each the last that it stated.
+        usage_ns: arrival of the last ones.
+        stated: number of deltas and output tokens so far, at each event with a count of output tokens.
+        is_done: whether the mark behind the last event arrived.
         last_event_ns: arrival of the last event.
         finish: finish reason of the engine.
         fault: first failure that the engine reported.
@@ -47,10 +61,17 @@ class DecodedStream(msgspec.Struct):
     empty_chunk_ns: list[int] = []
     usage: Usage = Usage()
     usage_ns: int | None = None
+    stated: list[tuple[int, int]] = []
+    is_done: bool = False
     last_event_ns: int | None = None
     finish: str | None = None
     fault: str | None = None
     answer_id: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the server said that the answer is complete: by a reason, or by its usage and the end mark."""
+        return self.finish is not None or (self.is_done and self.usage.output_tokens is not None)
 
 
 class Reads(Protocol):
@@ -90,11 +111,12 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         refusal = dialect.refusal(stream.status or 0, body)
     else:
         decoded = read_stream(stream, dialect)
+        if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE:
+            decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refusal, by_closing=dialect.ends_by_closing)
-    counts, source = token_counts(
-        decoded.deltas, decoded.usage.output_tokens, tokenizer, stream.requested_output_tokens
-    )
     usage = decoded.usage
+    output_tokens = visible_tokens(usage, (delta for _, delta in decoded.deltas))
+    counts, source = token_counts(_counted(decoded), output_tokens, tokenizer, stream.requested_output_tokens)
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
@@ -109,7 +131,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         end=stream.end,
         token_source=source,
         prompt_tokens=usage.prompt_tokens,
-        output_tokens=usage.output_tokens if usage.output_tokens is not None else (sum(counts) or None),
+        output_tokens=output_tokens if output_tokens is not None else (sum(counts) or None),
         cached_tokens=usage.cached_tokens,
         finish_reason=decoded.finish,
         error=masked(error) if error else None,
@@ -125,8 +147,11 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
         for data in payloads:
+            decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
             for event in reader.events(data):
                 _add(decoded, t_ns, event)
+            if isinstance(data, ErrorData):
+                decoded.fault = decoded.fault or f"the server reports an error: {_one_line(data)}"
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])
         if payloads:
@@ -137,8 +162,7 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
 def is_answer(stream: Reads, dialect: Dialect) -> bool:
     """Whether the reads of a complete exchange with status 200 are a whole answer, without an error and with tokens."""
     decoded = read_stream(stream, dialect)
-    is_whole = decoded.finish is not None or dialect.ends_by_closing
-    return is_whole and decoded.fault is None and bool(decoded.deltas)
+    return (decoded.is_whole or dialect.ends_by_closing) and decoded.fault is None and bool(decoded.deltas)
 
 
 def _answer_id(payload: bytes) -> str | None:
@@ -158,11 +182,64 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
         case EmptyChunk():
             decoded.empty_chunk_ns.append(t_ns)
         case Usage():
-            decoded.usage, decoded.usage_ns = event, t_ns
+            decoded.usage, decoded.usage_ns = _merged(decoded, event), t_ns
+            if decoded.usage.output_tokens is not None:
+                decoded.stated.append((len(decoded.deltas), decoded.usage.output_tokens))
         case Finish():
-            decoded.finish = event.reason
+            _end(decoded, event.reason)
         case StreamFault():
             decoded.fault = decoded.fault or event.message
+
+
+def _end(decoded: DecodedStream, reason: str) -> None:
+    word = reason.strip().lower()
+    if word in _GIVEN_UP:
+        decoded.fault = decoded.fault or f"the server gave up the answer: its finish reason is '{reason}'"
+    elif word not in _NO_REASON:
+        decoded.finish = reason
+
+
+def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
+    """The newer counts, and earlier ones where it has none; zeros behind an answer state nothing."""
+    if decoded.deltas and not newer.output_tokens:
+        newer = msgspec.structs.replace(newer, output_tokens=None, prompt_tokens=newer.prompt_tokens or None)
+    earlier = decoded.usage
+    missing = {name: getattr(earlier, name) for name in Usage.__struct_fields__ if getattr(newer, name) is None}
+    return msgspec.structs.replace(newer, **missing)
+
+
+def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
+    """The deltas, each with its token count if the usage so far stood behind every one of them."""
+    deltas, totals = decoded.deltas, dict(decoded.stated)
+    so_far = [totals.get(number) for number in range(1, len(deltas) + 1)]
+    totals_known = [total for total in so_far if total is not None]
+    added = [after - before for before, after in pairwise([0, *totals_known])]
+    if len(deltas) < 2 or len(totals_known) < len(deltas) or min(added) < 1:
+        return deltas
+    return [
+        (t_ns, msgspec.structs.replace(delta, tokens=count)) for (t_ns, delta), count in zip(deltas, added, strict=True)
+    ]
+
+
+def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
+    """What an answer with status 200 is instead of a stream of events; None if it is one, or empty."""
+    body = b"".join(stream.reads)
+    if not body or body.lstrip().startswith(_FIELDS):
+        return None
+    if body.startswith(_GZIP):
+        return "the answer is compressed, although no compression was asked for; switch it off in the proxy"
+    try:
+        is_json = isinstance(msgspec.json.decode(body), dict)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        is_json = False
+    if is_json:
+        return dialect.refusal(200, body).removeprefix("HTTP 200: ")
+    return f"the answer is not a stream of events; it begins with: {_one_line(body)}"
+
+
+def _one_line(data: bytes) -> str:
+    words = " ".join(data.decode("utf-8", "replace").split())
+    return words if len(words) <= _FIRST_WORDS else f"{words[:_FIRST_WORDS]}…"
 
 
 def _outcome(
@@ -174,7 +251,7 @@ def _outcome(
         return Outcome.STREAM_ERROR, decoded.fault
     if stream.end is not StreamEnd.COMPLETE:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
-    if decoded.finish is None and not by_closing:
+    if not decoded.is_whole and not by_closing:
         return Outcome.TRUNCATED, "the stream ended without a finish reason"
     if not decoded.deltas:
         return Outcome.EMPTY, "the answer has no token"

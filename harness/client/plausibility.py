@@ -20,7 +20,9 @@ def is_count(tokens: int | None) -> bool:
 def impossible_count(event: Usage | TokenDelta) -> str | None:
     """Why an event's counts are no counts; None if they may be."""
     counts = (
-        (event.prompt_tokens, event.output_tokens, event.cached_tokens) if isinstance(event, Usage) else (event.tokens,)
+        (event.prompt_tokens, event.output_tokens, event.cached_tokens, event.reasoning_tokens)
+        if isinstance(event, Usage)
+        else (event.tokens,)
     )
     wrong = next((count for count in counts if not is_count(count)), None)
     return None if wrong is None else f"the server counts {wrong} tokens"

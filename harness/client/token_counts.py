@@ -15,9 +15,9 @@ Counts that the answer cannot have (:mod:`bakeoff.harness.client.plausibility`) 
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from bakeoff.engines.dialects import TokenDelta
+from bakeoff.engines.dialects import TokenDelta, TokenKind, Usage
 from bakeoff.harness.client.plausibility import is_borne
 from bakeoff.results.records import TokenSource
 from bakeoff.workloads import Tokenizer
@@ -63,6 +63,28 @@ def token_counts(
         return [1] * len(deltas), TokenSource.ASSUMED
     source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
     return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), source
+
+
+def visible_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
+    """Output tokens that were streamed, by the engine's usage; None if it does not count any.
+
+    Reasoning tokens that no chunk shows are in no interval between chunks, so they would look like a faster pace. Most
+    servers count them as output, but some beside it: these are told apart by the total, or since the output then has
+    fewer tokens than the reasoning.
+
+    Args:
+        usage: the engine's counts.
+        deltas: chunks with tokens.
+    """
+    output, reasoning = usage.output_tokens, usage.reasoning_tokens or 0
+    if output is None or not reasoning:
+        return output
+    total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
+    is_beside = total == output + reasoning or output < reasoning
+    is_shown = any(delta.kind is TokenKind.REASONING for delta in deltas)
+    if is_shown:
+        return output + reasoning if is_beside else output
+    return output if is_beside else output - reasoning
 
 
 def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:

@@ -189,8 +189,8 @@ class TestGarbage:
         "data",
         [
             b"", b"not json", b"{", b"[]", b"3", b'"text"', b"null", b'{"choices":3}', b'{"choices":[3]}',
-            b'{"choices":[{"text":5}]}', b'{"choices":[{"finish_reason":{}}]}', b'{"choices":[{"token_ids":["a"]}]}',
-            b'{"usage":{"prompt_tokens":"many"}}', b"\xff\xfe", b'{"error":"\xff"}', b'{"choices":[{"text":"\xc3"}]}',
+            b'{"choices":[{"text":5}]}', b'{"choices":[{"delta":{"content":5}}]}', b"\xff\xfe",
+            b'{"error":"\xff"}', b'{"choices":[{"text":"\xc3"}]}',
             b'{"error":"\\ud800"}', b"[" * 100_000, b'{"error":' + b"[" * 100_000, b'{"error":1e999}',
         ],
     )  # fmt: skip

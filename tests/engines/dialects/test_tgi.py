@@ -182,14 +182,6 @@ class TestOpenAiEvents:
     def test_in_chat_every_chunk_is_a_token_the_silent_end_of_sequence_too(self, dialect: TgiDialect) -> None:
         assert decode(dialect, [CHAT_STREAM]) == [TokenDelta("Hi"), TokenDelta(""), Finish("stop"), Usage(5, 2)]
 
-    def test_an_empty_finish_reason_is_none(self) -> None:
-        assert decode(TgiDialect(), [COMPLETION_STREAM]) == [
-            TokenDelta(" Par"),
-            TokenDelta("is"),
-            Finish("length"),
-            Usage(5, 2, in_choice=True),
-        ]
-
     def test_its_errors_are_faults_though_the_end_mark_follows(self) -> None:
         stream = b'data: {"error":{"message":"Model is overloaded","http_status_code":429}}\n\ndata: [DONE]\n\n'
         assert decode(TgiDialect(), [stream]) == [StreamFault("Model is overloaded")]

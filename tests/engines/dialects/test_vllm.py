@@ -243,7 +243,7 @@ def test_tokens_are_counted_by_their_ids_and_never_by_chunks(
     [
         (failure("The engine is currently busy", 503), "The engine is currently busy"),
         (chunk(" a", [7]) + failure("EngineCore encountered an issue", 500), "EngineCore encountered an issue"),
-        (chunk(" a", [7], "abort") + usage_chunk(3, 1), "the server aborted the request"),
+        (chunk(" a", [7], "abort") + usage_chunk(3, 1), "the server gave up the answer: its finish reason is 'abort'"),
     ],
 )
 def test_an_error_under_http_200_is_an_error_whatever_ends_the_stream(payload: bytes, message: str) -> None:

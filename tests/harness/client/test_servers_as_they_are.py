@@ -1,0 +1,193 @@
+"""Streams as servers of the field send them: each case stands for a kind that was once read wrongly."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.harness.client.decode import decode_stream, is_answer
+from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord, TokenSource
+
+DONE = b"data: [DONE]\n\n"
+MS = 1_000_000
+
+
+def event(data: Any, kind: str = "") -> bytes:
+    return (f"event: {kind}\n" if kind else "").encode() + b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def chunk(content: Any = None, finish: Any = None, **delta: Any) -> dict[str, Any]:
+    delta = {"content": content, **delta} if content is not None else delta
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def counted(output: Any, prompt: Any = 8, **more: Any) -> dict[str, Any]:
+    return {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output, **more}}
+
+
+def words(count: int = 4) -> list[bytes]:
+    return [event(chunk(" a")) for _ in range(count)]
+
+
+def stream(reads: Sequence[bytes]) -> StreamRecord:
+    read_ns = [(100 + 10 * number) * MS for number in range(len(reads))]
+    return StreamRecord(
+        index=0, phase=Phase.MEASURED, session="s", turn=0, planned_ns=0, ended_ns=read_ns[-1], end=StreamEnd.COMPLETE,
+        status=200, requested_output_tokens=600, read_ns=read_ns, reads=list(reads),
+    )  # fmt: skip
+
+
+def decoded(*reads: bytes) -> RequestRecord:
+    return decode_stream(stream(reads), OpenAiDialect(), None)
+
+
+def ended(*tail: bytes) -> RequestRecord:
+    return decoded(*words(), *tail)
+
+
+STOP = event(chunk(finish="stop"))
+
+
+class TestEnds:
+    @pytest.mark.parametrize("reason", ["", "null", "None", None, 0, {}])
+    def test_a_reason_that_says_nothing_proves_no_end(self, reason: Any) -> None:
+        assert ended(event(chunk(finish=reason))).outcome is Outcome.TRUNCATED
+        assert ended(event(chunk(finish=reason)), event(counted(4))).outcome is Outcome.TRUNCATED
+
+    def test_but_the_usage_and_the_end_mark_do(self) -> None:
+        assert ended(event(chunk(finish="")), event(counted(4)), DONE).outcome is Outcome.OK
+        assert ended(DONE).outcome is Outcome.TRUNCATED
+        whole = [*words(), event(counted(4)), DONE]
+        assert is_answer(stream(whole), OpenAiDialect())
+        assert not is_answer(stream(whole[:-1]), OpenAiDialect())
+
+    @pytest.mark.parametrize("reason", ["error", "abort", "cancelled", "ERROR", "timeout", "server_error"])
+    def test_a_reason_that_says_the_answer_was_given_up_is_a_failure(self, reason: str) -> None:
+        record = ended(event(chunk(finish=reason)), event(counted(4)), DONE)
+        assert (record.outcome, record.finish_reason) == (Outcome.STREAM_ERROR, None)
+        assert reason in (record.error or "")
+
+    @pytest.mark.parametrize("data", [{"code": 500, "msg": "worker 3 lost"}, "worker 3 lost", ["worker 3 lost"]])
+    def test_an_event_of_the_type_error_is_a_failure_whatever_it_holds(self, data: Any) -> None:
+        record = ended(event(data, "error"), DONE)
+        assert record.outcome is Outcome.STREAM_ERROR
+        assert "worker 3 lost" in (record.error or "")
+
+    def test_the_type_of_one_event_does_not_stick_to_the_next(self) -> None:
+        assert ended(b"event: error\n\n", STOP, event(counted(4))).outcome is Outcome.OK
+
+
+class TestNoStream:
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            (b'{"error":{"message":"model m is not loaded","code":404}}', "model m is not loaded"),
+            (b'{"detail":"busy"}', "busy"),
+            (b"<!doctype html><title>Sign in</title>", "not a stream of events; it begins with: <!doctype html>"),
+            (gzip.compress(b"data: x\n\n"), "compressed, although no compression was asked for"),
+        ],
+    )
+    def test_another_answer_with_status_200_is_named(self, body: bytes, said: str) -> None:
+        record = decoded(body)
+        assert record.outcome is Outcome.STREAM_ERROR
+        assert said in (record.error or "")
+
+    def test_comments_alone_are_a_stream(self) -> None:
+        assert decoded(b": still here\n\n").outcome is Outcome.TRUNCATED
+
+
+class TestTolerance:
+    @pytest.mark.parametrize("choices", [None, []])
+    def test_no_choices_are_none(self, choices: Any) -> None:
+        record = ended(STOP, event({**counted(4), "choices": choices}), DONE)
+        assert (record.outcome, record.output_tokens, record.token_source) == (Outcome.OK, 4, TokenSource.CHUNKS)
+
+    @pytest.mark.parametrize("number", [4, 4.0, "4", " 4 "])
+    def test_a_number_is_a_number(self, number: Any) -> None:
+        assert ended(STOP, event(counted(number))).output_tokens == 4
+
+    @pytest.mark.parametrize(
+        "field", [{"logprobs": "none"}, {"token_ids": "x"}, {"finish_reason": 7}, {"delta": [1]}, {"usage": "later"}]
+    )
+    def test_a_field_of_another_type_fails_no_answer(self, field: dict[str, Any]) -> None:
+        odd = {"choices": [{"index": 0, "delta": {"content": " a"}, "finish_reason": None, **field}]}
+        record = decoded(event(odd), *words(), STOP, event(counted(4)))
+        assert record.outcome is Outcome.OK
+
+    @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+    def test_a_byte_order_mark_is_no_part_of_the_first_event(self, cut: int) -> None:
+        whole = b"\xef\xbb\xbf" + b"".join([*words(), STOP, event(counted(4)), DONE])
+        record = decoded(*filter(None, (whole[:cut], whole[cut:])))
+        assert (record.outcome, record.output_tokens, len(record.chunk_ns)) == (Outcome.OK, 4, 4)
+
+
+class TestCounts:
+    def test_hidden_reasoning_is_not_spread_over_what_was_streamed(self) -> None:
+        record = ended(STOP, event(counted(500, completion_tokens_details={"reasoning_tokens": 496})), DONE)
+        assert (record.output_tokens, record.token_source) == (4, TokenSource.CHUNKS)
+
+    @pytest.mark.parametrize("more", [{"total_tokens": 8 + 4 + 480}, {}])
+    def test_reasoning_beside_the_count_is_not_taken_off_it(self, more: dict[str, int]) -> None:
+        usage = counted(4, completion_tokens_details={"reasoning_tokens": 480}, **more)
+        assert ended(STOP, event(usage), DONE).output_tokens == 4
+
+    @pytest.mark.parametrize(("output", "total"), [(4, 12), (2, 12)])
+    def test_shown_reasoning_counts_once(self, output: int, total: int) -> None:
+        shown = [event(chunk(reasoning_content=" hm")), event(chunk(reasoning=" hm")), *words(2)]
+        usage = counted(output, completion_tokens_details={"reasoning_tokens": 2}, total_tokens=total)
+        record = decoded(*shown, STOP, event(usage), DONE)
+        assert (record.output_tokens, record.token_source) == (4, TokenSource.CHUNKS)
+
+    def test_usage_behind_every_event_counts_each(self) -> None:
+        reads = [event({**chunk(" a a a a"), "usage": counted(4 * (i + 1))["usage"]}) for i in range(5)]
+        record = decoded(*reads, event({**chunk(finish="stop"), "usage": counted(20)["usage"]}), DONE)
+        assert (record.chunk_tokens, record.token_source) == ([4] * 5, TokenSource.COUNTS)
+
+    def test_zeros_behind_an_answer_state_nothing(self) -> None:
+        record = ended(STOP, event(counted(4)), event(counted(0, prompt=0)), DONE)
+        assert (record.output_tokens, record.prompt_tokens) == (4, 8)
+
+    @pytest.mark.parametrize(
+        "hits",
+        [
+            {"prompt_tokens_details": {"cached_tokens": 6}}, {"prompt_cache_hit_tokens": 6}, {"cached_tokens": 6},
+            {"num_cached_tokens": "6"}, {"input_tokens_details": {"cached_tokens": 6.0}},
+            {"prompt_tokens_details": None, "cache_read_input_tokens": 6},
+        ],
+    )  # fmt: skip
+    def test_hits_of_the_prefix_cache_are_read_wherever_they_stand(self, hits: dict[str, Any]) -> None:
+        assert ended(STOP, event(counted(4, **hits))).cached_tokens == 6
+
+    @pytest.mark.parametrize("place", ["choice", "x_groq"])
+    def test_usage_is_read_wherever_it_stands(self, place: str) -> None:
+        usage, last = counted(4)["usage"], chunk(finish="stop")
+        if place == "choice":
+            last["choices"][0]["usage"] = usage
+        else:
+            last["x_groq"] = {"usage": usage}
+        assert ended(event(last), DONE).output_tokens == 4
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        "delta",
+        [
+            {"reasoning_content": " hm"},
+            {"reasoning": " hm"},
+            {"reasoning_details": [{"type": "reasoning.text", "text": " hm"}]},
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": " hm"}]}]},
+            {"content": [{"type": "thinking", "thinking": " hm"}]},
+            {"content": [{"type": "reasoning", "text": " hm"}]},
+        ],
+    )
+    def test_reasoning_is_read_wherever_it_stands(self, delta: dict[str, Any]) -> None:
+        (first, *_) = OpenAiDialect().events(json.dumps(chunk(**delta)).encode())
+        assert (first.text, first.kind.value) == (" hm", "reasoning")  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("delta", [{"content": [{"type": "text", "text": " a"}]}, {"refusal": " a"}])
+    def test_so_is_text(self, delta: dict[str, Any]) -> None:
+        (first, *_) = OpenAiDialect().events(json.dumps(chunk(**delta)).encode())
+        assert (first.text, first.kind.value) == (" a", "text")  # type: ignore[union-attr]
