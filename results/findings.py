@@ -103,6 +103,8 @@ class FindingCode(StrEnum):
     TOKENS_UNPLACED = "tokens_unplaced"
     """Most tokens of answers were not streamed, such as hidden reasoning, so that they have neither ITL nor TPOT."""
     TOKENS_ASSUMED = "tokens_assumed"
+    BUFFERED = "buffered"
+    """Most answers arrived in one piece, so their TTFT is the time of the whole answer."""
     CACHE_UNKNOWN = "cache_unknown"
     CACHE_UNUSED = "cache_unused"
     UNCALIBRATED_PACE = "uncalibrated_pace"
@@ -175,6 +177,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.TOKENS_APPORTIONED: Cause.ENGINE,
     FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
+    FindingCode.BUFFERED: Cause.ENGINE,
     FindingCode.CACHE_UNKNOWN: Cause.ENGINE,
     FindingCode.CACHE_UNUSED: Cause.ENGINE,
     FindingCode.UNCALIBRATED_PACE: Cause.CLIENT,

@@ -60,6 +60,9 @@ share, and by this many standard errors."""
 _MAX_DRAIN_SHARE = 0.1
 """Largest share of a makespan after the last planned request."""
 _ROUNDING = 1e-6
+_MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
+"""Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
+than this share of them do."""
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
@@ -432,6 +435,19 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
         yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
     if assumed := sources[TokenSource.ASSUMED]:
         yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
+    long = [request for request in answered if sum(request.chunk_tokens) >= _MIN_BUFFERED_TOKENS]
+    buffered = sum(_is_in_one_piece(request) for request in long)
+    if long and buffered > _MAX_BUFFERED_SHARE * len(long):
+        yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _is_in_one_piece(request: RequestRecord) -> bool:
+    """Whether most tokens of an answer arrived with its first ones."""
+    first_ns = request.chunk_ns[0]
+    at_once = sum(
+        tokens for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True) if t_ns == first_ns
+    )
+    return at_once >= _ONE_PIECE_SHARE * sum(request.chunk_tokens)
 
 
 def _unequal(pairs: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:

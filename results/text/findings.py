@@ -119,6 +119,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "
         "ITL and no TPOT; let the engine stream all tokens, those of its reasoning included"
     ),
+    FindingCode.BUFFERED: (
+        "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "
+        "answer and they have no ITL; switch off the buffering of the proxy before the engine"
+    ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "
         "chunk is assumed; let the engine return usage or token ids"

@@ -6,6 +6,7 @@ handles an engine that fails is tested in virtual time.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -83,8 +84,12 @@ def measured(trial: Path) -> int:
 
 
 def bad_engine() -> psutil.Process:
-    servers = (child for child in psutil.Process().children(recursive=True) if SERVER in child.cmdline())
-    return next(child for child in servers if BAD in child.cmdline() and "guard.py" not in " ".join(child.cmdline()))
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also a zombie, which has no command line
+            words = child.cmdline()
+            if SERVER in words and BAD in words and "guard.py" not in " ".join(words):
+                return child
+    raise AssertionError("the engine is not running")
 
 
 async def stop_for_a_second() -> None:

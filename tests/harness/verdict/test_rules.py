@@ -248,6 +248,24 @@ def test_answers_whose_tokens_were_mostly_not_streamed_are_a_warning():
 
 
 @pytest.mark.parametrize(
+    ("at_once", "answers", "is_warned"), [(20, 6, True), (16, 6, True), (12, 6, False), (20, 5, False)]
+)
+def test_answers_in_one_piece_are_a_warning(at_once: int, answers: int, is_warned: bool):
+    """Of ten answers of 20 tokens."""
+    streamed = [S + number * 10**7 for number in range(20)]
+    pieces = [S] * at_once + streamed[at_once:]
+    found = codes(
+        findings_of(
+            [
+                request(i, chunk_ns=pieces if i < answers else streamed, chunk_tokens=[1] * 20, ended_ns=2 * S)
+                for i in range(10)
+            ]
+        )
+    )
+    assert (FindingCode.BUFFERED in found) is is_warned
+
+
+@pytest.mark.parametrize(
     "odd",
     [
         {"planned_ns": 5 * S, "sent_ns": None},
