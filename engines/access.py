@@ -6,15 +6,18 @@ import msgspec
 
 
 class Access(msgspec.Struct, frozen=True):
-    """Credentials that every request to a server carries; all of them are secret.
+    """What every request to a server carries: credentials, all of them secret, and the form of its paths.
 
     Attributes:
         headers: names in lower case.
         query: appended to every path, without the question mark.
+        is_versioned: whether the address ends in the service's own version, such as ``/api/paas/v4``, in place of
+            the ``/v1`` that paths begin with.
     """
 
     headers: dict[str, str] = {}
     query: str = ""
+    is_versioned: bool = False
 
     def __repr__(self) -> str:
         return f"Access(headers={sorted(self.headers)})"
@@ -26,5 +29,7 @@ class Access(msgspec.Struct, frozen=True):
         return sorted(parts, key=len, reverse=True)
 
     def path(self, path: str) -> str:
-        """``path`` with the query appended."""
+        """``path`` below the server's address, with the query appended."""
+        if self.is_versioned:
+            path = path.removeprefix("/v1")
         return f"{path}{'&' if '?' in path else '?'}{self.query}" if self.query else path

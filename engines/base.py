@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -215,8 +216,13 @@ class SupportsKernels(Protocol):
         ...
 
 
+_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
+_VERSION = re.compile(r"v[0-9]+([a-z]+[0-9]*)?")
+"""A part of an address that names a version: v4, v1beta, v2alpha1."""
+
+
 def base_url(url: str) -> str:
-    """An engine's address without credentials and without a final ``/v1``, which is part of the dialects' paths.
+    """An engine's address without credentials, endpoint and a final ``/v1``, which is part of the dialects' paths.
 
     Raises:
         BadOption: the address is not http or https.
@@ -231,7 +237,7 @@ def base_url(url: str) -> str:
     if not parts.hostname:
         raise BadOption(f"url has no host: {url!r}")
     bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return bare.rstrip("/").removesuffix("/v1")
+    return _ENDPOINT.sub("", bare.rstrip("/")).removesuffix("/v1")
 
 
 def access_to(deployment: Deployment, key_header: str = "authorization") -> Access:
@@ -261,4 +267,7 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
                 "has; export the key alone"
             )
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    return Access(headers, parts.query)
+    is_versioned = any(
+        map(_VERSION.fullmatch, _ENDPOINT.sub("", parts.path.rstrip("/")).removesuffix("/v1").split("/"))
+    )
+    return Access(headers, parts.query, is_versioned)

@@ -56,7 +56,7 @@ class HttpTransport:
 
     def prepare(self, request: HttpRequest) -> bytes:
         """The bytes of the request."""
-        path = self._access.path(f"{self._prefix}{request.path}")
+        path = f"{self._prefix}{self._access.path(request.path)}"
         lines = [f"POST {path} HTTP/1.1", f"host: {self._host_header}"]
         lines += [f"{name}: {value}" for name, value in (request.headers | self._access.headers).items()]
         lines += [f"content-length: {len(request.body)}", "", ""]

@@ -71,7 +71,7 @@ class PageReader:
         self._source = page.source
         self._headers = page.access.headers | _HEADERS
         parts = urllib.parse.urlsplit(page.base_url)
-        self._path = page.access.path(parts.path.rstrip("/") + page.source.path)
+        self._path = parts.path.rstrip("/") + page.access.path(page.source.path)
         self._connection = _connection(parts, page)
         self._reader = reader_of(page.source)
         self._clock_ns = clock_ns

@@ -23,11 +23,31 @@ SENTINEL = "sk-sentinel-0451"
         ("http://127.0.0.1:8000/v1//", "http://127.0.0.1:8000"),
         ("https://api.example.org/openai/v1", "https://api.example.org/openai"),
         ("https://v1.example.org/v1beta", "https://v1.example.org/v1beta"),
+        ("http://127.0.0.1:8000/v1/chat/completions", "http://127.0.0.1:8000"),
+        ("https://api.example.org/api/paas/v4/chat/completions/", "https://api.example.org/api/paas/v4"),
         ("https://me:pass-sentinel@api.example.org:8443/v1?key=query-sentinel#part", "https://api.example.org:8443"),
     ],
 )
 def test_an_address_loses_its_secrets_and_the_version_that_every_path_begins_with(url: str, base: str) -> None:
     assert base_url(url) == base
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://h", "/v1/chat/completions"),
+        ("http://h/openai/v1", "/v1/chat/completions"),
+        ("http://v2.example.org", "/v1/chat/completions"),
+        ("http://h/v1beta/openai", "/chat/completions"),
+        ("http://h/api/paas/v4", "/chat/completions"),
+        ("http://h/api/paas/v4/chat/completions", "/chat/completions"),
+        ("http://h/v1/tenant/openai", "/chat/completions"),
+    ],
+)
+def test_a_version_in_the_address_replaces_that_of_the_paths(url: str, path: str) -> None:
+    access = access_to(Deployment(url=url))
+    assert access.path("/v1/chat/completions") == path
+    assert access.path("/metrics") == "/metrics"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost", "ftp://x", "", "file:///etc/passwd"])
