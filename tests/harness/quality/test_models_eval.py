@@ -391,7 +391,7 @@ def test_what_the_reference_engine_complains_of_is_passed_on():
         async for line in evaluation.evaluate_lines(["--model", "m"]):
             raise AssertionError(line)
 
-    with pytest.raises(EvaluationFailed, match="error: the following arguments are required: --text, --max-tokens"):
+    with pytest.raises(EvaluationFailed, match="evaluate: the following arguments are required: --text, --max-tokens"):
         asyncio.run(lines())
 
 
