@@ -267,7 +267,5 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
                 "has; export the key alone"
             )
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    is_versioned = any(
-        map(_VERSION.fullmatch, _ENDPOINT.sub("", parts.path.rstrip("/")).removesuffix("/v1").split("/"))
-    )
-    return Access(headers, parts.query, is_versioned)
+    path = urllib.parse.urlsplit(base_url(deployment.url)).path if deployment.url else ""
+    return Access(headers, parts.query, is_versioned=any(map(_VERSION.fullmatch, path.split("/"))))

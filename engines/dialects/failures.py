@@ -38,7 +38,7 @@ def error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists
     return clip(error.encode() if isinstance(error, str) else msgspec.json.encode(error))
 
 
-def clip(data: bytes) -> str:
-    """``data`` as one line of at most 500 characters."""
+def clip(data: bytes, max_chars: int = _MAX_CHARS) -> str:
+    """``data`` as one line of at most so many characters."""
     text = " ".join(data.decode("utf-8", "replace").split())
-    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}…"
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"

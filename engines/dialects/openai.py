@@ -22,7 +22,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
     Usage,
 )
-from bakeoff.engines.dialects.values import first_count, items, mapping, text
+from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
@@ -156,8 +156,8 @@ def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts
         return "", msgspec.convert(content or "", str)
     thoughts, said = "", ""
     for part in map(mapping, content):
-        kind = part.get("type")
-        inner = part.get("text") or part.get(kind) if isinstance(kind, str) else part.get("text")
+        kind = text(part.get("type"))
+        inner = part.get("text") or part.get(kind)
         words = text(inner) or "".join(text(mapping(piece).get("text")) for piece in items(inner))
         if kind in _REASONING_PARTS:
             thoughts += words
@@ -176,5 +176,5 @@ def _log_probs(found: Mapping[str, Any]) -> tuple[float, ...] | None:
     """One value per token, from a completion or a chat; None if any is missing."""
     of_chat = [mapping(token).get("logprob") for token in items(found.get("content"))]
     values = items(found.get("token_logprobs")) or of_chat
-    logprobs = tuple(float(value) for value in values if isinstance(value, int | float))
+    logprobs = tuple(logprob for logprob in map(number, values) if logprob is not None)
     return logprobs if logprobs and len(logprobs) == len(values) else None

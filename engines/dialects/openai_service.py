@@ -1,7 +1,8 @@
 """The OpenAI format as OpenAI's own service speaks it, or a gateway to it.
 
 Its quirks: it pads events with random text unless ``include_obfuscation`` is false; chats bound the answer with
-``max_completion_tokens``, since reasoning models refuse ``max_tokens``. Source: https://platform.openai.com/docs/api-reference/chat.
+``max_completion_tokens``, since reasoning models refuse ``max_tokens``.
+Source: https://platform.openai.com/docs/api-reference/chat.
 """
 
 from typing import Any

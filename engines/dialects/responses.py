@@ -54,6 +54,7 @@ class ResponsesDialect:
 
     def __init__(self, *, official: bool = False) -> None:
         self._unpadded = {"stream_options": {"include_obfuscation": False}} if official else {}
+        self._decoder = msgspec.json.Decoder(_Event)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
@@ -70,8 +71,24 @@ class ResponsesDialect:
         return HttpRequest("/v1/responses", STREAM_HEADERS, msgspec.json.encode(body))
 
     def reader(self) -> EventReader:
-        """A new reader."""
-        return _Reader()
+        """The dialect itself, because events of this format do not depend on earlier ones."""
+        return self
+
+    def events(self, data: bytes) -> list[Event]:
+        """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
+        if data.startswith(b"[DONE]"):
+            return []
+        try:
+            event = self._decoder.decode(data)
+        except failures.UNREADABLE as error:
+            return [failures.unreadable(error, data)]
+        if event.error is not None or event.type == "error":
+            return [StreamFault(failures.error_text(event.error or event.message or data.decode()))]
+        if event.type in _KINDS:
+            return [_piece(event, _KINDS[event.type])]
+        if event.type in _ENDS and event.response is not None:
+            return [_end(event.type, event.response), *_counts(event.response.usage)]
+        return []
 
     def refusal(self, status: int, body: bytes) -> str:
         """See :func:`bakeoff.engines.dialects.failures.refusal`."""
@@ -117,40 +134,19 @@ class _Event(msgspec.Struct):
     message: str | None = None
 
 
-class _Reader:
-    """Decodes one answer."""
+def _piece(event: _Event, kind: TokenKind) -> Event:
+    if not isinstance(event.delta, str) or not event.delta:
+        return EmptyChunk()
+    logprobs = tuple(token.logprob for token in event.logprobs or ()) or None
+    return TokenDelta(event.delta, logprobs=logprobs, kind=kind)
 
-    def __init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(_Event)
 
-    def events(self, data: bytes) -> list[Event]:
-        """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):
-            return []
-        try:
-            event = self._decoder.decode(data)
-        except failures.UNREADABLE as error:
-            return [failures.unreadable(error, data)]
-        if event.error is not None or event.type == "error":
-            return [StreamFault(failures.error_text(event.error or event.message or data.decode()))]
-        if event.type in _KINDS:
-            return [self._piece(event, _KINDS[event.type])]
-        if event.type in _ENDS and event.response is not None:
-            return [_end(event.type, event.response), *self._counts(event.response.usage)]
+def _counts(usage: _Usage | None) -> list[Event]:
+    if usage is None:
         return []
-
-    def _piece(self, event: _Event, kind: TokenKind) -> Event:
-        if not isinstance(event.delta, str) or not event.delta:
-            return EmptyChunk()
-        logprobs = tuple(token.logprob for token in event.logprobs or ()) or None
-        return TokenDelta(event.delta, logprobs=logprobs, kind=kind)
-
-    def _counts(self, usage: _Usage | None) -> list[Event]:
-        if usage is None:
-            return []
-        inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
-        cached, reasoning = inputs and inputs.cached_tokens, (outputs and outputs.reasoning_tokens) or None
-        return [Usage(usage.input_tokens, usage.output_tokens, cached, reasoning_tokens=reasoning)]
+    inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
+    cached, reasoning = inputs and inputs.cached_tokens, (outputs and outputs.reasoning_tokens) or None
+    return [Usage(usage.input_tokens, usage.output_tokens, cached, reasoning_tokens=reasoning)]
 
 
 def _end(kind: str, response: _Response) -> Event:

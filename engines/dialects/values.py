@@ -29,6 +29,16 @@ def count(value: Any) -> int | None:  # noqa: ANN401
     return value if isinstance(value, int) else int(value) if value.is_integer() else None
 
 
+def number(value: Any) -> float | None:  # noqa: ANN401
+    """A number that a float can hold; None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 def first_count(value: Mapping[str, Any], *paths: str) -> int | None:
     """The first of several counts that is there.
 

@@ -16,6 +16,7 @@ from bakeoff.engines.dialects import (
     TokenDelta,
     Usage,
 )
+from bakeoff.engines.dialects.failures import UNREADABLE, clip
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
 from bakeoff.harness.client.token_counts import token_counts, visible_tokens
@@ -38,7 +39,7 @@ _GIVEN_UP = frozenset({
 """Finish reasons, in lower case, that say nothing, and those of an answer that the server gave up."""
 _GZIP = b"\x1f\x8b"
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
-_FIRST_WORDS = 120
+_FIRST_CHARS = 120
 
 
 class DecodedStream(msgspec.Struct):
@@ -116,7 +117,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     outcome, error = _outcome(stream, decoded, refusal, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
     output_tokens = visible_tokens(usage, (delta for _, delta in decoded.deltas))
-    counts, source = token_counts(_counted(decoded), output_tokens, tokenizer, stream.requested_output_tokens)
+    deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
+    counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
@@ -151,7 +153,7 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
             for event in reader.events(data):
                 _add(decoded, t_ns, event)
             if isinstance(data, ErrorData):
-                decoded.fault = decoded.fault or f"the server reports an error: {_one_line(data)}"
+                decoded.fault = decoded.fault or f"the server reports an error: {clip(data)}"
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])
         if payloads:
@@ -230,16 +232,11 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
         return "the answer is compressed, although no compression was asked for; switch it off in the proxy"
     try:
         is_json = isinstance(msgspec.json.decode(body), dict)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         is_json = False
     if is_json:
         return dialect.refusal(200, body).removeprefix("HTTP 200: ")
-    return f"the answer is not a stream of events; it begins with: {_one_line(body)}"
-
-
-def _one_line(data: bytes) -> str:
-    words = " ".join(data.decode("utf-8", "replace").split())
-    return words if len(words) <= _FIRST_WORDS else f"{words[:_FIRST_WORDS]}…"
+    return f"the answer is not a stream of events; it begins with: {clip(body, _FIRST_CHARS)}"
 
 
 def _outcome(

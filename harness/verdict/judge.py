@@ -443,10 +443,7 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
 
 def _is_in_one_piece(request: RequestRecord) -> bool:
     """Whether most tokens of an answer arrived with its first ones."""
-    first_ns = request.chunk_ns[0]
-    at_once = sum(
-        tokens for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True) if t_ns == first_ns
-    )
+    (_, at_once), *_ = latency.arrivals(request)
     return at_once >= _ONE_PIECE_SHARE * sum(request.chunk_tokens)
 
 

@@ -116,7 +116,7 @@ def _queue_memory_s(times: Times, rate_per_s: float) -> float:
     departures = departures_while(seen, times)
     gaps = np.diff(np.sort(times.planned[(times.planned >= 0) & (times.planned < times.known_s)]))
     services = times.services()
-    if departures < _MIN_DEPARTURES or len(gaps) < 2 or services.mean() <= 0:
+    if departures < _MIN_DEPARTURES or len(gaps) < 2 or not services.any():
         return 0.0
     capacity = departures / (float(seen.mean()) * times.known_s)
     variation = float(services.std() / services.mean())

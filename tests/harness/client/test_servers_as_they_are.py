@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.engines.dialects import OpenAiDialect, TokenDelta
 from bakeoff.harness.client.decode import decode_stream, is_answer
 from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord, TokenSource
 
@@ -117,6 +117,18 @@ class TestTolerance:
         record = decoded(event(odd), *words(), STOP, event(counted(4)))
         assert record.outcome is Outcome.OK
 
+    @pytest.mark.parametrize(
+        "field",
+        [
+            {"delta": {"content": [{"type": ["text"], "text": " a"}]}},
+            {"delta": {"content": [{"type": "text", "text": " a"}]}, "logprobs": {"token_logprobs": [10**400]}},
+            {"delta": {"content": " a"}, "logprobs": {"content": [{"logprob": True}]}},
+        ],
+    )
+    def test_nor_does_one_inside_of_it(self, field: dict[str, Any]) -> None:
+        (delta,) = OpenAiDialect().events(json.dumps({"choices": [field]}).encode())
+        assert delta == TokenDelta(" a")
+
     @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
     def test_a_byte_order_mark_is_no_part_of_the_first_event(self, cut: int) -> None:
         whole = b"\xef\xbb\xbf" + b"".join([*words(), STOP, event(counted(4)), DONE])
@@ -145,6 +157,12 @@ class TestCounts:
         reads = [event({**chunk(" a a a a"), "usage": counted(4 * (i + 1))["usage"]}) for i in range(5)]
         record = decoded(*reads, event({**chunk(finish="stop"), "usage": counted(20)["usage"]}), DONE)
         assert (record.chunk_tokens, record.token_source) == ([4] * 5, TokenSource.COUNTS)
+
+    def test_hidden_reasoning_in_counts_behind_every_event_is_not_the_first_events(self) -> None:
+        details = {"completion_tokens_details": {"reasoning_tokens": 480}}
+        reads = [event({**chunk(" a"), "usage": counted(481 + i, **details)["usage"]}) for i in range(4)]
+        record = decoded(*reads, STOP, event(counted(484, **details)), DONE)
+        assert (record.chunk_tokens, record.output_tokens) == ([1] * 4, 4)
 
     def test_zeros_behind_an_answer_state_nothing(self) -> None:
         record = ended(STOP, event(counted(4)), event(counted(0, prompt=0)), DONE)

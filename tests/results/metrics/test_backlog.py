@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bakeoff.results.metrics.backlog import Pressure, backlog
-from bakeoff.results.records import Outcome, Window
+from bakeoff.results.records import Window
 from tests.results.handmade import request
-from tests.results.queues import LENGTH_S, WARM_S, Arrivals, poisson, served, window_of
+from tests.results.queues import LENGTH_S, WARM_S, Arrivals, cancelled_at, poisson, served, window_of
 
 
 def bursts(rate: float, shape: float) -> Arrivals:
@@ -84,17 +84,11 @@ def test_requests_that_are_cancelled_at_the_end_count_as_waiting(
 ):
     """The harness ends a saturated trial at the end of its window, so a queue never gets its first tokens."""
     rate, length_s = 1.2 * servers, 1000 / (1.2 * servers)
-    window, end_ms = window_of(length_s), 1000 * (WARM_S + length_s)
     for seed in range(4):
         rng = random.Random(seed)
         times = list(poisson(rate, length_s)(rng))
-        kept = []
-        for full in served(times, [service_s(rng) for _ in times], servers):
-            chunks_ms = [chunk_ns / 1e6 for chunk_ns in full.chunk_ns if chunk_ns / 1e6 < end_ms]
-            is_cut = len(chunks_ms) < len(full.chunk_ns)
-            outcome, ended_ms = (Outcome.CANCELLED, end_ms) if is_cut else (Outcome.OK, None)
-            kept.append(request(full.planned_ns / 1e6, chunks_ms, ended=ended_ms, outcome=outcome, index=full.index))
-        found = backlog(kept, window, rate)
+        whole = served(times, [service_s(rng) for _ in times], servers)
+        found = backlog(cancelled_at(WARM_S + length_s, whole), window_of(length_s), rate)
         assert found.pressure is Pressure.SATURATED
         assert found.utilisation == pytest.approx(1.2, rel=0.15)
 

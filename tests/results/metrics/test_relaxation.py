@@ -8,7 +8,7 @@ import pytest
 from bakeoff.results.metrics.relaxation import Relaxation, needed_window_s, relaxation
 from bakeoff.results.records import RequestRecord
 from tests.results.handmade import request
-from tests.results.queues import LENGTH_S, WARM_S, poisson, served, window_of
+from tests.results.queues import LENGTH_S, WARM_S, cancelled_at, poisson, served, window_of
 
 Service = Callable[[random.Random], float]
 FIXED: Service = lambda _: 1.0  # noqa: E731
@@ -87,3 +87,10 @@ def test_answers_without_a_queue_and_few_requests_have_no_memory():
     assert relaxation(served(times, [rng.lognormvariate(1, 1) for _ in times], 1_000), window_of(), 3.0) is None
     assert relaxation(served(times[:9], [1.0] * 9, 1), window_of(), 3.0) is None
     assert relaxation([], window_of(), 3.0) is None
+
+
+def test_a_window_whose_own_requests_all_wait_to_its_end_shows_no_service():
+    """Four times the capacity: the window serves only what was planned before it."""
+    times = [0.25 * number for number in range(int((WARM_S + LENGTH_S) / 0.25))]
+    whole = served(times, [1.0 for _ in times], 1)
+    assert relaxation(cancelled_at(WARM_S + LENGTH_S, whole), window_of(), 4.0) is None
