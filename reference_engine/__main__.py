@@ -50,7 +50,6 @@ class _Tool(NamedTuple):
         module: of `tools`, with its settings and function.
         settings: dataclass whose fields are its options.
         run: the function; it takes the models, the target and the settings.
-        run_module: of the function, if it has one of its own.
     """
 
     summary: str
@@ -59,7 +58,6 @@ class _Tool(NamedTuple):
     module: str
     settings: str
     run: str
-    run_module: str | None = None
 
 
 _RESUMES = "Ctrl-C keeps what is done; the same command resumes it."
@@ -81,8 +79,9 @@ _TOOLS = {
     ),
     "quantize": _Tool(
         "a checkpoint whose matrices take fewer bits",
-        f"Quantise the weights of a model, one layer at a time (docs/quantisation.md). {_RESUMES}",
-        ("model",), "quantisation_methods", "Quantising", "quantise", "quantising",
+        f"Quantise the weights of a model, one layer at a time (docs/quantisation.md). With a method in gguf-, --out "
+        f"is a .gguf file. {_RESUMES}",
+        ("model",), "quantising", "Quantising", "quantise",
     ),
 }  # fmt: skip
 
@@ -159,7 +158,7 @@ def _add_tool(tool: argparse.ArgumentParser, name: str) -> None:
     for field in dataclasses.fields(settings):
         choices = (*get_args(WrittenName), *get_args(GgufName)) if field.name == "method" else None
         _add_flag(tool, settings, field, choices)
-    tool.add_argument("--out", dest="target", type=Path, required=True, help="directory to write, or a .gguf file")
+    tool.add_argument("--out", dest="target", type=Path, required=True, help="directory to write")
     tool.add_argument("--text", type=Path, help=_TEXT)
     tool.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda if there is one")
 
@@ -193,11 +192,7 @@ def _add_flag(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    try:
-        options = vars(build_parser(words[0] if words else None).parse_args(words))
-    except ReferenceEngineError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
+    options = vars(build_parser(words[0] if words else None).parse_args(words))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("gguf").setLevel(logging.WARNING)
     command = _COMMANDS[options.pop("command")]
@@ -294,9 +289,9 @@ def _run_tool(name: str, options: dict[str, object]) -> None:
     if options.get("method") in get_args(GgufName):
         _write_gguf(models[0], target, options)
         return
-    settings = getattr(import_module(f"bakeoff.reference_engine.tools.{tool.module}"), tool.settings)(**options)
-    run = getattr(import_module(f"bakeoff.reference_engine.tools.{tool.run_module or tool.module}"), tool.run)
-    run(*models, target, settings, text=text, device=device, say=_say)
+    module = import_module(f"bakeoff.reference_engine.tools.{tool.module}")
+    settings = getattr(module, tool.settings)(**options)
+    getattr(module, tool.run)(*models, target, settings, text=text, device=device, say=_say)
 
 
 def _write_gguf(source: object, target: object, options: dict[str, object]) -> None:

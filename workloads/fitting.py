@@ -109,12 +109,12 @@ def fit(trace: Workload, seed: Seed, name: str = "trace", *, tokenizer: Tokenize
 
     Args:
         trace: a replay of it, which is read three times; about 50 bytes per request are held in memory.
-        seed: of draws for what the trace leaves open, and of the preset's traffic that is compared with it.
+        seed: seed of what the trace leaves open, and of the preset's traffic that is compared with it.
         name: of the trace.
         tokenizer: required if the trace has text but no lengths.
 
     Raises:
-        BadTrace: a row cannot be read, there are fewer than 50 rows, or times decrease.
+        BadTrace: a row cannot be read, or there are fewer than 50 requests.
         NoTokenizer: rows have text but no lengths, and ``tokenizer`` is None.
         WorkloadError: sessions are not in the order of their start.
     """
@@ -125,13 +125,14 @@ def fit(trace: Workload, seed: Seed, name: str = "trace", *, tokenizer: Tokenize
         raise BadTrace(f"the trace has {lengths.requests} requests; a fit needs at least {FEWEST_REQUESTS}")
     profile = profile_workload(name, trace, seed, tokenizer=tokenizer, sessions=_PROFILED_SESSIONS)
     arrival, reason, is_guessed = _arrival(profile, lengths)
-    draft = _preset(lengths, profile, arrival, name)
+    expected = _expected(profile.figures, lengths)
+    draft = _preset(lengths, expected, arrival, name)
     drawn = profile_workload(
         name, PresetTraffic(name, draft), seed, sessions=_sessions(lengths), arrivals=max(lengths.starts, _FEWEST_DRAWN)
     )
     figures = tuple(
         Comparison(figure, value, drawn.figures[figure], tolerance)
-        for figure, (value, tolerance) in _expected(profile.figures, lengths).items()
+        for figure, (value, tolerance) in expected.items()
         if figure in drawn.figures
     )
     notes = (reason,) if is_guessed else ()
@@ -254,7 +255,9 @@ def _arrival(profile: WorkloadProfile, lengths: _Lengths) -> tuple[NaturalArriva
     return NaturalArrival("gamma", rate, options), f"Gamma gaps with the trace's CV, {cv:.3g}", False
 
 
-def _preset(lengths: _Lengths, profile: WorkloadProfile, arrival: NaturalArrival, name: str) -> Preset:
+def _preset(
+    lengths: _Lengths, expected: Mapping[str, tuple[float, float]], arrival: NaturalArrival, name: str
+) -> Preset:
     correlation, shared_tokens = round(lengths.correlation(), 2), lengths.shared_tokens()
     least_correlation = max(_SMALL_CORRELATION, _CHANCES / math.sqrt(lengths.requests))
     preset = Preset(
@@ -266,7 +269,7 @@ def _preset(lengths: _Lengths, profile: WorkloadProfile, arrival: NaturalArrival
         correlation=correlation if abs(correlation) >= least_correlation else 0.0,
         shared=Shared(shared_tokens) if shared_tokens else None,
         max_input_tokens=lengths.context_limit(),
-        anchors=tuple(_anchors(_expected(profile.figures, lengths), name)),
+        anchors=tuple(_anchors(expected, name)),
     )
     if not lengths.later:
         return preset

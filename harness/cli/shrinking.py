@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Annotated
 
 import cyclopts
@@ -21,6 +21,8 @@ _PROMPTS = 2_000
 _PROMPT_UNITS = 12
 """Units of the grammars per prompt: 20 to 60 words."""
 _CODE_EVERY = 4
+_TAKING_FILES = ("--out", "--text")
+"""Options whose value may be called like a known model."""
 Words = Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]
 
 
@@ -58,20 +60,26 @@ def _become(command: str, arguments: Sequence[str]) -> None:
     """Replace this process by a command of the reference engine.
 
     Args:
-        command: of the engine.
-        arguments: models, by name or as folders, then options.
+        command: name of the command of the engine.
+        arguments: models, by name or as folders, and options.
 
     Raises:
         ReferenceMissing: its packages are not installed.
     """
+    from bakeoff.engines.models import KNOWN_MODELS
     from bakeoff.harness.cli.listing import named_model
     from bakeoff.harness.errors import ReferenceMissing
     from bakeoff.harness.quality.scorer import not_installed
 
     if why := not_installed():
         raise ReferenceMissing(why)
-    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    words = [*(str(named_model(name).path) for name in names), *arguments[len(names) :]]
+    leading = len(list(takewhile(lambda word: not word.startswith("-"), arguments)))
+    models = {
+        number
+        for number, (before, word) in enumerate(pairwise(["", *arguments]))
+        if number < leading or (word in KNOWN_MODELS and before not in _TAKING_FILES)
+    }
+    words = [str(named_model(word).path) if number in models else word for number, word in enumerate(arguments)]
     if not any(word == "--text" or word.startswith("--text=") for word in words):
         # The file has no name, so nothing is left of it when the process ends.
         with tempfile.TemporaryFile() as file:

@@ -3,9 +3,9 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import cyclopts
 
@@ -13,7 +13,10 @@ from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
 
 if TYPE_CHECKING:
     from bakeoff.harness.traffic.profile import ShownProfile
+    from bakeoff.workloads import Tokenizer
     from bakeoff.workloads.fitting import Fit
+
+_Result = TypeVar("_Result")
 
 workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
@@ -169,22 +172,21 @@ def fit(
     json
         Print the preset's path, the comparison and the notes as JSON on stdout.
     """
-    from bakeoff.harness.traffic.profile.selection import select, tokenizer_at
+    from bakeoff.harness.traffic.profile.selection import select
     from bakeoff.results.files.atomic import write_atomic
-    from bakeoff.workloads import NoTokenizer, Seed
-    from bakeoff.workloads.fitting import fit as fitted
+    from bakeoff.workloads import Seed
+    from bakeoff.workloads.fitting import fit as fit_preset
     from bakeoff.workloads.presets.toml import preset_toml
 
     preset_name = name or _stem(trace)
     place = _place(Path(trace), out, preset_name)
-    selection, traffic_seed = select(trace, option or []), Seed.of(str(seed))
-    if tokenizer is not None:
-        result = fitted(selection.workload, traffic_seed, preset_name, tokenizer=tokenizer_at(tokenizer)[0])
-    else:
-        try:
-            result = fitted(selection.workload, traffic_seed, preset_name)
-        except NoTokenizer:
-            result = fitted(selection.workload, traffic_seed, preset_name, tokenizer=tokenizer_at(None)[0])
+    selection = select(trace, option or [])
+
+    def fitted(counting: "tuple[Tokenizer, Path] | None") -> "Fit":
+        tokenizer_ = counting[0] if counting else None
+        return fit_preset(selection.workload, Seed.of(str(seed)), preset_name, tokenizer=tokenizer_)
+
+    result = _counting(tokenizer, fitted)
     head = [
         f"Written by bakeoff workloads fit from {result.requests:,} requests in {result.sessions:,} sessions.",
         f"Arrivals: {result.arrivals}.",
@@ -265,17 +267,23 @@ def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
 
 
 def _profile(name: str, options: list[str], seed: int, sessions: int | None, folder: Path | None) -> "ShownProfile":
-    """Profile without a tokenizer if none was given and the workload does not need one."""
-    from bakeoff.harness.traffic.profile.selection import profile_selection, select, tokenizer_at
-    from bakeoff.workloads import NoTokenizer
+    from bakeoff.harness.traffic.profile.selection import profile_selection, select
 
     selection = select(name, options)
+    return _counting(folder, lambda counting: profile_selection(selection, seed, sessions, counting))
+
+
+def _counting(folder: Path | None, work: "Callable[[tuple[Tokenizer, Path] | None], _Result]") -> _Result:
+    """Do work with the tokenizer in a folder; by default without one, or with the pulled model's where it needs one."""
+    from bakeoff.harness.traffic.profile.selection import tokenizer_at
+    from bakeoff.workloads import NoTokenizer
+
     if folder is not None:
-        return profile_selection(selection, seed, sessions, tokenizer_at(folder))
+        return work(tokenizer_at(folder))
     try:
-        return profile_selection(selection, seed, sessions)
+        return work(None)
     except NoTokenizer:
-        return profile_selection(selection, seed, sessions, tokenizer_at(None))
+        return work(tokenizer_at(None))
 
 
 def _print_lines(lines: Iterable[bytes], out: BinaryIO) -> None:

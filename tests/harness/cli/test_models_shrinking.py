@@ -4,11 +4,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Generator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.cli import make_app
+from bakeoff.engines import Model
+from bakeoff.engines.models import KNOWN_MODELS
+from bakeoff.harness.cli import listing, make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.cli.shrinking import built_in_prompts
 from bakeoff.harness.quality import scorer
@@ -62,6 +65,18 @@ def test_the_engine_gets_the_options_and_a_text(become, folder, tmp_path, comman
     words = [*models, "--out", tmp_path / "out", "--seed", -1]
     assert argv == ["-m", "bakeoff.reference_engine", command, *map(str, words)]
     assert text == built_in_prompts().encode()
+
+
+def test_a_known_models_name_is_its_folder_wherever_it_stands(become, folder, monkeypatch):
+    monkeypatch.setitem(KNOWN_MODELS, "tiny-model", KNOWN_MODELS["smollm2-135m-instruct"])
+    monkeypatch.setattr(listing, "named_model", lambda _: Model("tiny-model", folder))
+    for words in (
+        ["tiny-model", "--out", "tiny-model", "--rows", "9"],
+        ["--out", "tiny-model", "--rows", "9", "tiny-model"],
+    ):
+        argv, _ = become("quantize", *words)
+        assert argv[3:] == [word if before == "--out" or word != "tiny-model" else str(folder)
+                            for before, word in pairwise(["", *words])]  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["--text", "t"], ["--text=t"]])
