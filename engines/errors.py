@@ -4,6 +4,7 @@
 
     EngineError
     ├── UnknownEngine     user error: no adapter of that name
+    ├── BadAdapter        an adapter of another package lacks a part of its interface
     ├── BadOption         user error: an option is unknown, of the wrong type or out of range
     ├── ModelNotFound     user error: no model at that path, or none of that name
     ├── PortInUse         machine state: something listens on the requested port
@@ -36,6 +37,10 @@ class EngineError(Exception):
 
 class UnknownEngine(EngineError):
     """No adapter has that name."""
+
+
+class BadAdapter(EngineError):
+    """An adapter of another package lacks a part of its interface."""
 
 
 class BadOption(EngineError):

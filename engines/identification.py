@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -38,7 +39,8 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
         BadOption: the URL is invalid, or the key's variable is not set.
         UnknownEngine: no adapter has that name.
         NotReady: nothing listens at the URL.
-        NotIdentified: the server does not answer, or its answers do not identify adapter and model.
+        NotIdentified: the server does not answer, its answers do not identify adapter and model, or an adapter of
+            another package fails to tell.
     """
     address = base_url(deployment.url or "")
     await require_listener(address)
@@ -46,7 +48,7 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     paths = sorted({path for kind in kinds for path in kind.identity_pages})
     pages, moved = await _pages(address, access_to(deployment), paths)
     kinds.sort(key=lambda kind: kind is OpenAiEngine)  # last, because any server that lists models matches
-    identities = (identity for kind in kinds if (identity := kind.identify(pages)))
+    identities = (identity for kind in kinds if (identity := _identity(kind, pages)))
     if identity := next(identities, None):
         return identity
     if moved:
@@ -54,6 +56,18 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     if adapter:
         raise NotIdentified(f"{address} does not say which model it serves; give --model")
     raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")
+
+
+def _identity(kind: type[ServerEngine], pages: Pages) -> Identity | None:
+    try:
+        found: Any = kind.identify(pages)  # whatever an adapter of another package returns
+    except Exception as error:
+        problem = f"failed with {type(error).__name__}: {error}"
+        raise NotIdentified(f"{kind.__qualname__}.identify {problem}; give another adapter with --engine") from error
+    if found is None or isinstance(found, Identity):
+        return found
+    problem = f"returned {found!r}, neither an Identity nor None"
+    raise NotIdentified(f"{kind.__qualname__}.identify {problem}; give another adapter with --engine")
 
 
 def only_model(identity: Identity, url: str) -> str:

@@ -1,7 +1,7 @@
 """Adapters by name: built-in ones and those of other packages."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeGuard
 
@@ -19,7 +19,7 @@ from bakeoff.engines.adapters.vllm import VllmEngine
 from bakeoff.engines.base import Engine, Model, Setup, SupportsCheck
 from bakeoff.engines.deployment import Deployment
 from bakeoff.engines.dialects import Dialect
-from bakeoff.engines.errors import BadOption, UnknownEngine
+from bakeoff.engines.errors import BadAdapter, BadOption, UnknownEngine
 from bakeoff.engines.secrets import conceal, conceal_named
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.engines.spec import EngineSpec
@@ -82,6 +82,7 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
 
     Raises:
         UnknownEngine: no adapter has that name, or an adapter of another package cannot be loaded.
+        BadAdapter: an adapter of another package lacks a part of its interface.
     """
     if name in _OWN:
         return _OWN[name]
@@ -89,9 +90,11 @@ def adapter_class(name: str) -> Any:  # noqa: ANN401  (a class that makes an Eng
     if point is None:
         raise _unknown(name)
     try:
-        return point.load()
+        kind = point.load()
     except Exception as error:
         raise UnknownEngine(f"engine '{name}' of {point.value} cannot be loaded: {error}") from error
+    _require(kind, ("Options", "dialect_for"), name)
+    return kind
 
 
 def is_server_engine(kind: object) -> TypeGuard[type[ServerEngine]]:
@@ -105,18 +108,20 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
     Raises:
         UnknownEngine: no adapter has that name; the message suggests the nearest.
         BadOption: an option is unknown, of the wrong type, or not supported by the engine.
+        BadAdapter: an adapter of another package lacks a member of its interface.
     """
     setup = _setup(adapter, Model(""), options, spec, deployment)
     kind = adapter_class(adapter)
     if isinstance(kind, SupportsCheck):
         kind.check(setup)
+    _require(dialect(adapter, options, deployment), _members(Dialect), adapter)
 
 
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
     """The wire format of an engine, without creating the engine, to read its log.
 
     Raises:
-        UnknownEngine, BadOption: as :func:`check`.
+        UnknownEngine, BadOption, BadAdapter: as :func:`check`.
     """
     return adapter_class(adapter).dialect_for(_setup(adapter, Model(""), options, EngineSpec(), deployment))
 
@@ -131,9 +136,23 @@ def engine(
     """Make an engine without starting it.
 
     Raises:
-        UnknownEngine, BadOption: as :func:`check`.
+        UnknownEngine, BadOption, BadAdapter: as :func:`check`.
     """
-    return adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
+    made = adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
+    _require(made, _members(Engine), adapter)
+    return made
+
+
+def _require(made: object, members: Iterable[str], adapter: str) -> None:
+    """Check what another package made, because a missing member would otherwise show only under load."""
+    missing = [name for name in members if not hasattr(made, name)]
+    if missing:
+        kind = made if isinstance(made, type) else type(made)
+        raise BadAdapter(f"engine '{adapter}': {kind.__qualname__} has no {', '.join(missing)}; see docs/adapters.md")
+
+
+def _members(interface: type) -> list[str]:
+    return [name for name in dir(interface) if not name.startswith("_")]
 
 
 def _setup(adapter: str, model: Model, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> Setup:

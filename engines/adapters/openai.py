@@ -15,7 +15,10 @@ from bakeoff.engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialec
 from bakeoff.engines.identity import Identity, Pages, listed_models
 
 _SERVICE = "api.openai.com"
-_LENGTH = "answers end where the model ends them, because their length cannot be forced: compare figures per token"
+_LENGTH = (
+    "answers end where the model ends them, because their length cannot be forced: compare figures per token, or name "
+    "the engine behind the server, if its own adapter can force lengths"
+)
 _HIDDEN = "hidden reasoning counts towards the time to the first token, and its tokens are not counted"
 _AS_CHAT = "a completion is sent as a chat of one message: the tokens of the chat template come on top of its prompt"
 

@@ -10,13 +10,14 @@ from bakeoff.engines.dialects import (
     EmptyChunk,
     ErrorData,
     Event,
+    EventReader,
     Finish,
     SseParser,
     StreamFault,
     TokenDelta,
     Usage,
 )
-from bakeoff.engines.dialects.failures import UNREADABLE, clip
+from bakeoff.engines.dialects.failures import UNREADABLE, clip, refusal
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
 from bakeoff.harness.client.token_counts import token_counts, visible_tokens
@@ -105,16 +106,16 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         the record. Its outcome is the first that applies: an HTTP status other than 200, a fault in the stream, a
         failure of the transport, a missing finish reason (if the format has one), no token; else ok.
     """
-    refusal = None
+    refused = None
     if stream.status not in {None, 200}:
         decoded = DecodedStream()
         body = b"".join(stream.reads)
-        refusal = dialect.refusal(stream.status or 0, body)
+        refused = _refusal(dialect, stream.status or 0, body)
     else:
         decoded = read_stream(stream, dialect)
         if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE:
             decoded.fault = _no_stream(stream, dialect)
-    outcome, error = _outcome(stream, decoded, refusal, by_closing=dialect.ends_by_closing)
+    outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
     output_tokens = visible_tokens(usage, (delta for _, delta in decoded.deltas))
     deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
@@ -150,7 +151,7 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         payloads = parser.feed(read)
         for data in payloads:
             decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
-            for event in reader.events(data):
+            for event in _events(reader, data):
                 _add(decoded, t_ns, event)
             if isinstance(data, ErrorData):
                 decoded.fault = decoded.fault or f"the server reports an error: {clip(data)}"
@@ -165,6 +166,23 @@ def is_answer(stream: Reads, dialect: Dialect) -> bool:
     """Whether the reads of a complete exchange with status 200 are a whole answer, without an error and with tokens."""
     decoded = read_stream(stream, dialect)
     return (decoded.is_whole or dialect.ends_by_closing) and decoded.fault is None and bool(decoded.deltas)
+
+
+def _events(reader: EventReader, data: bytes) -> list[Event]:
+    """The events of one payload; a dialect of another package that raises fails this answer, not the trial."""
+    try:
+        return list(reader.events(data))
+    except Exception as error:  # noqa: BLE001
+        name = type(reader).__qualname__
+        return [StreamFault(f"{name}.events failed with {type(error).__name__}: {error}; the event: {clip(data)}")]
+
+
+def _refusal(dialect: Dialect, status: int, body: bytes) -> str:
+    """The error of a response; as the OpenAI format has it where a dialect of another package raises."""
+    try:
+        return dialect.refusal(status, body)
+    except Exception:  # noqa: BLE001
+        return refusal(status, body)
 
 
 def _answer_id(payload: bytes) -> str | None:
@@ -235,15 +253,15 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
     except UNREADABLE:
         is_json = False
     if is_json:
-        return dialect.refusal(200, body).removeprefix("HTTP 200: ")
+        return _refusal(dialect, 200, body).removeprefix("HTTP 200: ")
     return f"the answer is not a stream of events; it begins with: {clip(body, _FIRST_CHARS)}"
 
 
 def _outcome(
-    stream: StreamRecord, decoded: DecodedStream, refusal: str | None, *, by_closing: bool
+    stream: StreamRecord, decoded: DecodedStream, refused: str | None, *, by_closing: bool
 ) -> tuple[Outcome, str | None]:
-    if refusal is not None:
-        return Outcome.HTTP_ERROR, refusal
+    if refused is not None:
+        return Outcome.HTTP_ERROR, refused
     if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
         return Outcome.STREAM_ERROR, decoded.fault
     if stream.end is not StreamEnd.COMPLETE:

@@ -14,7 +14,7 @@ from bakeoff.workloads import APPROXIMATE
 
 def identified(
     data: dict[str, Any], *, url: str, engine: str | None, model: str | None, tokenizer: str | None
-) -> Experiment:
+) -> tuple[Experiment, tuple[str, ...]]:
     """Build an experiment for a running server, which is asked for everything that is None.
 
     If the model's tokenizer is not on this machine, prompt lengths are approximate.
@@ -25,6 +25,9 @@ def identified(
         engine: adapter that speaks the server's API.
         model: name of the model to send in requests.
         tokenizer: folder with the model's tokenizer.json, or ``approximate``.
+
+    Returns:
+        the experiment, and the models that the server lists, if it was asked.
 
     Raises:
         BadExperiment, EngineError, WorkloadError: as :func:`~bakeoff.harness.experiment.config.experiment_from`; or the
@@ -37,14 +40,13 @@ def identified(
     }
     experiment = experiment_from(given, "bench")  # refuses mistakes before the server is asked
     if engine is not None and model is not None and tokenizer is not None:
-        return experiment
+        return experiment, ()
     identity = asyncio.run(_identity(url, engine, model, server.get("api_key_env"), experiment.client.ray))
     model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
     tokenizer = str(tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE)
     found = {"adapter": identity.adapter, "options": identity.options}
-    return experiment_from(
-        data | {"model": {"name": model, "tokenizer": tokenizer}, "engines": [server | found]}, "bench"
-    )
+    asked = data | {"model": {"name": model, "tokenizer": tokenizer}, "engines": [server | found]}
+    return experiment_from(asked, "bench"), identity.models
 
 
 async def _identity(

@@ -16,10 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bakeoff.engines import Deployment, EngineError, EngineSpec, Model, Setup
-    from bakeoff.engines.dialects import Dialect, OpenAiDialect
-    from bakeoff.engines.metrics import Prometheus, Series
+    from bakeoff.engines.dialects import (
+        Dialect,
+        EmptyChunk,
+        Finish,
+        HttpRequest,
+        OpenAiDialect,
+        StreamFault,
+        TokenDelta,
+        TokenKind,
+        Usage,
+    )
+    from bakeoff.engines.identity import Identity
+    from bakeoff.engines.metrics import Histogram, Prometheus, Series
     from bakeoff.engines.server_engine import ServerEngine
-    from bakeoff.engines.spec import flag, one_of, option_argv
+    from bakeoff.engines.spec import flag, one_of, option_argv, switch
     from bakeoff.harness.claims.run import claims
     from bakeoff.harness.cli.exchanging import export
     from bakeoff.harness.cli.gating import floor, gate
@@ -36,10 +47,15 @@ __all__ = [
     "BadExperiment",
     "Deployment",
     "Dialect",
+    "EmptyChunk",
     "EngineError",
     "EngineSpec",
     "Experiment",
+    "Finish",
     "HarnessError",
+    "Histogram",
+    "HttpRequest",
+    "Identity",
     "Message",
     "Model",
     "OpenAiDialect",
@@ -52,8 +68,12 @@ __all__ = [
     "ServerEngine",
     "Session",
     "Setup",
+    "StreamFault",
+    "TokenDelta",
+    "TokenKind",
     "Tokenizer",
     "Turn",
+    "Usage",
     "Workload",
     "WorkloadError",
     "bench",
@@ -75,14 +95,19 @@ __all__ = [
     "prompt_reader",
     "run",
     "search",
+    "switch",
 ]
 
 _HOMES = {
     "bakeoff.engines": ("Deployment", "EngineError", "EngineSpec", "Model", "Setup"),
-    "bakeoff.engines.dialects": ("Dialect", "OpenAiDialect"),
-    "bakeoff.engines.metrics": ("Prometheus", "Series"),
+    "bakeoff.engines.dialects": (
+        "Dialect", "EmptyChunk", "Finish", "HttpRequest", "OpenAiDialect", "StreamFault", "TokenDelta", "TokenKind",
+        "Usage",
+    ),
+    "bakeoff.engines.identity": ("Identity",),
+    "bakeoff.engines.metrics": ("Histogram", "Prometheus", "Series"),
     "bakeoff.engines.server_engine": ("ServerEngine",),
-    "bakeoff.engines.spec": ("flag", "one_of", "option_argv"),
+    "bakeoff.engines.spec": ("flag", "one_of", "option_argv", "switch"),
     "bakeoff.harness.claims.run": ("claims",),
     "bakeoff.harness.cli.exchanging": ("export",),
     "bakeoff.harness.cli.gating": ("floor", "gate"),

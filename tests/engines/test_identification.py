@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from bakeoff.engines import Deployment, Launch, attached, launched, pick_port
+from bakeoff.engines.adapters.tgi import TgiEngine
 from bakeoff.engines.base import access_to
 from bakeoff.engines.errors import EngineError, NotIdentified, NotReady
 from bakeoff.engines.identification import identify, only_model, tokenizer_folder
@@ -110,6 +111,22 @@ def test_a_server_that_says_nothing_of_itself_is_not_identified():
 
     with pytest.raises(NotIdentified, match="give --engine"):
         identified(Silent())
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [(True, "returned True, neither an Identity nor None"), (KeyError("data"), "failed with KeyError: 'data'")],
+)
+def test_an_adapter_that_fails_to_tell_is_named(monkeypatch: pytest.MonkeyPatch, answer: object, problem: str):
+    def identify(_: object) -> object:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(TgiEngine, "identify", identify)
+    with pytest.raises(NotIdentified, match=f"TgiEngine.identify {problem}; give another adapter with --engine"):
+        identified(FakeTgi())
+    assert identified(FakeOpenAi(), "openai").adapter == "openai"
 
 
 class Elsewhere(Fake):

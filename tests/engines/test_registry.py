@@ -23,7 +23,7 @@ from bakeoff.engines import (
 )
 from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from bakeoff.engines.environments import Environment
-from bakeoff.engines.errors import BadOption, NotInstalled, UnknownEngine
+from bakeoff.engines.errors import BadAdapter, BadOption, NotInstalled, UnknownEngine
 from bakeoff.engines.server_engine import ServerEngine
 
 SOMEWHERE = Deployment(url="http://127.0.0.1:1")
@@ -43,17 +43,46 @@ class Bare:
     def __init__(self, setup):
         self.setup = setup
         self.dialect = self.dialect_for(setup)
+        self.url = self.access = self.metrics = None
+        self.model_id, self.notes = "bare", ()
+
+    def gpus(self):
+        return None
+
+    def launch(self, port):
+        return None
+
+    async def reset_cache(self, server):
+        return False
+
+    async def describe(self, server):
+        return {}
+
+
+class HalfDialect:
+    name = "half"
+
+
+class Half(Bare):
+    @classmethod
+    def dialect_for(cls, setup):
+        return HalfDialect()
+
+
+class Idle(Bare):
+    launch = property()
 """
 
 
 @pytest.fixture
 def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two adapters of another package: one implements the protocol and nothing else, the other cannot be loaded."""
+    """Adapters of another package: one implements the protocol and nothing else, others not even that."""
     (tmp_path / "bare_engine.py").write_text(OTHERS)
     info = tmp_path / "bare_engine-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bare-engine\nVersion: 1\n")
     named = "bare = bare_engine:Bare\nbroken = bare_engine:Missing\nreference = bare_engine:Bare\n"
+    named += "half = bare_engine:Half\nidle = bare_engine:Idle\nno_class = bare_engine:HalfDialect\n"
     (info / "entry_points.txt").write_text(f"[{registry.ENTRY_POINTS}]\n{named}")
     monkeypatch.syspath_prepend(tmp_path)
     registry._others.cache_clear()
@@ -150,7 +179,7 @@ def test_shared_settings_are_not_told_to_a_server_that_runs_already() -> None:
 @pytest.mark.usefixtures("others")
 class TestOtherPackages:
     def test_their_adapters_stand_beside_our_own_and_need_no_base(self) -> None:
-        assert adapter_names()[-2:] == ("bare", "broken")
+        assert adapter_names()[-5:] == ("bare", "broken", "half", "idle", "no_class")
         check("bare", {"depth": 2}, EngineSpec(), Deployment())
         made = engine("bare", Model("m"), {"depth": 2})
         assert (made.adapter, made.dialect.name) == ("bare", "reference")
@@ -167,3 +196,20 @@ class TestOtherPackages:
     def test_one_that_cannot_be_loaded_says_where_it_comes_from(self) -> None:
         with pytest.raises(UnknownEngine, match="engine 'broken' of bare_engine:Missing cannot be loaded: module"):
             check("broken", {}, EngineSpec(), Deployment())
+
+    @pytest.mark.parametrize(
+        ("adapter", "kind", "missing"),
+        [
+            ("half", "HalfDialect", "ends_by_closing, exact_length, reader, refusal, request, takes_messages"),
+            ("no_class", "HalfDialect", "Options, dialect_for"),
+        ],
+    )
+    def test_one_that_lacks_a_part_is_refused_before_anything_starts(
+        self, adapter: str, kind: str, missing: str
+    ) -> None:
+        with pytest.raises(BadAdapter, match=f"engine '{adapter}': {kind} has no {missing}; see docs/adapters.md"):
+            check(adapter, {}, EngineSpec(), Deployment())
+
+    def test_a_part_that_only_its_instances_lack_is_named_when_one_is_made(self) -> None:
+        with pytest.raises(BadAdapter, match="engine 'idle': Idle has no launch"):
+            engine("idle", Model("m"), {})

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from bakeoff import results
-from bakeoff.engines import registry
+from bakeoff.engines import Deployment, registry
 from bakeoff.engines.errors import BadOption
+from bakeoff.engines.identity import Identity
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.client import decode_stream
 from bakeoff.results.findings import is_against_engine
-from bakeoff.results.records import EngineDescription, RunStatus, TokenSource
+from bakeoff.results.records import EngineDescription, Outcome, RunStatus, TokenSource
+from bakeoff.workloads import Turn
 from tests.engines.fakes.quill import VERSION
-from tests.engines.quill import example, install, model
+from tests.engines.quill import examples, install, model
 from tests.harness.fake_runs import measured_run
+from tests.harness.samples import event, stream
 
 
 @pytest.fixture
@@ -36,8 +40,8 @@ def run(tmp_path: Path, **side: Any) -> results.Run:
     return asyncio.run(measured_run(tmp_path, {"adapter": "quill", **side}, model=smol))
 
 
-def test_the_example_is_short() -> None:
-    assert len(example().splitlines()) <= 40
+def test_the_examples_are_short() -> None:
+    assert all(len(code.splitlines()) <= 45 for code in examples())
 
 
 @pytest.mark.usefixtures("quill")
@@ -68,3 +72,23 @@ def test_the_example_is_started_measured_and_described(tmp_path: Path) -> None:
 def test_what_the_example_cannot_do_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="engine 'quill' cannot be told seed: it has no such setting"):
         run(tmp_path, spec={"seed": 1})
+
+
+@pytest.mark.usefixtures("quill")
+def test_an_api_of_its_own_is_spoken_and_recognised() -> None:
+    here = Deployment(url="http://127.0.0.1:9000")
+    registry.check("ember", {}, registry.EngineSpec(), here)
+    dialect = registry.dialect("ember", {}, here)
+    request = dialect.request(Turn(input_tokens=2, output_tokens=5, prompt="Hello you"), "smol")
+    assert (request.path, request.body) == ("/write", b'{"text":"Hello you","tokens":5,"stream":true}')
+    pieces = [(10, event('{"piece": "I", "ids": [1, 2]}')), (20, event('{"piece": "am", "ids": [3]}'))]
+    end = event('{"end": "length", "read": 2, "written": 3}')
+    record = decode_stream(stream([*pieces, (21, end)]), dialect, None)
+    assert (record.outcome, record.chunk_tokens, record.token_source) == (Outcome.OK, [2, 1], TokenSource.IDS)
+    assert (record.prompt_tokens, record.output_tokens, record.finish_reason) == (2, 3, "length")
+    problem = decode_stream(stream([*pieces, (21, event('{"problem": "full"}'))]), dialect, None)
+    assert (problem.outcome, problem.error) == (Outcome.STREAM_ERROR, "full")
+    assert dialect.refusal(503, b"full") == "HTTP 503: full"
+    kind = registry.adapter_class("ember")
+    assert kind.identify({"/about": {"engine": "ember", "model": "smol"}}) == Identity("ember", ("smol",))
+    assert kind.identify({"/about": {"engine": "quill"}}) is kind.identify({}) is None

@@ -1,5 +1,6 @@
 import bisect
 import itertools
+import json
 
 import msgspec
 import pytest
@@ -102,6 +103,24 @@ def test_an_error_event_under_status_200_is_a_stream_error():
     record = decode_stream(stream([(10, TOKEN), (11, event('{"error": "out of memory"}'))]), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "out of memory")
     assert record.chunk_ns == [10]  # the chunk that arrived stays
+
+
+class RaisingDialect(ReferenceDialect):
+    """A dialect of another package that does not know every event."""
+
+    def events(self, data):
+        return [TokenDelta(json.loads(data)["word"])]
+
+    def refusal(self, status, body):
+        return json.loads(body)["why"]
+
+
+def test_a_dialect_that_raises_fails_the_answer_that_it_could_not_read():
+    record = decode_stream(stream([(10, event('{"word": "a"}')), (20, event('{"wurd": 1}'))]), RaisingDialect(), None)
+    assert (record.outcome, record.chunk_ns) == (Outcome.STREAM_ERROR, [10])
+    assert record.error == """RaisingDialect.events failed with KeyError: 'word'; the event: {"wurd": 1}"""
+    refused = decode_stream(stream([(10, b'{"error": "full"}')], status=503), RaisingDialect(), None)
+    assert (refused.outcome, refused.error) == (Outcome.HTTP_ERROR, "HTTP 503: full")
 
 
 def test_an_http_error_contains_the_engines_message():
