@@ -8,7 +8,8 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,11 @@ from bakeoff.results.errors import ResultsError, RunNotFound
 from bakeoff.results.index.facts import RunFacts, facts_of, planned_facts
 from bakeoff.results.index.query import ORDERS, Query, fenced, where
 from bakeoff.results.log.store import LOG_NAME, RunFolder
-from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.metrics.catalogue import CATALOGUE, DEFINITIONS
 from bakeoff.results.records import RunStatus
 
 INDEX_FILE = ".index.sqlite"
-_VERSION = 1_000 * 3 + DEFINITIONS
-"""Version of the file; it includes that of the metric definitions, whose changes require folding again."""
+_LAYOUT = 3
 _WAIT_S = 30.0
 _LARGEST = 2**63 - 1
 """Of SQLite's integers; the index has fewer runs."""
@@ -36,6 +36,14 @@ CREATE INDEX by_name ON runs (name, created DESC, id DESC);
 CREATE INDEX waiting ON runs (id) WHERE NOT folded;
 """
 _INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def _version(metrics: Iterable[str]) -> int:
+    """Version of the file: changed definitions and new metrics require folding again. SQLite's has 31 bits."""
+    return zlib.crc32(repr((_LAYOUT, DEFINITIONS, sorted(metrics))).encode()) & 0x7FFF_FFFF
+
+
+_VERSION = _version(CATALOGUE)
 
 
 class Scan(msgspec.Struct, frozen=True):

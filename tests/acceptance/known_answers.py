@@ -23,11 +23,12 @@ from bakeoff.harness.virtual import (
 from bakeoff.harness.virtual.draws import Service
 from bakeoff.harness.virtual.runs import run_in, virtual_experiment
 from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import Outcome as RequestOutcome
 from bakeoff.results.records import Slo, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
-from tests.acceptance.oracle import Truth, expected
+from tests.acceptance.oracle import UNSEEN, Truth, expected
 
 SLO = {"ttft_s": 0.5, "e2e_s": 6.0}
 S = 1e9
@@ -92,6 +93,7 @@ def run_and_check(scenario: Scenario) -> Outcome:
             warned = {finding.code for finding in trial.record.warnings}
             backlog_grew = saturated or bool(warned & {FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR})
             values = expected(truth, *window, Slo(**SLO), saturated=saturated, backlog_grew=backlog_grew)
+            wrong += [f"{name}: not known to the oracle" for name in CATALOGUE if name not in {*values, *UNSEEN}]
             for name, value in values.items():
                 measured = trial.metrics[name].value
                 if (measured is None) != (value is None):
@@ -137,7 +139,7 @@ def truths(trial: Trial, world: VirtualWorld) -> list[Truth]:
             Truth(
                 planned, record.arrived_ns / S, (record.ended_ns or 0) / S, chunks,
                 ok=record.ending is Ending.COMPLETE and bool(chunks), given_up=given_up,
-                prompt_tokens=record.prompt_tokens,
+                prompt_tokens=record.prompt_tokens, cached_tokens=record.cached_tokens,
             )
         )  # fmt: skip
     return requests
@@ -211,6 +213,11 @@ def _closed_loops() -> Iterator[Scenario]:
         yield Scenario(
             name=f"c={slots}, {turns} turns, {think_s:g} s between them", load={"concurrency": slots}, turns=turns,
             think_s=think_s, engine=VirtualEngine(service=_answers(0.5)), trial={"duration_s": 30.0},
+        )  # fmt: skip
+    for slots, block in itertools.product((1, 8), (1, 4)):
+        yield Scenario(
+            name=f"c={slots}, 5 turns, a prefix cache of blocks of {block}", load={"concurrency": slots}, turns=5,
+            engine=VirtualEngine(service=_answers(0.5), cache_block_tokens=block), trial={"duration_s": 30.0},
         )  # fmt: skip
     for rate, turns in itertools.product((1.0, 5.0), (2, 4)):
         yield Scenario(

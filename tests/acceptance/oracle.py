@@ -25,6 +25,7 @@ class Truth(msgspec.Struct, frozen=True):
         ok: whether it succeeded with at least one token.
         given_up: whether the client cancelled it, which is no failure.
         prompt_tokens: as the server counted them.
+        cached_tokens: those of them that it found in its prefix cache; None if it has none.
     """
 
     planned: float
@@ -34,6 +35,14 @@ class Truth(msgspec.Struct, frozen=True):
     ok: bool
     given_up: bool
     prompt_tokens: int
+    cached_tokens: int | None = None
+
+
+UNSEEN = {
+    "peak_host_bytes", "peak_gpu_bytes", "foreign_cpu_share", "energy_per_output_token_j",
+    "energy_above_idle_per_output_token_j", "energy_per_request_j",
+}  # fmt: skip
+"""Metrics of the machine, which a virtual world does not have."""
 
 
 def expected(
@@ -72,6 +81,16 @@ def expected(
     values["requests_per_s"] = sum(share for _, share in shares) / length
     values["prompt_tokens_per_s"] = sum(r.prompt_tokens * share for r, share in shares) / length
     good = sum(_meets(r, slo) for r in inside)
+    cached = any(r.cached_tokens is not None for r, _ in shares)
+    values["uncached_prompt_tokens_per_s"] = (
+        sum((r.prompt_tokens - (r.cached_tokens or 0)) * share for r, share in shares) / length if cached else None
+    )
+    values["requests_in_flight"] = (
+        sum(max(0.0, min(r.ended, end) - max(r.sent, start)) for r in requests if r.sent is not None) / length
+    )
+    for label, (q, need) in QUANTILES.items():  # the virtual client is never late
+        lags = [0.0 for r in inside if r.sent is not None]
+        values[f"send_lag_{label}_s"] = None if saturated else _quantile(lags, 0, q, need)
     values["goodput_per_s"] = None if saturated or slo == Slo() else good / length
     values["attainment"] = None if saturated or slo == Slo() or not inside else good / len(inside)
     values["failures"] = float(failed)

@@ -9,9 +9,10 @@ import pytest
 
 from bakeoff.results.errors import RunNotFound
 from bakeoff.results.history.history import history
-from bakeoff.results.index import INDEX_FILE, Index, Order, Query, facts_of
+from bakeoff.results.index import INDEX_FILE, Index, Order, Query, facts_of, store
 from bakeoff.results.log.run_log import Source
 from bakeoff.results.log.store import RunFolder
+from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import RunStatus
 from tests.results.amending import amend, begin_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
@@ -203,6 +204,11 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
         assert ids(index) == ["one"]
     with Index(tmp_path) as again:
         assert again.scan().changed == [], "it was kept in the file"
+
+
+def test_a_new_metric_is_another_version() -> None:
+    """Runs that were folded before it have no value of it."""
+    assert store._version(CATALOGUE) == store._VERSION != store._version([*CATALOGUE, "new"])
 
 
 def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
