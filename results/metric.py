@@ -42,7 +42,8 @@ class Role(StrEnum):
     PER_TOKEN = "per token"  # noqa: S105 (a token of text)
     """It does not depend on the lengths of answers, or is part of the work itself, as failures are."""
     FOLLOWS_PACE = "follows pace"
-    """It mostly follows from the time per token, so that all such metrics vary alike. TTFT varies more."""
+    """It mostly follows from the time per token: from trial to trial all such metrics change by the same factor, so
+    their variances are pooled. TTFT varies more."""
     COUNTS_AT_A_BOUND = "counts at a bound"
     """It counts requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan, so
     the same request lies at the bound each time: a step of 1/N that repeats do not average out."""

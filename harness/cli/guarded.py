@@ -33,7 +33,8 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
-        _complain(_clipped(" ".join(str(error).split())), "see bakeoff --help")
+        command = " ".join(["bakeoff", *(error.command_chain or ())])
+        _complain(_clipped(" ".join(str(error).split())).removesuffix("."), f"see {command} --help")
         return mistake
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

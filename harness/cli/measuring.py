@@ -62,7 +62,7 @@ def run(
     Parameters
     ----------
     experiment
-        TOML file; docs/experiment.md describes every key.
+        TOML file; docs/experiment.md describes every key. Or a run folder, whose experiment is repeated.
     resume
         Run folder whose finished trials are reused if they would be the same measurement, or latest for the newest run
         of this experiment in --out.
@@ -130,8 +130,8 @@ def _differences(a: str, b: str) -> "list[Difference]":
 
 
 def bench(
-    *,
     url: str,
+    *,
     engine: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
@@ -231,7 +231,10 @@ def bench(
         "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }
-    experiment = identified(data, url=url, engine=engine, model=model, tokenizer=tokenizer)
+    experiment, listed = identified(data, url=url, engine=engine, model=model, tokenizer=tokenizer)
+    if listed and experiment.model.name not in listed:
+        # Not an error, because gateways know names that they do not list.
+        print_notice(f"the server does not list a model '{model}'; it lists {', '.join(listed[:5])}")
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model
         print_line(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}")

@@ -114,10 +114,11 @@ class PlainObserver:
         self._estimate.event(event)
         match event:
             case EngineStarting():
-                self._print(f"starting {event.engine}, repeat {event.turn}")
+                self._print(f"preparing {event.engine}, repeat {event.turn}")
             case TrialFinished():
-                left = clock_text(self._estimate.left_s())
-                self._print(f"[{len(log.finished)}/{self._total}] {trial_line(event.record)}, about {left} left")
+                number = len(log.finished)
+                left = f", about {clock_text(self._estimate.left_s())} left" if number < self._total else ""
+                self._print(f"[{number}/{self._total}] {trial_line(event.record)}{left}")
             case _:
                 pass
 
@@ -141,7 +142,7 @@ class SearchObserver:
         """Print each start and each judged trial."""
         match event := log.events[-1]:
             case EngineStarting():
-                self._print(f"starting {event.engine}")
+                self._print(f"preparing {event.engine}")
             case LevelJudged():
                 self._print(attempt_text(self._over, event.engine, event.attempt))
             case _:
@@ -169,7 +170,7 @@ class LiveObserver:
         self._estimate.event(event)
         match event:
             case EngineStarting():
-                self._show(f"starting {event.engine}, repeat {event.turn}")
+                self._show(f"preparing {event.engine}, repeat {event.turn}")
             case EngineStarted() | TrialPlanned() if (plan := log.under_way) is not None:
                 self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
             case TrialFinished():

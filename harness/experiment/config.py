@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import msgspec
 
 from bakeoff.engines import Deployment, EngineSpec, check, records_requests
+from bakeoff.engines.secrets import MASK
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import Cache, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
 from bakeoff.workloads.options import typed_options
@@ -200,11 +202,17 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 def load_experiment(path: Path) -> Experiment:
-    """Read and check an experiment file.
+    """Read and check an experiment file, or the experiment of a run folder.
 
     Raises:
-        BadExperiment: it is missing, not TOML, has an unknown key or contradicts itself.
+        BadExperiment: it is missing, not TOML, has an unknown key or contradicts itself, or the run concealed a key.
+        ResultsError: the folder is no run, or damaged.
     """
+    if path.is_dir():
+        data = RunFolder.open(path).read_manifest().experiment
+        if MASK in repr(data):
+            raise BadExperiment(f"{path} conceals a key of its experiment; give the experiment's file")
+        return experiment_from(data, str(path))
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

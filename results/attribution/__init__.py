@@ -1,6 +1,7 @@
 """Where the latency of requests came from, by the engine's own record of its steps (docs/profile.md).
 
->>> run = results.load("runs/RUN")
+>>> import bakeoff
+>>> run = bakeoff.load("runs/RUN")
 >>> run.attribution.groupby(["trial", "part"]).seconds.mean()
 """
 

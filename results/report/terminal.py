@@ -65,7 +65,7 @@ def print_summary(run: Run, console: Console) -> None:
         if uncalibrated:
             console.print(_line(f"±: {uncalibrated}", "dim"))
         if unchecked:
-            console.print(_line(f"match: {unchecked}", "dim"))
+            console.print(_line(f"no token match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
         if run.search is not None:
@@ -135,8 +135,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     table = terminal_table(gap=0)
     table.add_column("engine", overflow="fold", min_width=_ENGINE_WIDTH)
     columns = [name for name in run.headline if name != "failures"]
-    headings = [CATALOGUE[name].short_title or CATALOGUE[name].title for name in columns]
-    for heading in [*headings, *(["match"] if with_answers else [])]:
+    for heading in [*map(_heading, columns), *(["match"] if with_answers else [])]:
         table.add_column(heading, justify="right", overflow="fold")
     for level in levels_of(run):
         table.add_row(Text(plain(level.heading), style="bold"))
@@ -155,13 +154,17 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     return table
 
 
+def _heading(name: str) -> str:
+    return CATALOGUE[name].short_title or CATALOGUE[name].title
+
+
 def _figures(
     cell: Cell, columns: Sequence[str], notes: Footnotes, *, with_errors: bool, with_answers: bool
 ) -> Iterator[Text]:
     for name in columns:
         interval = cell.intervals.get(name)
         if interval is None:
-            yield Text(f"{ABSENT} {notes.mark(CATALOGUE[name].title, cell.reasons[name])}")
+            yield Text(f"{ABSENT} {notes.mark(_heading(name), cell.reasons[name])}")
             continue
         centre, bounds = interval_parts(CATALOGUE[name], interval)
         mark = notes.mark("interval", interval.reason) if interval.reason else ""

@@ -18,11 +18,12 @@ from bakeoff.results.metrics import CATALOGUE, Better, Metric
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report.search_lines import search_sentence
 from bakeoff.results.report.tallies import tally_text
+from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
 from bakeoff.results.statistics.comparison import scale_of
-from bakeoff.results.text.format import STATE_TEXTS, ratio_text
+from bakeoff.results.text.format import STATE_TEXTS, interval_text, ratio_text
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -51,12 +52,8 @@ def verdict(run: Run) -> VerdictLine:
     )
     engines = [cell.engine for cell in ranked]
     others = [cell.engine for cell in level.cells if cell.engine not in engines]
-    if len(engines) == 1:
-        lines = [line for other in others if (line := _failures(_compared(run, metric, engines[0], other)))]
-        if lines:
-            return max(lines, key=lambda line: line.decided)
     if len(engines) < 2:
-        return VerdictLine(f"No verdict: fewer than two engines have a valid trial at {level.title}.", decided=False)
+        return _without_a_pair(run, level, metric, ranked, others)
     best, next_best = engines[:2]
     compared = _compared(run, metric, next_best, best)
     assert compared is not None, "both have valid trials"
@@ -65,6 +62,19 @@ def verdict(run: Run) -> VerdictLine:
         compared = _compared(run, metric, next_best, best)
         assert compared is not None, "both have valid trials"
     return _failures(compared) or _sentence(compared, level, metric, best, next_best)
+
+
+def _without_a_pair(run: Run, level: Level, metric: Metric, measured: list[Cell], others: list[str]) -> VerdictLine:
+    """The sentence where at most one engine has a valid trial: its figure if it is alone, or how others failed."""
+    if not measured:
+        return VerdictLine(f"No verdict: no engine has a valid trial at {level.title}.", decided=False)
+    (cell,) = measured
+    if not others:
+        figure = interval_text(metric, cell.intervals[metric.name])
+        return VerdictLine(f"{cell.engine}: {metric.title} {figure} at {level.title}.", decided=False)
+    lines = [line for other in others if (line := _failures(_compared(run, metric, cell.engine, other)))]
+    alone = VerdictLine(f"No verdict: only {cell.engine} has a valid trial at {level.title}.", decided=False)
+    return max(lines, key=lambda line: line.decided, default=alone)
 
 
 def _compared(run: Run, metric: Metric, a: str, b: str) -> EngineComparison | None:

@@ -1,6 +1,7 @@
 """Public analysis API: ``bakeoff.results.load(path)`` gives a run as pandas frames.
 
->>> run = results.load("runs/20261120-101500-demo-3f9a81c2")
+>>> import bakeoff
+>>> run = bakeoff.load("runs/20261120-101500-demo-3f9a81c2")
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 

@@ -84,7 +84,7 @@ def _t_interval(values: Sequence[float], confidence: float) -> Interval:
     x = np.asarray(values, dtype=np.float64)
     mean, n = float(x.mean()), len(x)
     if n < 2:
-        return Interval(mean, None, None, n, "one trial has no interval; raise repeats")
+        return Interval(mean, None, None, n, "one trial has no interval; repeat it")
     half = t_quantile((1 + confidence) / 2, n - 1) * float(x.std(ddof=1)) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
 

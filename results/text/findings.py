@@ -105,7 +105,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.INPUT_LENGTH: (
         "the engine counted {engine_tokens} prompt tokens where {planned_tokens} were planned, in {wrong_requests} of "
-        "{ok_requests} requests; check that tokenizer and chat template are the model's own"
+        "{ok_requests} requests; give the model's own tokenizer, with its chat template"
     ),
     FindingCode.PROMPT_LENGTH: (
         "{wrong_requests} of {planned_requests} planned prompts are not as long as the workload says (the first: "

@@ -94,7 +94,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """Source, scale and what is synthetic."""
         scaled = "" if self.scale == 1 else f"; every length × {self.scale:g} to suit this machine"
-        summary = f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic and token-exact{scaled}"
+        summary = f"{self.name}: {self.preset.summary}; {self.preset.source}; text synthetic{scaled}"
         lengths = (
             f"{self.name}: an answer ends when its JSON schema is complete; the requested length is an upper bound"
         )

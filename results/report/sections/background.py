@@ -111,8 +111,7 @@ def reproduction(run: Run) -> list[str]:
     return [
         f"git checkout {commit}" if commit else "# the run was not made from a git checkout",
         f"pip install .            # bakeoff {manifest.bakeoff_version}",
-        "bakeoff run experiment.toml    # the experiment below; the same seed sends the same bytes",
-        f"bakeoff report runs/{manifest.run_id}",
+        f"bakeoff run runs/{manifest.run_id}    # the same experiment; the same seed sends the same bytes",
     ]
 
 

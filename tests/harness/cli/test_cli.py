@@ -187,8 +187,8 @@ def test_list_commands(capsys: pytest.CaptureFixture[str]):
         (("compare", "/no/such/run", "/nor/this"), "is not a run folder"),
         (("run", "/no/such/file.toml"), "does not exist"),
         (("models", "pull", "smollm2-135m"), "did you mean 'smollm2-135m-instruct'?"),
-        (("tun",), "see bakeoff --help"),
-        (("run",), "see bakeoff --help"),
+        (("tun",), "see bakeoff"),
+        (("run",), "see bakeoff"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):

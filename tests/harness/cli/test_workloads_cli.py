@@ -248,8 +248,8 @@ MISTAKES = [
     (("sample", "chta", "--tokenizer", "/missing"), "did you mean 'chat'?"),
     (("sample", "chat", "--tokenizer", "TOKENIZER", "--out", "/missing/x.gz"), "cannot write /missing/x.gz"),
     (("sample", "chat", "--tokenizer", "TOKENIZER", "-n", "-3"), "-n"),
-    (("sample",), "see bakeoff --help"),
-    (("samle",), "see bakeoff --help"),
+    (("sample",), "see bakeoff"),
+    (("samle",), "see bakeoff"),
 ]
 
 

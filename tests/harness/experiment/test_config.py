@@ -6,6 +6,7 @@ import pytest
 
 from bakeoff.engines.errors import BadOption as BadEngineOption
 from bakeoff.engines.errors import UnknownEngine
+from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import (
     ClientConfig,
@@ -16,6 +17,7 @@ from bakeoff.harness.experiment.config import (
     load_experiment,
     with_client,
 )
+from bakeoff.results import ResultsError
 from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.workloads import BadOption, UnknownWorkload
 
@@ -223,8 +225,17 @@ def test_missing_and_malformed_files(tmp_path: Path):
     torn.write_text('name = "x', encoding="utf-8")
     with pytest.raises(BadExperiment, match="is not TOML"):
         load_experiment(torn)
-    with pytest.raises(BadExperiment, match="cannot be read"):
+    with pytest.raises(ResultsError, match="is not a run folder"):
         load_experiment(tmp_path)
+
+
+def test_a_run_folder_is_its_experiment_unless_a_key_is_concealed(tmp_path: Path):
+    known = build(loads=[{"concurrency": 3}], trial={"duration_s": 7.0})
+    folder = create_run(known, tmp_path)
+    assert load_experiment(folder.path) == known
+    secret = build(engines=[{"adapter": "openai", "url": "http://127.0.0.1:9", "headers": {"x-api-key": "sk-123456"}}])
+    with pytest.raises(BadExperiment, match="conceals a key of its experiment; give the experiment's file"):
+        load_experiment(create_run(secret, tmp_path).path)
 
 
 @pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.1:6379", "[fd00::1]:6379", ""])

@@ -222,7 +222,7 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
     assert unchecked_text(run) == "answers were not compared"
     text = printed(run)
     assert text.count("match") == 1, "the reason, and no column"
-    assert "match: answers were not compared" in text
+    assert "no token match: answers were not compared" in text
     assert run.trials.agreement.isna().all()
     assert "No answer was compared with a reference: answers were not compared." in render_html(run)
 

@@ -66,7 +66,7 @@ def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None
 
 def test_absent_values_carry_a_footnote(one_trial: results.Run) -> None:
     text = printed(one_trial)
-    assert text.count("one trial has no interval; raise repeats") == 1, "one note for all"
+    assert text.count("one trial has no interval; repeat it") == 1, "one note for all"
     assert "(1) interval: one trial" in text
 
 
@@ -74,7 +74,7 @@ def test_a_run_without_valid_trials_says_why(tmp_path: Path) -> None:
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=4, invalid=(0,))
     text = printed(results.load(build_run(tmp_path, sheet)))
     assert "– (1)" in text
-    assert "(1) TTFT p50, ITL p50, TPOT p50, output, requests and peak memory: no valid trial" in text
+    assert "(1) TTFT p50, ITL p50, TPOT p50, tokens out, requests and peak mem: no valid trial" in text
 
 
 @pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])

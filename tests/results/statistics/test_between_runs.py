@@ -88,7 +88,7 @@ def test_one_stored_run_cannot_be_told_from_another_day() -> None:
     assert (comparison.judgement, comparison.evidence) == (Judgement.UNCLEAR, None)
     assert (
         reason_text(comparison)
-        == "the noise between runs is unknown; add 2 more runs of the baseline, or run bakeoff floor"
+        == "the noise between runs is unknown; gate with 2 more runs of the baseline, or use a floor"
     )
     assert comparison.ratio is not None
     assert (comparison.ratio.centre, comparison.ratio.low) == (pytest.approx(1.1, rel=1e-3), None)

@@ -60,7 +60,7 @@ def test_few_values() -> None:
     assert interval is not None
     assert interval.centre == pytest.approx(5.0)
     assert (interval.low, interval.high, interval.n) == (None, None, 1)
-    assert interval.reason == "one trial has no interval; raise repeats"
+    assert interval.reason == "one trial has no interval; repeat it"
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])

@@ -92,9 +92,9 @@ def test_what_is_exported_for_vllm_is_imported_again(
     ("arguments", "words"),
     [
         (("views", "/no/such/run"), "is not a run folder"),
-        (("views", "/no/such/run", "--as", "wrk"), "see bakeoff --help"),
+        (("views", "/no/such/run", "--as", "wrk"), "--help"),
         (("export", "/no/such/run", "--as", "vllm", "--out", "x"), "is not a run folder"),
-        (("export", "/no/such/run", "--as", "sglang", "--out", "x"), "see bakeoff --help"),
+        (("export", "/no/such/run", "--as", "sglang", "--out", "x"), "--help"),
         (("import", "vllm", "/no/such/file.json"), "cannot be read"),
     ],
 )

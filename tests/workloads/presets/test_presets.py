@@ -57,7 +57,7 @@ def test_every_preset_loads_and_says_what_it_is_and_where_it_is_from(name: str) 
     assert all(anchor.low < anchor.high and anchor.source for anchor in preset.anchors)
     note, *bounded = PresetTraffic(name, preset).notes()
     assert bool(bounded) == preset.json_schema, "a schema makes lengths upper bounds"
-    assert note == f"{name}: {preset.summary}; {preset.source}; text synthetic and token-exact"
+    assert note == f"{name}: {preset.summary}; {preset.source}; text synthetic"
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -74,9 +74,7 @@ def test_a_preset_of_ones_own_is_read_from_its_file(tmp_path: Path) -> None:
     made = workload("preset", {"path": str(file), "scale": 0.5})
     assert isinstance(made, PresetTraffic)
     assert (made.name, made.scale, made.preset) == ("mine", 0.5, read_preset(file))
-    assert made.notes() == [
-        "mine: short; nobody; text synthetic and token-exact; every length × 0.5 to suit this machine"
-    ]
+    assert made.notes() == ["mine: short; nobody; text synthetic; every length × 0.5 to suit this machine"]
 
 
 def test_a_preset_survives_being_written_down() -> None:
