@@ -44,9 +44,9 @@ def make_app() -> cyclopts.App:
         reading.FRONTIER,
         exchanging.views,
         exchanging.EXPORT,
-        calibrating.calibrate,
-        doctor.doctor,
-        machine.machine,
+        calibrating.CALIBRATE,
+        doctor.DOCTOR,
+        machine.MACHINE,
         planning.PLAN,
     )
     for command in commands:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json
+from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.options import Json, print_line
 
 if TYPE_CHECKING:
     from bakeoff.results.machine.calibration import Calibration
@@ -22,8 +23,7 @@ def calibrate(
     transport: Literal["http", "aiohttp"] = "http",
     repeats: int = 3,
     show: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    json: Json = False,
-) -> int:
+) -> "Calibration":
     """Measure the load generator's own error on this machine.
 
     The default grid takes about 90 seconds; run nothing else meanwhile. The result is stored for this user.
@@ -44,37 +44,40 @@ def calibrate(
         Measurements per pair of streams and gap; the median is stored.
     show
         Print the stored calibration without measuring.
-    json
-        Print the calibration as JSON on stdout.
     """
-    import msgspec
-    from rich.console import Console
-
     from bakeoff.harness.calibration.grid import GAPS_S, STREAMS, calibration_path
-    from bakeoff.harness.cli.reading import print_json
     from bakeoff.results.machine.calibration import read_calibration, write_calibration
-    from bakeoff.results.report import print_calibration
 
     path = calibration_path()
     if show:
-        calibration = read_calibration(path)
-    else:
-        calibration = _measured(
-            STREAMS if streams is None else streams,
-            GAPS_S if gaps_ms is None else [gap_ms / 1e3 for gap_ms in gaps_ms],
-            workers=workers,
-            cores=cores or [],
-            transport=transport,
-            repeats=repeats,
-        )
-        write_calibration(path, calibration)
-    if json:
-        print_json(msgspec.to_builtins(calibration))
-    else:
-        console = Console()
-        print_calibration(calibration, console)
-        console.print(f"stored: {path}", markup=False, highlight=False, soft_wrap=True)
-    return EXIT_OK
+        stored = read_calibration(path)
+        print_line(f"stored: {path}")
+        return stored
+    calibration = _measured(
+        STREAMS if streams is None else streams,
+        GAPS_S if gaps_ms is None else [gap_ms / 1e3 for gap_ms in gaps_ms],
+        workers=workers,
+        cores=cores or [],
+        transport=transport,
+        repeats=repeats,
+    )
+    write_calibration(path, calibration)
+    print_line(f"stored: {path}")
+    return calibration
+
+
+def _show(calibration: "Calibration", *, json: Json = False) -> None:
+    """Print a table of the errors.
+
+    Parameters
+    ----------
+    json
+        Print the calibration as JSON on stdout.
+    """
+    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.results.report import print_calibration
+
+    print_result(calibration, print_calibration, json=json)
 
 
 def _measured(
@@ -101,3 +104,6 @@ def _measured(
                 done=lambda _: progress.advance(task),
             )
         )  # fmt: skip
+
+
+CALIBRATE = command(calibrate, _show)

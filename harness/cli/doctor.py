@@ -1,31 +1,46 @@
 """The command that checks the machine before a measurement: doctor."""
 
-from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from typing import TYPE_CHECKING
+
+from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bakeoff.harness.host.doctor import Check
 
 
-def doctor(*, json: Json = False) -> int:
+def doctor() -> "list[Check]":
     """Check what disturbs measurements on this machine, and how to fix it.
 
     Nothing is changed. To check whether engines can run here, use bakeoff engines doctor.
+    """
+    from bakeoff.harness.host.doctor import examine_machine
+
+    return examine_machine()
+
+
+def _show(checks: "list[Check]", *, json: Json = False) -> None:
+    """Print one line per check.
 
     Parameters
     ----------
     json
         Print the result as JSON on stdout.
     """
-    import msgspec
+    from bakeoff.harness.cli.reading import print_result
+
+    print_result(checks, _print, json=json)
+
+
+def _print(checks: "list[Check]", console: "Console") -> None:
     from rich.text import Text
 
-    from bakeoff.harness.cli.reading import print_json
-    from bakeoff.harness.host.doctor import State, examine_machine
+    from bakeoff.harness.host.doctor import State
     from bakeoff.results.text.format import plain
 
-    checks = examine_machine()
-    if json:
-        print_json(msgspec.to_builtins(checks))
-        return EXIT_OK
     styles = {State.FINE: "green", State.DISTURBS: "yellow", State.UNKNOWN: "dim"}
-    console = standard_output()
     for check in checks:
         description = "; ".join(part for part in (check.seen, check.effect) if part)
         remedy = f" → {check.remedy}" if check.remedy else ""
@@ -33,4 +48,6 @@ def doctor(*, json: Json = False) -> int:
             (f"{check.state.value:<9}", styles[check.state]), plain(f" {check.subject}: {description}{remedy}")
         )
         console.print(line, soft_wrap=True)
-    return EXIT_OK
+
+
+DOCTOR = command(doctor, _show)

@@ -5,16 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, Json, Out, standard_output
+from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, print_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bakeoff.results.machine.ceilings import Ceilings
 
 
 _SECONDS = cyclopts.Parameter(validator=cyclopts.validators.Number(gt=0))
 
 
-def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT, json: Json = False) -> int:
+def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT) -> "list[Ceilings]":
     """Measure this machine's memory bandwidth and matrix products, on the CPU and on each GPU.
 
     These are the ceilings of inference: a decode step reads all weights, a prompt multiplies by them. They are stored
@@ -27,13 +30,8 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
         Duration of each measurement. A GPU at its power limit needs several seconds to slow down.
     out
         Folder of runs in which the ceilings are stored.
-    json
-        Print the result as JSON on stdout.
     """
-    import msgspec
-
     from bakeoff.engines.errors import NotInstalled
-    from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.host.environment import environment
     from bakeoff.results.machine.ceilings import store_ceilings
 
@@ -43,14 +41,24 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
         raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
     measured = measure_machine(seconds)
     path = store_ceilings(Path(out), environment(), measured)
-    if json:
-        print_json(msgspec.to_builtins(measured))
-        return EXIT_OK
-    _print(measured, path)
-    return EXIT_OK
+    print_line(f"stored: {path}")
+    return measured
 
 
-def _print(measured: "list[Ceilings]", path: Path) -> None:
+def _show(measured: "list[Ceilings]", *, json: Json = False) -> None:
+    """Print a table of the ceilings.
+
+    Parameters
+    ----------
+    json
+        Print the result as JSON on stdout.
+    """
+    from bakeoff.harness.cli.reading import print_result
+
+    print_result(measured, _print, json=json)
+
+
+def _print(measured: "list[Ceilings]", console: "Console") -> None:
     from rich import box
     from rich.table import Table
 
@@ -70,8 +78,9 @@ def _print(measured: "list[Ceilings]", path: Path) -> None:
             rate_text(ceilings.copy_bytes_per_s, "B/s"),
             *(ABSENT if value is None else rate_text(value, "FLOP/s") for value in flops),
         )
-    console = standard_output()
     console.print(table)
     for ceilings in measured:
         console.print(plain(f"{ceilings.device}: {ceilings.name}"), style="dim", markup=False, highlight=False)
-    console.print(f"stored: {path}", style="dim", markup=False, highlight=False)
+
+
+MACHINE = command(machine, _show)

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from bakeoff.engines.server_engine import ServerEngine
     from bakeoff.engines.spec import flag, one_of, option_argv, switch
     from bakeoff.harness.claims.run import claims
+    from bakeoff.harness.cli.calibrating import calibrate
+    from bakeoff.harness.cli.doctor import doctor
     from bakeoff.harness.cli.exchanging import export
     from bakeoff.harness.cli.gating import floor, gate
+    from bakeoff.harness.cli.machine import machine
     from bakeoff.harness.cli.measuring import bench, demo, profile, run
     from bakeoff.harness.cli.planning import plan
     from bakeoff.harness.cli.reading import compare, frontier, history
@@ -77,9 +80,11 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "bench",
+    "calibrate",
     "claims",
     "compare",
     "demo",
+    "doctor",
     "experiment",
     "export",
     "flag",
@@ -88,6 +93,7 @@ __all__ = [
     "gate",
     "history",
     "load",
+    "machine",
     "one_of",
     "option_argv",
     "plan",
@@ -109,8 +115,11 @@ _HOMES = {
     "bakeoff.engines.server_engine": ("ServerEngine",),
     "bakeoff.engines.spec": ("flag", "one_of", "option_argv", "switch"),
     "bakeoff.harness.claims.run": ("claims",),
+    "bakeoff.harness.cli.calibrating": ("calibrate",),
+    "bakeoff.harness.cli.doctor": ("doctor",),
     "bakeoff.harness.cli.exchanging": ("export",),
     "bakeoff.harness.cli.gating": ("floor", "gate"),
+    "bakeoff.harness.cli.machine": ("machine",),
     "bakeoff.harness.cli.measuring": ("bench", "demo", "profile", "run"),
     "bakeoff.harness.cli.planning": ("plan",),
     "bakeoff.harness.cli.reading": ("compare", "frontier", "history"),
