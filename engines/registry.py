@@ -20,6 +20,7 @@ from bakeoff.engines.base import Engine, Model, Setup, SupportsCheck
 from bakeoff.engines.deployment import Deployment
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.errors import BadAdapter, BadOption, UnknownEngine
+from bakeoff.engines.request_shape import RequestShape, ShapedDialect
 from bakeoff.engines.secrets import conceal, conceal_named
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.engines.spec import EngineSpec
@@ -102,7 +103,13 @@ def is_server_engine(kind: object) -> TypeGuard[type[ServerEngine]]:
     return isinstance(kind, type) and issubclass(kind, ServerEngine)
 
 
-def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment: Deployment) -> None:
+def check(
+    adapter: str,
+    options: Mapping[str, Any],
+    spec: EngineSpec,
+    deployment: Deployment,
+    request: RequestShape = RequestShape(),  # noqa: B008  (frozen)
+) -> None:
     """Check an engine's configuration without touching the machine.
 
     Raises:
@@ -114,7 +121,12 @@ def check(adapter: str, options: Mapping[str, Any], spec: EngineSpec, deployment
     kind = adapter_class(adapter)
     if isinstance(kind, SupportsCheck):
         kind.check(setup)
-    _require(dialect(adapter, options, deployment), _members(Dialect), adapter)
+    spoken = dialect(adapter, options, deployment)
+    _require(spoken, _members(Dialect), adapter)
+    try:
+        ShapedDialect(spoken, request).check()
+    except BadOption as error:
+        raise BadOption(f"engine '{adapter}': {error}") from error
 
 
 def dialect(adapter: str, options: Mapping[str, Any], deployment: Deployment) -> Dialect:
@@ -132,14 +144,21 @@ def engine(
     options: Mapping[str, Any],
     spec: EngineSpec = EngineSpec(),  # noqa: B008  (frozen)
     deployment: Deployment = Deployment(),  # noqa: B008
+    *,
+    request: RequestShape = RequestShape(),  # noqa: B008
 ) -> Engine:
-    """Make an engine without starting it.
+    """Make an engine without starting it; its requests have the shape ``request``.
 
     Raises:
         UnknownEngine, BadOption, BadAdapter: as :func:`check`.
     """
     made = adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
     _require(made, _members(Engine), adapter)
+    _require(made.dialect, _members(Dialect), adapter)
+    try:
+        setattr(made, "dialect", ShapedDialect(made.dialect, request))  # noqa: B010  (read-only for all others)
+    except AttributeError as error:
+        raise BadAdapter(f"engine '{adapter}': dialect of {type(made).__qualname__} cannot be set") from error
     return made
 
 

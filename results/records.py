@@ -310,6 +310,8 @@ class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     details: dict[str, Any] = {}
     notes: list[str] = []
     """Notes for readers of its figures."""
+    request: dict[str, Any] = {}
+    """What its requests carried besides the workload's prompt and length, as the experiment states it."""
 
 
 class ClientError(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,6 +2,8 @@
 
 from bakeoff.engines.dialects.anthropic import AnthropicDialect
 from bakeoff.engines.dialects.base import (
+    REQUEST_ID,
+    SESSION_ID,
     Dialect,
     EmptyChunk,
     Event,
@@ -14,6 +16,7 @@ from bakeoff.engines.dialects.base import (
     Usage,
     holds_to_schema,
 )
+from bakeoff.engines.dialects.fields import CarriesFields
 from bakeoff.engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.engines.dialects.openai_service import OpenAiServiceDialect
@@ -27,7 +30,10 @@ from bakeoff.engines.dialects.triton import TritonDialect
 from bakeoff.engines.dialects.vllm import ReferenceDialect, VllmDialect
 
 __all__ = [
+    "REQUEST_ID",
+    "SESSION_ID",
     "AnthropicDialect",
+    "CarriesFields",
     "Dialect",
     "EmptyChunk",
     "ErrorData",

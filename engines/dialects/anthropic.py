@@ -25,6 +25,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
     Usage,
 )
+from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.workloads.types import Message, Turn
 
@@ -64,6 +65,17 @@ class AnthropicDialect:
             messages[0]["content"] = self._content(messages[0]["content"])
         return HttpRequest("/v1/messages", _HEADERS, msgspec.json.encode({**body, "messages": messages}))
 
+    def carriers(self, turn: Turn) -> Carriers:  # noqa: ARG002  (every turn is a conversation)
+        """The settings of the format; thinking counts towards ``max_tokens``, which bounds the answer."""
+        return {
+            **same("temperature", "top_p", "top_k"),
+            "stop": at("stop_sequences"),
+            "reasoning_effort": at("output_config.effort"),
+            "thinking_tokens": _thinking,
+            "tools": _tools,
+            "tool_choice": _tool_choice,
+        }
+
     def _content(self, text: str) -> Any:  # noqa: ANN401  (only blocks, not plain strings, can be cached)
         return [{"type": "text", "text": text, **self._cache_field}] if self._cache_field else text
 
@@ -77,6 +89,28 @@ class AnthropicDialect:
             return f"HTTP {status}: {_error_text(msgspec.json.decode(body, type=_Refusal).error)}"
         except failures.UNREADABLE:
             return failures.refusal(status, body)
+
+
+def _thinking(body: dict[str, Any], tokens: int) -> None:
+    """Thinking needs a budget below ``max_tokens``, and another temperature than 0."""
+    body["thinking"] = {"type": "enabled", "budget_tokens": tokens}
+    body["max_tokens"] += tokens
+    if not body.get("temperature"):
+        body.pop("temperature", None)
+
+
+def _tools(body: dict[str, Any], tools: list[dict[str, Any]]) -> None:
+    functions = [tool.get("function", tool) for tool in tools]
+    body["tools"] = [
+        {name if name != "parameters" else "input_schema": value for name, value in function.items()}
+        for function in functions
+    ]
+
+
+def _tool_choice(body: dict[str, Any], choice: str | dict[str, Any]) -> None:
+    words = {"required": "any"}
+    name = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
+    body["tool_choice"] = {"type": "tool", "name": name} if name else {"type": words.get(str(choice), choice)}
 
 
 class _Error(msgspec.Struct):

@@ -76,12 +76,16 @@ class StreamFault(msgspec.Struct, frozen=True):
 Event = TokenDelta | EmptyChunk | Usage | Finish | StreamFault
 
 
+SESSION_ID, REQUEST_ID = "{session}", "{request}"
+"""Placeholders in headers: the client writes an id of the conversation and of the request, new in each trial."""
+
+
 class HttpRequest(msgspec.Struct, frozen=True):
     """One request as bytes.
 
     Attributes:
         path: absolute, appended to the engine's base URL.
-        headers: names in lower case.
+        headers: names in lower case; values may have the placeholders :data:`SESSION_ID` and :data:`REQUEST_ID`.
         body: JSON.
     """
 

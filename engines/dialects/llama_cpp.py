@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from bakeoff.engines.dialects.base import EventReader, HttpRequest
+from bakeoff.engines.dialects.fields import EXTENDED, OFFICIAL, Carriers, at, same
 from bakeoff.engines.dialects.llama_cpp_stream import LlamaServerReader
 from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
 from bakeoff.workloads.types import Turn
@@ -50,6 +51,10 @@ class LlamaCppDialect(OpenAiDialect):
         forced = {"ignore_eos": True} if turn.json_schema is None else {}
         fields = {**super().sampling(turn), **forced, **self.neutral, **self.caching()}
         return fields | (_VERBOSE if self._token_ids and turn.messages is None else {})
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """Those of the OpenAI format, on every route; the repetition penalty has another name."""
+        return {**super().carriers(turn), "repetition_penalty": at("repeat_penalty")}
 
     def caching(self) -> dict[str, Any]:
         """The field that allows or forbids use of the slot's cache."""
@@ -114,6 +119,11 @@ class LlamaCppPythonDialect(OpenAiDialect):
         count = turn.output_tokens
         forced = {} if self.answer_format(turn) else {"min_tokens": count}
         return {"max_tokens": count, **forced, "temperature": 0, "repeat_penalty": 1.0}
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """Those of the OpenAI format but for reasoning; the repetition penalty has another name."""
+        of_chat = {} if turn.messages is None else same("tools", "tool_choice")
+        return {**OFFICIAL, **EXTENDED, **of_chat, "repetition_penalty": at("repeat_penalty")}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
         """Fields that request each token's log-probability, if the server has them."""

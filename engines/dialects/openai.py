@@ -22,6 +22,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
     Usage,
 )
+from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
 from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
@@ -59,6 +60,11 @@ class OpenAiDialect:
             return HttpRequest("/v1/chat/completions", STREAM_HEADERS, msgspec.json.encode(body))
         body["prompt"] = self.prompt(turn)
         return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """The official settings, and those that most engines of this format add; see :class:`CarriesFields`."""
+        of_chat = {} if turn.messages is None else {**OFFICIAL_CHAT, **EXTENDED_CHAT}
+        return {**OFFICIAL, **EXTENDED, **of_chat}
 
     def prompt(self, turn: Turn) -> Any:  # noqa: ANN401  (any JSON value)
         """Value of the field ``prompt`` of a completion."""

@@ -7,6 +7,7 @@ Source: https://platform.openai.com/docs/api-reference/chat.
 
 from typing import Any
 
+from bakeoff.engines.dialects.fields import OFFICIAL, OFFICIAL_CHAT, Carriers
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
 
@@ -15,6 +16,10 @@ class OpenAiServiceDialect(OpenAiDialect):
     """Unpadded events, and the newer name of the bound on a chat's answer."""
 
     name = "openai-service"
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """The official settings alone: the service refuses others."""
+        return OFFICIAL if turn.messages is None else {**OFFICIAL, **OFFICIAL_CHAT}
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """See :class:`~bakeoff.engines.dialects.openai.OpenAiDialect`."""

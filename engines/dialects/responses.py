@@ -26,6 +26,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
     Usage,
 )
+from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.workloads.types import Turn
 
@@ -69,6 +70,11 @@ class ResponsesDialect:
         if logprobs:
             body["include"] = ["message.output_text.logprobs"]
         return HttpRequest("/v1/responses", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def carriers(self, turn: Turn) -> Carriers:  # noqa: ARG002  (every input is a conversation)
+        """The settings of the format; tools are flat in it."""
+        return {**same("temperature", "top_p"), "reasoning_effort": at("reasoning.effort"), "tools": _tools,
+                "tool_choice": _tool_choice}  # fmt: skip
 
     def reader(self) -> EventReader:
         """The dialect itself, because events of this format do not depend on earlier ones."""
@@ -132,6 +138,19 @@ class _Event(msgspec.Struct):
     response: _Response | None = None
     error: Any = None
     message: str | None = None
+
+
+def _tools(body: dict[str, Any], tools: list[dict[str, Any]]) -> None:
+    body["tools"] = [_flat(tool) for tool in tools]
+
+
+def _tool_choice(body: dict[str, Any], choice: str | dict[str, Any]) -> None:
+    body["tool_choice"] = choice if isinstance(choice, str) else _flat(choice)
+
+
+def _flat(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of a chat, or the choice of one, without the inner object."""
+    return {name: value for name, value in tool.items() if name != "function"} | tool.get("function", {})
 
 
 def _piece(event: _Event, kind: TokenKind) -> Event:

@@ -25,7 +25,8 @@ from bakeoff.engines.dialects.base import (
     Usage,
 )
 from bakeoff.engines.dialects.failures import UNREADABLE
-from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.fields import EXTENDED, OFFICIAL, Carriers, at
+from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
 from bakeoff.engines.dialects.vllm import VllmDialect
 from bakeoff.workloads.types import Turn
 
@@ -34,6 +35,10 @@ class SglangDialect(VllmDialect):
     """The OpenAI routes: vLLM's fields, with cumulative token counts instead of token ids in chats."""
 
     name = "sglang"
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """Those of the OpenAI format."""
+        return OpenAiDialect.carriers(self, turn)
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens, with ids in completions and counts in chats."""
@@ -86,6 +91,13 @@ class SglangNativeDialect(SglangDialect):
         if logprobs:
             body["return_logprob"] = True
         return HttpRequest("/generate", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """The native route has all settings in one object."""
+        if turn.messages is not None:
+            return super().carriers(turn)
+        named = {**OFFICIAL, **EXTENDED}
+        return {name: at(f"sampling_params.{'sampling_seed' if name == 'seed' else name}") for name in named}
 
     def reader(self) -> EventReader:
         """A new reader, because events are cumulative."""

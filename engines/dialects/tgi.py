@@ -14,6 +14,7 @@ import msgspec
 
 from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, TokenDelta, Usage
+from bakeoff.engines.dialects.fields import OFFICIAL, Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
 from bakeoff.workloads.types import Turn
 
@@ -32,6 +33,11 @@ class TgiDialect(OpenAiDialect):
         if turn.messages is None:
             del fields["stream_options"]
         return fields
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """OpenAI's own settings; reasoning is up to the template."""
+        of_chat = {} if turn.messages is None else same("tools", "tool_choice")
+        return {**OFFICIAL, **of_chat}
 
     def prompt(self, turn: Turn) -> list[str | None]:
         """A list, as in its published schema; the server also accepts a string."""
@@ -53,6 +59,11 @@ class TgiDialect(OpenAiDialect):
 
 def _one_token(event: Event) -> Event:
     return TokenDelta("") if isinstance(event, EmptyChunk) else event
+
+
+def _temperature(body: dict[str, Any], value: float) -> None:
+    """The native route refuses temperature 0, which ``do_sample`` stands for."""
+    body["parameters"] |= {"do_sample": True, "temperature": value} if value else {"do_sample": False}
 
 
 def _grammar(turn: Turn) -> dict[str, Any] | None:
@@ -98,6 +109,13 @@ class TgiNativeDialect(TgiDialect):
             parameters["grammar"] = grammar
         body = {"inputs": turn.prompt, "parameters": parameters}
         return HttpRequest("/generate_stream", STREAM_HEADERS, msgspec.json.encode(body))
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """The native route has all settings in one object, and a switch for sampling."""
+        if turn.messages is not None:
+            return super().carriers(turn)
+        names = ("top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed", "stop")
+        return {"temperature": _temperature, **{name: at(f"parameters.{name}") for name in names}}
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; other payloads than tokens are chunks of chats or errors."""

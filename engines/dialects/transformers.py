@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.engines.dialects.fields import Carrier, Carriers, same
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
 
@@ -25,6 +26,12 @@ class TransformersDialect(OpenAiDialect):
         config = {"do_sample": False, "eos_token_id": -1, "max_new_tokens": turn.output_tokens}
         return {"max_tokens": turn.output_tokens, "generation_config": msgspec.json.encode(config).decode()}
 
+    def carriers(self, turn: Turn) -> Carriers:
+        """Settings of the generation config, which replaces the model's; tools of chats."""
+        of_chat = {} if turn.messages is None else same("tools")
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        return {**{name: _in_config(name) for name in names}, **same("seed"), **of_chat}
+
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
         """No fields: the server sends no log-probabilities."""
         return {}
@@ -32,3 +39,17 @@ class TransformersDialect(OpenAiDialect):
     def answer_format(self, turn: Turn) -> dict[str, Any]:  # noqa: ARG002
         """No fields: the server refuses ``response_format``."""
         return {}
+
+
+def _in_config(name: str) -> Carrier:
+    """Carrier of a setting in the generation config; a temperature above 0 switches sampling on."""
+
+    def carry(body: dict[str, Any], value: Any) -> None:  # noqa: ANN401  (a number)
+        config = msgspec.json.decode(body["generation_config"])
+        if name != "temperature":
+            config[name] = value
+        elif value:
+            config |= {"do_sample": True, name: value}
+        body["generation_config"] = msgspec.json.encode(config).decode()
+
+    return carry

@@ -16,6 +16,7 @@ import msgspec
 
 from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, EventReader, Finish, HttpRequest, StreamFault, TokenDelta
+from bakeoff.engines.dialects.fields import Carriers, at, sampled
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.engines.errors import BadOption
 from bakeoff.workloads.types import Turn
@@ -59,6 +60,16 @@ class TritonDialect:
         body = self._ensemble(turn) if self._fields == "ensemble" else self._llm_api(turn)
         path = f"/v2/models/{urllib.parse.quote(model, safe='')}/generate_stream"
         return HttpRequest(path, STREAM_HEADERS, msgspec.json.encode({"text_input": turn.prompt, **body}))
+
+    def carriers(self, turn: Turn) -> Carriers:  # noqa: ARG002  (it has only completions)
+        """Settings of the model's inputs; a temperature lifts ``top_k`` 1."""
+        names = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
+        prefix, seed = ("", "random_seed") if self._fields == "ensemble" else ("sampling_param_", "seed")
+        return {
+            "temperature": sampled(f"{prefix}temperature", f"{prefix}top_k"),
+            **{name: at(f"{prefix}{name}") for name in names},
+            "seed": at(f"{prefix}{seed}"),
+        }
 
     def reader(self) -> EventReader:
         """A new reader, because events can be cumulative."""

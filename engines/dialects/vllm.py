@@ -11,6 +11,7 @@ Its quirks, from ``vllm/entrypoints/openai``:
 
 from typing import Any, ClassVar
 
+from bakeoff.engines.dialects.fields import Carriers, at
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
 
@@ -25,6 +26,11 @@ class VllmDialect(OpenAiDialect):
     exact_length = True
     neutral: ClassVar[dict[str, Any]] = {"repetition_penalty": 1.0}
     """Parameters that a model's generation config could change, unless the server was started to ignore it."""
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """Those of the OpenAI routes, and a limit of thinking tokens."""
+        budget = {} if turn.messages is None else {"thinking_tokens": at("thinking_token_budget")}
+        return {**super().carriers(turn), **budget}
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens, with their ids; under a schema, of at most that many."""

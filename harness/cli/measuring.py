@@ -14,7 +14,9 @@ from bakeoff.harness.cli.options import (
     EXIT_INVALID,
     EXIT_OK,
     File,
+    Headers,
     Json,
+    JsonObject,
     Numbers,
     Out,
     Ray,
@@ -144,6 +146,11 @@ def bench(
     ramp: float = 5.0,
     repeats: int = 1,
     seed: int = 1,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    reasoning_effort: str | None = None,
+    extra_body: JsonObject | None = None,
+    header: Headers | None = None,
     api_key_env: str | None = None,
     calibrate: bool = True,
     profile: bool = False,
@@ -187,6 +194,18 @@ def bench(
         Trials per level; a confidence interval needs at least 2.
     seed
         Random seed of the traffic.
+    temperature
+        Temperature of sampling. Default: 0, greedy decoding.
+    top_p
+        Sample from the most probable tokens with this share of the probability.
+    reasoning_effort
+        How long a reasoning model thinks: none, low, medium, high, … as the server knows them.
+    extra_body
+        JSON object merged into the body of each request; null leaves a field out:
+        '{"temperature": null, "chat_template_kwargs": {"enable_thinking": false}}'.
+    header
+        Header of each request, as 'NAME: VALUE'; repeat the option for several. {session} and {request} become ids.
+        Default: X-Session-ID and X-Request-ID; an empty value leaves one out.
     api_key_env
         Environment variable that holds the server's API key.
     calibrate
@@ -208,18 +227,24 @@ def bench(
     """
     from bakeoff.engines.base import base_url
     from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.bench import identified
+    from bakeoff.harness.experiment.bench import identified, json_object, split_headers
     from bakeoff.harness.experiment.config import TrialConfig, profiling
 
     if rate is not None and concurrency is not None:
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
     levels = [concurrency] if isinstance(concurrency, int) else concurrency or DEFAULT_CONCURRENCY
     loads = [{"concurrency": level} for level in levels]
+    headers, secret_headers = split_headers(header)
+    given = {"temperature": temperature, "top_p": top_p, "reasoning_effort": reasoning_effort}
+    request = {name: value for name, value in given.items() if value is not None}
+    request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers}
+    server = {"url": url, "headers": secret_headers} | ({"api_key_env": api_key_env} if api_key_env else {})
     data = {
         "name": name,
         "seed": seed,
         "repeats": repeats,
-        "engines": [{"url": url} | ({"api_key_env": api_key_env} if api_key_env else {})],
+        "engines": [server],
+        "request": request,
         "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
         "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
         "trial": {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Numbers = int | Sequence[int]
     Files = File | Sequence[File]
     Bands = float | str | Iterable[str]
+    JsonObject = str | Mapping[str, Any]
+    Headers = Texts | Mapping[str, str]
 else:
     # What the command line makes of them. A program may pass more, which the checker sees above.
     File = Path
@@ -30,6 +32,8 @@ else:
     Numbers = list[int]
     Files = Annotated[list[Path], cyclopts.Parameter(negative="")]
     Bands = Annotated[list[str], cyclopts.Parameter(name="--band", negative="")]
+    JsonObject = str
+    Headers = Annotated[list[str], cyclopts.Parameter(name="--header", negative="")]
 
 Out = Annotated[File, cyclopts.Parameter(name="--out")]
 """Folder for run folders."""

@@ -79,7 +79,7 @@ class PreparedSession:
     def __init__(self, wire: WireSession, transport: Transport, phase: Phase | None) -> None:
         self.wire = wire
         self.phase = phase
-        self.requests: list[Any] = [transport.prepare(turn.request) for turn in wire.turns]
+        self.requests: list[Any] = [transport.prepare(wire.request(number)) for number in range(len(wire.turns))]
 
 
 class SessionFeed:

@@ -6,12 +6,13 @@ the length of the plan.
 
 import contextlib
 import itertools
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from bakeoff.engines.dialects import Dialect, HttpRequest
+from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, Dialect, HttpRequest
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
@@ -42,6 +43,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         cycle: number of earlier repetitions of its pool.
         first_turn: position of the first turn in the whole session, which may have begun before the load.
         part: fraction of the first answer that is requested, since the rest came before the load.
+        nonce: makes the ids of its requests unique.
     """
 
     index: int
@@ -51,6 +53,18 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     cycle: int = 0
     first_turn: int = 0
     part: float = 1.0
+    nonce: str = ""
+
+    def request(self, number: int) -> HttpRequest:
+        """The request of a turn, with ids in its headers; each repetition of the session is another conversation."""
+        request = self.turns[number].request
+        filled = {name: value for name, value in request.headers.items() if "{" in value}
+        for name, value in filled.items():
+            filled[name] = value.replace(SESSION_ID, self._id(0)).replace(REQUEST_ID, self._id(number))
+        return HttpRequest(request.path, request.headers | filled, request.body) if filled else request
+
+    def _id(self, number: int) -> str:
+        return f"{self.nonce}-{(self.index + number) % (1 << 32):08x}"
 
 
 def wire_sessions(
@@ -72,7 +86,7 @@ def wire_sessions(
         tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
     """
-    index, ask = first_index, asking(dialect, tokenizer)
+    index, ask, nonce = first_index, asking(dialect, tokenizer), secrets.token_hex(6)
     for planned in sessions:
         turns = tuple(
             WireTurn(
@@ -84,7 +98,9 @@ def wire_sessions(
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
-        yield WireSession(index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part)
+        yield WireSession(
+            index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part, nonce=nonce
+        )
         index += len(turns)
 
 

@@ -11,6 +11,7 @@ import psutil
 
 from bakeoff.engines import Engine, Launch, Model, Server, attached, launched
 from bakeoff.engines.base import SPAN_ENDPOINT
+from bakeoff.engines.request_shape import shape_of
 from bakeoff.engines.secrets import masked_data
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
 from bakeoff.harness.experiment.fingerprint import build_of_engine
@@ -101,6 +102,12 @@ async def _started(
         yield EngineUnderTest(engine, server, description, startup, visible, own, build)
 
 
+def notes_of(engine: Engine) -> list[str]:
+    """Notes of the adapter, and what its requests carry besides the workload's prompt and length."""
+    shape = shape_of(engine.dialect)
+    return [*engine.notes, *([shape.described()] if shape.changes_answers else [])]
+
+
 async def _description(
     engine: Engine, label: str, model: Model, launch: Launch | None, server: Server
 ) -> EngineDescription:
@@ -117,5 +124,6 @@ async def _description(
         model=model.name,
         model_sha256=model.sha256,
         details=masked_data(details),
-        notes=list(engine.notes),
+        notes=notes_of(engine),
+        request=masked_data(msgspec.to_builtins(shape_of(engine.dialect))),
     )

@@ -64,7 +64,14 @@ async def prepared(
     model = await _model(experiment, world, fetching)
     tokenizer = world.tokenizer(experiment.model, model)
     engines = {
-        config.name: engine(config.adapter, model, _options(config, experiment), experiment.spec_of(config), config)
+        config.name: engine(
+            config.adapter,
+            model,
+            _options(config, experiment),
+            experiment.spec_of(config),
+            config,
+            request=experiment.request_of(config),
+        )
         for config in experiment.engines
     }
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:

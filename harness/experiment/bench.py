@@ -1,13 +1,19 @@
 """What a running server tells of itself, for ``bakeoff bench``."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from bakeoff.engines import Deployment
 from bakeoff.engines.base import base_url
+from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.errors import NotIdentified, NotReady
 from bakeoff.engines.identification import identify, only_model, tokenizer_folder
 from bakeoff.engines.identity import Identity
+from bakeoff.engines.secrets import names_secret
+from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.workloads import APPROXIMATE
 
@@ -41,7 +47,8 @@ def identified(
     experiment = experiment_from(given, "bench")  # refuses mistakes before the server is asked
     if engine is not None and model is not None and tokenizer is not None:
         return experiment, ()
-    identity = asyncio.run(_identity(url, engine, model, server.get("api_key_env"), experiment.client.ray))
+    deployment = Deployment(url=url, api_key_env=server.get("api_key_env"), headers=server["headers"])
+    identity = asyncio.run(_identity(deployment, engine, model, experiment.client.ray))
     model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
     tokenizer = str(tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE)
     found = {"adapter": identity.adapter, "options": identity.options}
@@ -49,12 +56,43 @@ def identified(
     return experiment_from(asked, "bench"), identity.models
 
 
-async def _identity(
-    url: str, engine: str | None, model: str | None, api_key_env: str | None, ray: str | None
-) -> Identity:
+def json_object(text: str | Mapping[str, Any] | None, option: str) -> dict[str, Any]:
+    """An option that is a JSON object; empty if it was not given.
+
+    Raises:
+        BadExperiment: it is no JSON, or no object.
+    """
+    if text is None or isinstance(text, Mapping):
+        return dict(text or {})
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except UNREADABLE as error:
+        raise BadExperiment(f"{option} is not a JSON object: {error}; write it like '{{\"top_k\": 20}}'") from error
+
+
+def split_headers(given: str | Sequence[str] | Mapping[str, str] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Headers of requests, and those whose names denote secrets, which are not stored.
+
+    Raises:
+        BadExperiment: one of them is not written as ``NAME: VALUE``.
+    """
+    if isinstance(given, Mapping):
+        headers = dict(given)
+    else:
+        headers: dict[str, str] = {}
+        for line in [given] if isinstance(given, str) else given or ():
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise BadExperiment("--header is written as 'NAME: VALUE', with a colon")
+            headers[name.strip()] = value.strip()
+    secret = {name: value for name, value in headers.items() if names_secret(name)}
+    return {name: value for name, value in headers.items() if name not in secret}, secret
+
+
+async def _identity(deployment: Deployment, engine: str | None, model: str | None, ray: str | None) -> Identity:
     """Ask the server for its identity; an unknown one is an error only if engine or model is not given."""
     try:
-        return await identify(Deployment(url=url, api_key_env=api_key_env), engine)
+        return await identify(deployment, engine)
     except NotIdentified:
         if engine is None or model is None:
             raise
@@ -63,6 +101,7 @@ async def _identity(
             raise
         if engine is None or model is None:
             raise NotIdentified(
-                f"{base_url(url)} cannot be reached from this machine; give --engine and --model, or correct --url"
+                f"{base_url(deployment.url or '')} cannot be reached from this machine; give --engine and --model, or "
+                "correct --url"
             ) from error
     return Identity(engine, (model,))

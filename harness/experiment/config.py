@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bakeoff.engines import Deployment, EngineSpec, check, records_requests
+from bakeoff.engines.request_shape import RequestShape
 from bakeoff.engines.secrets import MASK
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
@@ -54,6 +55,8 @@ class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_def
     """The adapter's own options."""
     spec: EngineSpec = EngineSpec()
     """Settings that override the experiment's ``[spec]`` for this engine."""
+    request: RequestShape = RequestShape()
+    """What its requests carry, over the experiment's ``[request]``."""
     loads: list[str] = []  # noqa: RUF012  (msgspec copies it)
     """Labels of the levels that this engine is measured at, such as ``c=8``. Default: all."""
 
@@ -141,6 +144,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     model: ModelConfig = ModelConfig()
     spec: EngineSpec = EngineSpec()
     """Settings for all engines. Adapters translate them; an engine that does not support one is refused."""
+    request: RequestShape = RequestShape()
+    """What requests carry besides the workload's prompt and length: sampling, reasoning, tools, headers, …"""
     repeats: Annotated[int, msgspec.Meta(le=10_000)] = 3
     """Trials of each engine at each level; each repeat restarts the engine."""
     seed: int = 1
@@ -181,6 +186,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             KeyError: the experiment has no such engine.
         """
         return {engine.name: engine for engine in self.engines}[name]
+
+    def request_of(self, engine: EngineConfig) -> RequestShape:
+        """What the engine's requests carry: the shared shape, overridden by its own."""
+        return self.request.under(engine.request)
 
     def spec_of(self, engine: EngineConfig) -> EngineSpec:
         """The settings to launch an engine with: the shared ones, overridden by its own; none for a running server.
@@ -254,7 +263,7 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     if problem:
         raise BadExperiment(f"{owner}: {problem}")
     for engine in experiment.engines:
-        check(engine.adapter, engine.options, experiment.spec_of(engine), engine)
+        check(engine.adapter, engine.options, experiment.spec_of(engine), engine, experiment.request_of(engine))
     workload(experiment.workload.name, experiment.workload.options)
     for load in experiment.loads:
         if load.arrival not in {None, "workload"}:

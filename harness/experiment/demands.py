@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from bakeoff.engines import Engine
 from bakeoff.engines.dialects import holds_to_schema
+from bakeoff.engines.errors import BadOption
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.workloads import Tokenizer, Turn
@@ -25,11 +26,17 @@ def refuse_unmet(
         tokenizer: the model's; renders chats for engines that take only text.
 
     Raises:
+        BadExperiment: an engine's API has no field for a setting of ``[request]``.
         BadExperiment: answers must follow a JSON schema, and an engine's API has no such parameter.
     """
     with_schema = [turn for turn in turns if turn.json_schema is not None]
     for label, engine in engines.items():
         ask = asking(engine.dialect, tokenizer)
+        try:
+            for turn in turns[:1]:
+                ask(turn, "")
+        except BadOption as error:
+            raise BadExperiment(f"engine '{label}': {error}") from error
         if unsupported := [turn for turn in with_schema if not holds_to_schema(ask, turn)]:
             api = "completions" if unsupported[0].messages is None else "chats"
             raise BadExperiment(

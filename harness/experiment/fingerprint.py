@@ -49,6 +49,7 @@ def fingerprint(
     facts = {
         "engine": {name: value for name, value in config.items() if name not in _NOT_MEASURED},
         "spec": msgspec.to_builtins(experiment.spec_of(engine)),
+        "request": msgspec.to_builtins(experiment.request_of(engine)),
         "build": build,
         "bakeoff": _own_build(),
         "model": [model.name, model.sha256],

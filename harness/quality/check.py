@@ -60,6 +60,8 @@ async def check_quality(
     if not experiment.quality.samples or not pending:
         return
     why = not_installed() if model.path else "the run names no files of the model; set path in [model]"
+    if experiment.request_of(experiment.engine(records[0].engine)).changes_answers:
+        why = "the requests asked for more than greedy decoding"
     sampler = _AnswerSampler(experiment, engine, tokenizer, planner)
     trials = [
         _Trial(folder, why=why) if why else await asyncio.to_thread(sampler.sample, record, folder)

@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from bakeoff.engines import Engine, Model
 from bakeoff.engines.dialects import OpenAiDialect
 from bakeoff.engines.errors import EngineDied
+from bakeoff.engines.request_shape import plain_dialect, shape_of
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
-from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
@@ -133,7 +136,7 @@ class VirtualWorld:
         log: Path,
     ) -> AsyncGenerator[EngineUnderTest]:
         """Start the virtual engine with this label."""
-        if not isinstance(engine.dialect, OpenAiDialect):
+        if not isinstance(plain_dialect(engine.dialect), OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
         site = self._site(label)
         site.starts += 1
@@ -149,7 +152,7 @@ class VirtualWorld:
         )
         description = EngineDescription(
             label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
-            notes=list(engine.notes),
+            notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),
         )  # fmt: skip
         try:
             yield EngineUnderTest(engine, server, description, startup, None)

@@ -62,7 +62,7 @@ class Series(msgspec.Struct, frozen=True, array_like=True):
         adapter: of the engine; its label is the user's choice and does not count.
         level: label of the load.
         workload: name of the workload.
-        traffic_sha256: digest of the requests sent.
+        traffic_sha256: digest of what was sent, see :func:`sent_sha256`.
         weights_sha256: digest of the model weights; empty if the engine does not report it.
         conditions_sha256: digest of the run's conditions, see :func:`digest`.
     """
@@ -82,10 +82,33 @@ def series_of(manifest: Manifest, record: TrialRecord) -> Series:
         described.adapter if described else "",
         record.load.label,
         record.workload,
-        record.workload_sha256,
+        sent_sha256(record),
         (described.model_sha256 or "") if described else "",
         digest(manifest),
     )
+
+
+def sent_sha256(record: TrialRecord) -> str:
+    """Digest of what a trial sent: the workload's traffic, and what its requests carried besides."""
+    request = request_of(record)
+    if not request:
+        return record.workload_sha256
+    return hashlib.sha256(msgspec.json.encode([record.workload_sha256, request], order="sorted")).hexdigest()
+
+
+def request_of(record: TrialRecord) -> dict[str, Any]:
+    """What the trial's requests carried besides the workload's prompt and length; empty for the default."""
+    return record.engine_description.request if record.engine_description else {}
+
+
+def request_difference(records: Iterable[TrialRecord]) -> str | None:
+    """Return the first setting of requests that differs, with two of its values; None if all are equal."""
+    first, *others = map(request_of, records)
+    for other in others:
+        for name in dict.fromkeys((*first, *other)):
+            if first.get(name) != other.get(name):
+                return f"request.{name} ({_text(first.get(name))} and {_text(other.get(name))})"
+    return None
 
 
 def _table(experiment: Mapping[str, Any], name: str) -> dict[str, Any]:

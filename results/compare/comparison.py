@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bakeoff.results.compare.common_part import CommonTrial, over_common_part
-from bakeoff.results.compare.comparability import difference, series_of
+from bakeoff.results.compare.comparability import difference, request_difference, series_of
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.reliability import Tally, tallies
@@ -134,6 +134,8 @@ def _check(a: Side, b: Side, shared: Sequence[Load]) -> None:
     weights = {record.engine_description.model_sha256 for record in records if record.engine_description}
     if len(weights) > 1:
         raise NotComparable("the two sides served different weights; give both the same model")
+    if unequal := None if a.runs == b.runs else request_difference(records):
+        raise NotComparable(f"the two sides differ in {unequal}; send both the same requests")
     for level in (load.label for load in shared):
         if len({(record.workload, record.workload_sha256) for record in records if record.load.label == level}) > 1:
             raise NotComparable(

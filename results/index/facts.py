@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.compare.comparability import digest
+from bakeoff.results.compare.comparability import digest, sent_sha256
 from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.log.run_log import Manifest, Source
 from bakeoff.results.log.store import RunFolder
@@ -190,7 +190,7 @@ def _cells(run: Run) -> list[CellFacts]:
             continue
         described = record.engine_description
         weights = (described.model_sha256 or "") if described else ""
-        key = (record.engine, record.load.label, machine, record.workload, record.workload_sha256, weights)
+        key = (record.engine, record.load.label, machine, record.workload, sent_sha256(record), weights)
         groups.setdefault(key, []).append(trial)
     conditions = digest(run.manifest)
     return [

@@ -22,7 +22,7 @@ from bakeoff.results.metrics.catalogue import CATALOGUE, DEFINITIONS
 from bakeoff.results.records import RunStatus
 
 INDEX_FILE = ".index.sqlite"
-_LAYOUT = 3
+_LAYOUT = 4
 _WAIT_S = 30.0
 _LARGEST = 2**63 - 1
 """Of SQLite's integers; the index has fewer runs."""

@@ -13,6 +13,12 @@ import psutil
 
 from bakeoff.engines import Access, Launch, Server, launched, pick_port
 
+
+def own_children() -> list[psutil.Process]:
+    """This process's children that have not ended: another test's may not have been waited for yet."""
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
 FAKE_ENGINE = r'''
 """Usage: fake_engine.py PORT FOLDER [BEHAVIOUR…]. Answers /health; /die, /exit, /starve end it; signals are noted."""
 import os, signal, socket, sys

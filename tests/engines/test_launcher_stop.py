@@ -12,7 +12,7 @@ import pytest
 from bakeoff.engines import Launch, launched, launcher
 from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.tail import tail
-from tests.engines.processes import Held, fake_engine, guard_of, visit
+from tests.engines.processes import Held, fake_engine, guard_of, own_children, visit
 
 SOON_S = 5.0
 """Longer than any step here on a busy machine, shorter than the grace periods that must not elapse."""
@@ -139,7 +139,7 @@ class TestGuard:
             os.mkfifo(tmp_path / "announced")
             task = asyncio.ensure_future(visit(fake_engine(tmp_path, "announce", "never-ready"), tmp_path / "log"))
             assert await asyncio.to_thread((tmp_path / "announced").read_text) == "loading"
-            (guard,) = psutil.Process().children()
+            (guard,) = own_children()
             with Held(*(child.pid for child in guard.children())) as held:
                 guard.kill()
                 with pytest.raises(EngineDied, match="guard was killed by signal 9"):

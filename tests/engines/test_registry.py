@@ -24,10 +24,12 @@ from bakeoff.engines import (
 from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from bakeoff.engines.environments import Environment
 from bakeoff.engines.errors import BadAdapter, BadOption, NotInstalled, UnknownEngine
+from bakeoff.engines.request_shape import plain_dialect
 from bakeoff.engines.server_engine import ServerEngine
 
 SOMEWHERE = Deployment(url="http://127.0.0.1:1")
 OTHERS = """
+from bakeoff.engines.request_shape import plain_dialect
 from bakeoff.engines.dialects import ReferenceDialect
 
 class Bare:
@@ -95,7 +97,7 @@ def test_every_adapter_that_comes_along_says_its_name_and_its_dialect() -> None:
     for name in adapter_names():
         made = engine(name, Model("smol", "/models/smol"), {}, deployment=SOMEWHERE)
         assert (made.adapter, made.url) == (name, SOMEWHERE.url)
-        assert type(made.dialect) is type(dialect(name, {}, SOMEWHERE))
+        assert type(plain_dialect(made.dialect)) is type(dialect(name, {}, SOMEWHERE))
 
 
 def test_an_engine_at_an_address_needs_no_package_here(monkeypatch: pytest.MonkeyPatch) -> None:

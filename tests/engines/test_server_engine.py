@@ -24,7 +24,7 @@ from bakeoff.engines.errors import BadOption, EngineDied, ModelNotFound, NotInst
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.engines.spec import Spellings, flag
 from tests.engines.elsewhere import Elsewhere, elsewhere
-from tests.engines.processes import Held, fake_engine
+from tests.engines.processes import Held, fake_engine, own_children
 
 SOON_S = 10.0
 SENTINEL = "hf-sentinel-7731"
@@ -348,7 +348,7 @@ class TestLifeElsewhere:
     def test_killing_the_guard_leaves_no_container(self, tmp_path: Path, other_side: Elsewhere) -> None:
         async def story() -> EngineError | None:
             async with launched(fake(tmp_path, container=container(tmp_path)), tmp_path / "log") as server:
-                (guard,) = (child for child in psutil.Process().children() if "guard.py" in " ".join(child.cmdline()))
+                (guard,) = (child for child in own_children() if "guard.py" in " ".join(child.cmdline()))
                 with Held(*(child.pid for child in guard.children())) as clients:
                     guard.kill()
                     await asyncio.wait_for(server.ended.wait(), SOON_S)

@@ -14,6 +14,7 @@ from bakeoff.engines.deployment import Container, Ssh
 from bakeoff.engines.dialects import LlamaCppDialect, LlamaCppNativeDialect
 from bakeoff.engines.errors import BadOption, EngineError, ModelNotFound, NotInstalled
 from bakeoff.engines.metrics.readers import reader_of
+from bakeoff.engines.request_shape import plain_dialect
 from bakeoff.workloads import Turn
 from tests.engines.adapters.llama_cpp_scenes import CANNOT, PROGRAM, environment, launch, made, model_in
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
@@ -248,7 +249,7 @@ class TestWhereItRuns:
 class TestWhatItIsAsked:
     @pytest.mark.parametrize(("api", "kind"), [("native", LlamaCppNativeDialect), ("openai", LlamaCppDialect)])
     def test_the_option_names_the_routes(self, model: Model, api: str, kind: type) -> None:
-        assert type(made(model, api=api).dialect) is kind
+        assert type(plain_dialect(made(model, api=api).dialect)) is kind
 
     @pytest.mark.parametrize(
         ("settings", "asked"),

@@ -10,6 +10,7 @@ from bakeoff.engines import Deployment, Engine, Model, attached, engine
 from bakeoff.engines.adapters.openai import OpenAiEngine
 from bakeoff.engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
 from bakeoff.engines.errors import BadOption
+from bakeoff.engines.request_shape import plain_dialect
 from bakeoff.engines.secrets import masked_data
 from bakeoff.workloads import Turn
 
@@ -94,7 +95,7 @@ def test_the_options_name_the_routes_and_the_service_is_known_by_its_address(
 ) -> None:
     """Only the service is asked not to pad its events; other servers may refuse the field."""
     made = engine("openai", Model("m"), options, deployment=Deployment(url=url))
-    assert type(made.dialect) is kind
+    assert type(plain_dialect(made.dialect)) is kind
     assert (b"include_obfuscation" not in made.dialect.request(Turn(1, 1, prompt="x"), "m").body) is padded
 
 

@@ -19,6 +19,7 @@ from bakeoff.engines.dialects import VllmDialect
 from bakeoff.engines.errors import BadOption, NotInstalled, StepLogMissing
 from bakeoff.engines.metrics.readers import reader_of
 from bakeoff.engines.metrics.source import COUNTERS, GAUGES, HISTOGRAMS
+from bakeoff.engines.request_shape import plain_dialect
 
 CAPTURES = Path(__file__).parents[3].parent / "shared/protocols/specs/captures"
 MODEL = Model("smol", "/models/smol", "0" * 64)
@@ -225,7 +226,7 @@ def test_a_reader_is_told_that_the_front_end_shares_the_machine(gpu: Deployment)
 def test_at_an_address_nothing_is_launched_and_the_dialect_is_its_own() -> None:
     attached_engine = engine("vllm", Model("smol"), {}, EngineSpec(), Deployment(url="http://127.0.0.1:8000/v1"))
     assert attached_engine.launch(9000) is None
-    assert isinstance(attached_engine.dialect, VllmDialect)
+    assert isinstance(plain_dialect(attached_engine.dialect), VllmDialect)
 
 
 # Requests outside the load.

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from bakeoff.engines import registry
+from bakeoff.engines.dialects import OpenAiDialect
 from bakeoff.engines.doctor import Finding, State, examine
 from bakeoff.engines.environments import lookup
 from bakeoff.engines.errors import NotInstalled, UnknownEngine
@@ -29,7 +30,7 @@ class Tiny(ServerEngine):
 
     @classmethod
     def dialect_for(cls, setup):  # noqa: ARG003
-        return None
+        return OpenAiDialect()
 
     def command(self) -> Sequence[str]:
         return (str(self.environment().python), "-m", "tiny")
@@ -145,13 +146,15 @@ def test_the_reference_engine_without_its_extra_says_what_to_install(monkeypatch
 class NoBase:
     """An adapter of another package that implements the protocol and nothing else."""
 
-    adapter = "tiny"
+    adapter, model_id, notes, url, access, metrics = "tiny", "tiny", (), None, None, None
+    gpus = launch = reset_cache = describe = staticmethod(lambda *_: None)
+    dialect_for = Tiny.dialect_for
 
     class Options(__import__("msgspec").Struct, frozen=True):
         """None."""
 
     def __init__(self, setup):
-        self.setup = setup
+        self.dialect = self.dialect_for(setup)
 
 
 class Raising(NoBase):

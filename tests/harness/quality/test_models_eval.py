@@ -361,7 +361,7 @@ def test_a_server_alone_has_its_text_cut_by_the_tokenizer_of_its_checkpoint(
         (["{folder}x"], "does not exist"),
         (["smollm"], "unknown model 'smollm'"),
         (["{folder}", "--reference", "smollm"], "unknown model 'smollm'"),
-        (["{folder}", "--dtype", "int8"], "see bakeoff --help"),
+        (["{folder}", "--dtype", "int8"], "--help"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(

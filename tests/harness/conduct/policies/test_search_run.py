@@ -97,7 +97,7 @@ def test_an_interval_that_reaches_below_the_range_is_exit_3_and_says_what_to_do(
         (("--slo", "ttft_p50<1s", "--around", "99"), "99 is not between 2 and 16"),
         (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
         (("--slo", "output_tokens>10"), "is met at high loads"),
-        ((), "see bakeoff --help"),
+        ((), "--help"),
     ],
 )
 def test_mistakes_are_one_line_and_2(tmp_path: Path, capsys: Any, arguments: tuple[str, ...], message: str):

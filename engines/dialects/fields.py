@@ -1,0 +1,56 @@
+"""Where a request has the settings that users name alike for every engine, such as ``top_k`` or ``tools``."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from bakeoff.workloads.types import Turn
+
+Carrier = Callable[[dict[str, Any], Any], None]
+"""Writes a value into a request's body."""
+Carriers = Mapping[str, Carrier]
+"""Carriers by the name of the setting."""
+
+
+@runtime_checkable
+class CarriesFields(Protocol):
+    """A dialect that has fields for settings of requests."""
+
+    def carriers(self, turn: Turn) -> Carriers:
+        """The settings that a request for this turn can carry; a chat can carry more than a completion."""
+        ...
+
+
+def at(path: str) -> Carrier:
+    """Carrier of a field by its path, with dots for nesting."""
+    *outer, name = path.split(".")
+
+    def carry(body: dict[str, Any], value: Any) -> None:  # noqa: ANN401  (any JSON value)
+        for key in outer:
+            body = body.setdefault(key, {})
+        body[name] = value
+
+    return carry
+
+
+def sampled(temperature: str, top_k: str) -> Carrier:
+    """Carrier of a temperature in a body that asks for greedy decoding by ``top_k`` too."""
+
+    def carry(body: dict[str, Any], value: float) -> None:
+        body[temperature] = value
+        if value:
+            body.pop(top_k, None)
+
+    return carry
+
+
+def same(*names: str) -> dict[str, Carrier]:
+    """Carriers of top-level fields that have our names."""
+    return {name: at(name) for name in names}
+
+
+OFFICIAL = same("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop")
+"""OpenAI's own settings, in chats and completions."""
+OFFICIAL_CHAT = same("reasoning_effort", "tools", "tool_choice")
+EXTENDED = same("top_k", "min_p", "repetition_penalty")
+"""Settings that engines with the OpenAI format add."""
+EXTENDED_CHAT = same("chat_template_kwargs")

@@ -1,0 +1,241 @@
+"""What requests carry besides the workload's prompt and length: sampling, reasoning, tools, other fields, headers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from bakeoff.engines.deployment import header_problem
+from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, CarriesFields, Dialect, EventReader, HttpRequest
+from bakeoff.engines.dialects.failures import clip
+from bakeoff.engines.errors import BadOption
+from bakeoff.engines.secrets import names_secret
+from bakeoff.workloads.types import Message, Turn
+
+_IDS = {"x-session-id": SESSION_ID, "x-request-id": REQUEST_ID}
+_SHOWN_CHARS = 60
+_OF_WORKLOAD = ("messages", "prompt", "input", "inputs", "text_input")
+_OF_CLIENT = ("stream", "streaming")
+_OF_TRANSPORT = frozenset({"connection", "content-length", "host", "transfer-encoding"})
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+
+
+class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What requests carry besides the workload's prompt and length; by default they ask for greedy decoding."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Share | None = None
+    frequency_penalty: Finite | None = None
+    presence_penalty: Finite | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    seed: int | None = None
+    """Seed of the engine's sampling, the same in each request."""
+    stop: list[str] | None = None
+    reasoning_effort: str | None = None
+    """``none``, ``low``, ``high``, … as the model knows them."""
+    thinking_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Most tokens of reasoning."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables of the chat template, such as ``enable_thinking``."""
+    tools: list[dict[str, Any]] | None = None
+    """Functions in the form of OpenAI's chats; other formats get them in theirs."""
+    tool_choice: str | dict[str, Any] | None = None
+    body: dict[str, Any] = {}
+    """Merged into the body as it is (JSON merge patch, RFC 7396): tables recursively; null leaves a field out."""
+    omit: list[str] = []
+    """Fields to leave out, with dots for nesting, since TOML has no null."""
+    headers: dict[str, str] = {}
+    """Headers of each request; ``{session}`` and ``{request}`` become ids. Default: ``X-Session-ID`` and
+    ``X-Request-ID``; an empty value leaves a header out."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that have a value, by name; each format spells them in its own way."""
+        values = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in {"body", "omit", "headers"}
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def under(self, own: "RequestShape") -> "RequestShape":
+        """A copy in which ``own`` takes precedence, key by key."""
+        own_fields = {*own.settings(), *own.body}
+        return msgspec.structs.replace(
+            self,
+            **own.settings(),
+            body=_combined(self.body, own.body),
+            omit=[*dict.fromkeys([*(name for name in self.omit if name not in own_fields), *own.omit])],
+            headers={**self.headers, **own.headers},
+        )
+
+    @property
+    def changes_answers(self) -> bool:
+        """Whether answers may differ from those of plain greedy requests."""
+        return bool(self.settings() or self.body or self.omit)
+
+    def described(self) -> str:
+        """What the requests carry, in one line."""
+        settings = [f"{name} {_short(value)}" for name, value in self.settings().items()]
+        body = [f"{name} {'left out' if value is None else _short(value)}" for name, value in self.body.items()]
+        return "requests carry " + ", ".join([*settings, *body, *(f"{name} left out" for name in self.omit)])
+
+    def problem(self) -> str | None:
+        """What no engine can be sent, or None."""
+        return next(self._problems(), header_problem(self.headers))
+
+    def _problems(self) -> Iterator[str]:
+        for name in (*self.body, *self.omit):
+            if name in _OF_WORKLOAD:
+                yield f"the workload writes '{name}' of a request; choose another workload"
+            if name in _OF_CLIENT:
+                yield f"'{name}' cannot be changed: answers are timed token by token"
+        for name in self.omit:
+            if name in self.settings() or name in self.body:
+                yield f"'{name}' is both set and left out"
+        if not _is_json([self.body, self.settings()]):
+            yield "it has a value that JSON cannot hold, such as nan or a date"
+        for name in self.headers:
+            if names_secret(name):
+                yield f"the header {name} would be stored; give a key by api_key_env or headers of the engine"
+            if name.lower() in _OF_TRANSPORT:
+                yield f"the client sets the header {name}; remove it"
+
+
+class ShapedDialect:
+    """A dialect whose requests carry what a user adds, changes or leaves out.
+
+    Args:
+        dialect: of the engine.
+        shape: of the requests.
+
+    Raises:
+        BadOption: the shape is one that no engine can be sent.
+    """
+
+    def __init__(self, dialect: Dialect, shape: RequestShape) -> None:
+        if problem := shape.problem():
+            raise BadOption(f"request: {problem}")
+        self.plain = dialect
+        self.shape = shape
+        self.name, self.exact_length = dialect.name, dialect.exact_length
+        self.ends_by_closing, self.takes_messages = dialect.ends_by_closing, dialect.takes_messages
+        headers = _IDS | {name.lower(): value for name, value in shape.headers.items()}
+        self._headers = {name: value for name, value in headers.items() if value}
+
+    def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
+        """The dialect's request, changed; headers may have placeholders.
+
+        Raises:
+            BadOption: the format has no field for a setting, or the request has none of a name to leave out.
+        """
+        plain = self.plain.request(turn, model, logprobs=logprobs)
+        headers = {**plain.headers, **self._headers}
+        if not self.shape.changes_answers:
+            return HttpRequest(plain.path, headers, plain.body)
+        body = msgspec.json.decode(plain.body)
+        carriers = self.plain.carriers(turn) if isinstance(self.plain, CarriesFields) else {}
+        for name, value in self.shape.settings().items():
+            if name not in carriers:
+                kind = "completions" if turn.messages is None else "chats"
+                raise BadOption(
+                    f"request: {kind} of the {self.name} format have no field for {name}; put the field that the "
+                    "server reads into body (--extra-body of bench), or leave it out"
+                )
+            carriers[name](body, value)
+        for path in (*_removed(self.shape.body), *self.shape.omit):
+            if not _has(body, path):
+                raise BadOption(f"request: there is no '{path}' to leave out; the fields are {', '.join(body)}")
+        body = _merged(body, self.shape.body)
+        for path in self.shape.omit:
+            _remove(body, path)
+        return HttpRequest(plain.path, headers, msgspec.json.encode(body))
+
+    def check(self) -> None:
+        """Refuse a shape that neither a chat nor a completion can have.
+
+        Raises:
+            BadOption: as :meth:`request`.
+        """
+        if not self.shape.changes_answers:
+            return
+        problems: list[BadOption] = []
+        for turn in (Turn(1, 1, messages=(Message("user", "a"),)), Turn(1, 1, prompt="a")):
+            try:
+                self.request(turn, "m")
+            except BadOption as error:
+                problems.append(error)
+            else:
+                return
+        raise problems[0]
+
+    def reader(self) -> EventReader:
+        """See :class:`~bakeoff.engines.dialects.base.Dialect`."""
+        return self.plain.reader()
+
+    def refusal(self, status: int, body: bytes) -> str:
+        """See :class:`~bakeoff.engines.dialects.base.Dialect`."""
+        return self.plain.refusal(status, body)
+
+
+def plain_dialect(dialect: Dialect) -> Dialect:
+    """The format alone, without what a user adds to requests."""
+    return dialect.plain if isinstance(dialect, ShapedDialect) else dialect
+
+
+def shape_of(dialect: Dialect) -> RequestShape:
+    """What a user adds to requests of this dialect."""
+    return dialect.shape if isinstance(dialect, ShapedDialect) else RequestShape()
+
+
+def _combined(patch: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Two merge patches as one: the second one wins."""
+    result = dict(patch)
+    for name, value in own.items():
+        inner = result.get(name)
+        both = isinstance(inner, dict) and isinstance(value, dict)
+        result[name] = _combined(inner, value) if both else value  # pyright: ignore[reportArgumentType]
+    return result
+
+
+def _merged(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401  (any JSON value)
+    """The result of a JSON merge patch (RFC 7396)."""
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), value) if isinstance(value, Mapping) else value
+    return result
+
+
+def _removed(patch: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Paths of the fields that a merge patch leaves out."""
+    for name, value in patch.items():
+        if value is None:
+            yield f"{prefix}{name}"
+        elif isinstance(value, Mapping):
+            yield from _removed(value, f"{prefix}{name}.")
+
+
+def _is_json(value: Any) -> bool:  # noqa: ANN401  (whatever TOML holds)
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value)) == value
+    except (msgspec.MsgspecError, OverflowError, TypeError, RecursionError):
+        return False
+
+
+def _short(value: Any) -> str:  # noqa: ANN401  (any JSON value)
+    return value if isinstance(value, str) else clip(msgspec.json.encode(value), _SHOWN_CHARS)
+
+
+def _has(body: Any, path: str) -> bool:  # noqa: ANN401  (any JSON value)
+    name, _, inner = path.partition(".")
+    return isinstance(body, dict) and name in body and (not inner or _has(body[name], inner))
+
+
+def _remove(body: dict[str, Any], path: str) -> None:
+    *outer, name = path.split(".")
+    for key in outer:
+        body = body[key]
+    del body[name]
