@@ -55,6 +55,8 @@ class FindingCode(StrEnum):
     """The same for HTTP 401 and 403: the server wants a key, or another one."""
     REDIRECTED = "redirected"
     """The same for redirects, which no request follows."""
+    REQUEST_REFUSED = "request_refused"
+    """Like ``FAILED_REQUESTS``, where the server answered HTTP 400 or 422: it does not take such requests."""
     RAMP_FAILED = "ramp_failed"
     """Every request of the ramp failed otherwise, so the load was ended before its window."""
     TOKENS_MISCOUNTED = "tokens_miscounted"
@@ -152,6 +154,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.NOT_FOUND: Cause.ENGINE,
     FindingCode.NOT_AUTHORISED: Cause.EXPERIMENT,
     FindingCode.REDIRECTED: Cause.EXPERIMENT,
+    FindingCode.REQUEST_REFUSED: Cause.ENGINE,
     FindingCode.RAMP_FAILED: Cause.ENGINE,
     FindingCode.RAMP_FAILURES: Cause.ENGINE,
     FindingCode.TOKENS_MISCOUNTED: Cause.ENGINE,

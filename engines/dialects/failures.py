@@ -33,8 +33,10 @@ def unreadable(error: Exception, data: bytes) -> StreamFault:
 
 def error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists and objects)
     """The message of an error, or the whole error if it has none."""
-    if isinstance(error, dict) and isinstance(error.get("message"), str):
-        return clip(error["message"].encode())
+    if isinstance(error, dict) and isinstance(message := error.get("message"), str):
+        field = error.get("param")
+        named = f"{message} (field {field})" if isinstance(field, str) and field not in message else message
+        return clip(named.encode())
     return clip(error.encode() if isinstance(error, str) else msgspec.json.encode(error))
 
 

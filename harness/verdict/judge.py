@@ -49,6 +49,8 @@ _CODES: dict[int, FindingCode] = {
     HTTPStatus.UNAUTHORIZED: FindingCode.NOT_AUTHORISED,
     HTTPStatus.FORBIDDEN: FindingCode.NOT_AUTHORISED,
     HTTPStatus.NOT_FOUND: FindingCode.NOT_FOUND,
+    HTTPStatus.BAD_REQUEST: FindingCode.REQUEST_REFUSED,
+    HTTPStatus.UNPROCESSABLE_ENTITY: FindingCode.REQUEST_REFUSED,
 }
 _MAX_PACE_RATIO = 1.5
 """Largest ratio of a trial's chunks per second to those at which the client's error was measured."""
@@ -218,7 +220,7 @@ def _failed(measured: Sequence[RequestRecord], evidence: Evidence) -> Iterator[F
         measured_requests=len(measured),
         outcome=outcome.value,
         outcome_requests=count,
-        error=first.error or "no further detail",
+        error=(first.error or "no further detail").removesuffix("."),
     )
 
 

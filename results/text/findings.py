@@ -39,6 +39,11 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.REDIRECTED: (
         _REQUESTS_FAILED + "give the address to which the server redirects as url (--url of bench)"
     ),
+    FindingCode.REQUEST_REFUSED: (
+        _REQUESTS_FAILED
+        + "change what requests carry (request in the experiment; --temperature or --extra-body of bench), or their "
+        "lengths"
+    ),
     FindingCode.RAMP_FAILED: (
         "the load was ended in its ramp, because every request failed: {failed_requests} of {measured_requests}, "
         "{outcome_requests} of them as {outcome}: {error}; read the engine's log"

@@ -16,6 +16,7 @@ import bakeoff as api
 from bakeoff import results
 from bakeoff.engines import Model, models, pick_port
 from bakeoff.engines.errors import NotIdentified
+from bakeoff.engines.request_shape import RequestShape
 from bakeoff.harness import version
 from bakeoff.harness.cli import listing, make_app, measuring
 from bakeoff.harness.cli.guarded import guarded
@@ -89,6 +90,12 @@ def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.Ca
         (("--duration=-1",), "duration_s must be above 0"),
         (("--workers", "0"), "client.workers must be at least 1"),
         (("--workload", "chatt"), "chatt"),
+        (("--extra-body", "{top_k: 20}"), "--extra-body is not a JSON object"),
+        (("--extra-body", "[1]"), "--extra-body is not a JSON object"),
+        (("--extra-body", '{"messages": []}'), "the workload writes 'messages' of a request"),
+        (("--extra-body", '{"temprature": null}'), "there is no 'temprature' to leave out"),
+        (("--header", "X-Trace=1"), "--header is written as 'NAME: VALUE'"),
+        (("--temperature", "-1"), "temperature"),
     ],
 )
 def test_bench_refuses_mistakes_before_it_asks_the_server(
@@ -110,6 +117,21 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
 def test_bench_measures_longer_than_a_file_allows_by_default(planned: Callable[..., Experiment]):
     experiment = planned(url="http://h", engine="openai", model="m", tokenizer="approximate", duration=1e3)
     assert experiment.trial.max_window_s == 1e3
+
+
+def test_bench_shapes_its_requests(planned: Callable[..., Experiment]):
+    experiment = planned(
+        "http://h", engine="openai", model="m", tokenizer="approximate", temperature=1.0, reasoning_effort="low",
+        extra_body='{"top_k": 20, "stream_options": null}', header=["X-Trace: {session}", "Authorization: sk-12"],
+    )  # fmt: skip
+    shape = RequestShape(
+        temperature=1.0, reasoning_effort="low", body={"top_k": 20, "stream_options": None},
+        headers={"X-Trace": "{session}"},
+    )  # fmt: skip
+    assert experiment.request == shape
+    assert experiment.engines[0].headers == {"Authorization": "sk-12"}, "a key is not stored"
+    same = planned("http://h", engine="openai", model="m", tokenizer="approximate", extra_body={"top_k": 20})
+    assert same.request.body == {"top_k": 20}
 
 
 def test_bench_with_workers_elsewhere_need_not_reach_the_server_from_here(planned: Callable[..., Experiment]):

@@ -80,13 +80,17 @@ def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
         (401, FindingCode.NOT_AUTHORISED, "api_key_env"),
         (403, FindingCode.NOT_AUTHORISED, "api_key_env"),
         (404, FindingCode.NOT_FOUND, "model's name"),
+        (400, FindingCode.REQUEST_REFUSED, "--extra-body"),
+        (422, FindingCode.REQUEST_REFUSED, "--extra-body"),
+        (429, FindingCode.FAILED_REQUESTS, "lower the load"),
         (500, FindingCode.FAILED_REQUESTS, "lower the load"),
     ],
 )
 def test_a_refusal_gets_its_own_advice(status: int, code: FindingCode, advice: str):
     (finding,) = findings_of([request(0, outcome=Outcome.HTTP_ERROR, status=status), *GOOD[1:]])
     assert finding.code is code
-    assert [text for text in ("api_key_env", "model's name", "lower the load") if text in sentence(finding)] == [advice]
+    advices = ("api_key_env", "model's name", "lower the load", "--extra-body")
+    assert [text for text in advices if text in sentence(finding)] == [advice]
 
 
 def test_only_failures_planned_in_the_window_count():

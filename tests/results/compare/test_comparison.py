@@ -19,6 +19,7 @@ from bakeoff.results.statistics.two_sample import Method
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
+WEIGHTS = "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c"
 SHEET = Sheet(engines={"only": FAST}, loads=LOADS[:2], requests=8, invalid=())
 
 
@@ -123,6 +124,18 @@ def test_configs_that_cannot_be(config: dict[str, object], message: str) -> None
             "r1-e0-1",
             {"engine_description": {"label": "only", "adapter": "x", "model_sha256": "f"}},
             "the two sides served different weights",
+        ),
+        (
+            "r1-e0-1",
+            {
+                "engine_description": {
+                    "label": "only",
+                    "adapter": "x",
+                    "model_sha256": WEIGHTS,
+                    "request": {"seed": 1},
+                }
+            },
+            r"in request.seed \((1 and unset|unset and 1)\); send both the same requests",
         ),
     ],
 )

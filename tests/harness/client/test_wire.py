@@ -1,0 +1,50 @@
+"""Ids in the headers of requests: one of each conversation and one of each request, new in each plan."""
+
+from pathlib import Path
+
+from bakeoff.engines.dialects import OpenAiDialect
+from bakeoff.engines.request_shape import RequestShape, ShapedDialect
+from bakeoff.harness.client.orders import Pool
+from bakeoff.harness.client.wire import WireSession, read_wire, wire_sessions, write_wire
+from bakeoff.workloads import PlannedSession, Session, Turn
+
+TURN = Turn(input_tokens=1, output_tokens=1, prompt="a")
+DIALECT = ShapedDialect(OpenAiDialect(), RequestShape(headers={"X-Both": "{session}/{request}", "X-Same": "{other}"}))
+
+
+def wired(first: int = 0) -> list[WireSession]:
+    planned = [PlannedSession(Session(name, (TURN, TURN)), None) for name in "ab"]
+    return list(wire_sessions(planned, DIALECT, "m", first_index=first))
+
+
+def ids(sessions: list[WireSession]) -> list[tuple[str, str]]:
+    requests = [session.request(number) for session in sessions for number in (0, 1)]
+    return [(request.headers["x-session-id"], request.headers["x-request-id"]) for request in requests]
+
+
+def test_a_session_keeps_its_id_and_each_request_has_its_own() -> None:
+    found = ids(wired())
+    assert len({session for session, _ in found}) == 2
+    assert len({request for _, request in found}) == 4
+    assert found[0][0] == found[1][0] != found[2][0]
+    (nonce,) = {value.partition("-")[0] for pair in found for value in pair}
+    assert [value.removeprefix(nonce) for value in found[3]] == ["-00000002", "-00000003"]
+
+
+def test_ids_are_new_in_each_plan_and_also_before_its_start() -> None:
+    assert not set(ids(wired())) & set(ids(wired()))
+    assert len(set(ids(wired(first=-4)))) == 4
+
+
+def test_other_headers_are_filled_too_and_unknown_braces_stay() -> None:
+    headers = wired()[0].request(1).headers
+    assert headers["x-both"] == f"{headers['x-session-id']}/{headers['x-request-id']}"
+    assert headers["x-same"] == "{other}"
+
+
+def test_a_repeated_session_is_another_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "wire"
+    write_wire([path], wired())
+    pool = read_wire(Pool(str(path), stride=4))
+    cycles = [[next(pool), next(pool)] for _ in range(2)]
+    assert len({*ids(cycles[0]), *ids(cycles[1])}) == 8
