@@ -49,6 +49,8 @@ class Role(StrEnum):
     the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
     OF_SLO = "of slo"
     """Present only if the experiment sets an SLO."""
+    IF_PRESENT = "if present"
+    """Left out of summaries and comparisons where no trial has it."""
     NEEDS_CAPACITY = "needs capacity"
     """While the engine falls behind, it only reflects the length of the load, and is absent."""
 

@@ -166,6 +166,8 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     first_byte_ns: int | None = None
     chunk_ns: list[int] = []
     chunk_tokens: list[int] = []
+    chunk_kinds: str = ""
+    """Kind of each chunk, one letter: ``t`` text, ``r`` reasoning, ``c`` a tool call; empty if all are text."""
     textless_chunks: list[int] = []
     """Positions of the chunks with token ids but without text, which clients that look for text do not see."""
     empty_chunk_ns: list[int] = []
@@ -183,6 +185,10 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     output_tokens: int | None = None
     """As counted by the engine."""
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    """Tokens of reasoning, streamed or hidden, as counted by the engine."""
+    hidden_tokens: int | None = None
+    """Those of them that were not streamed, and are not part of ``output_tokens``."""
     finish_reason: str | None = None
     error: str | None = None
     answer_id: str | None = None
@@ -291,8 +297,11 @@ class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Service-level objective; a request meets it if it meets every bound that is set."""
 
     ttft_s: float | None = None
+    """To the first token of any kind."""
     tpot_s: float | None = None
     e2e_s: float | None = None
+    first_visible_s: float | None = None
+    """To the first token that a user sees: of text or a tool call, not of reasoning."""
 
 
 class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -191,6 +191,7 @@ def _single(metric: Callable[[RequestRecord], float | None]) -> Callable[[Reques
 
 _OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
     "ttft": _single(latency.ttft_s),
+    "first_visible": _single(latency.first_visible_s),
     "ttft_from_send": _single(latency.ttft_from_send_s),
     "itl": lambda request: latency.itl_s([request]),
     "chunk_gap": lambda request: latency.chunk_gaps_s([request]),

@@ -38,6 +38,8 @@ def serve_truth(
     usage: Literal["exact", "absent", "lying"] = "exact",
     done: bool = True,
     token_ids: bool = True,
+    kinds: str = "",
+    hidden_tokens: int = 0,
     fault: Annotated[list[str] | None, _Several] = None,
     stall: Annotated[list[str] | None, _Several] = None,
     restart: str | None = None,
@@ -88,6 +90,10 @@ def serve_truth(
         End streams with [DONE].
     token_ids
         Send token ids in chunks.
+    kinds
+        Kinds of the first tokens of chats, as 20r5t2c: 20 of reasoning, 5 of text, 2 of a tool call; the rest are text.
+    hidden_tokens
+        Tokens of reasoning that usage counts and no chunk shows.
     fault
         NAME=SHARE, repeatable: inject a fault into this fraction of requests. Names: http_429, http_500, http_503,
         reset, truncated, stall, error_event, no_finish.
@@ -121,6 +127,8 @@ def serve_truth(
         usage=usage,
         done=done,
         token_ids=token_ids,
+        kinds=kinds,
+        hidden_tokens=hidden_tokens,
         faults=dict(_share(value) for value in fault or ()),
         stalls=tuple(_span("stall", value) for value in stall or ()),
         restart=None if restart is None else _span("restart", restart),

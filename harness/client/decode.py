@@ -1,5 +1,6 @@
 """Decodes raw reads into request records: pure functions, run after the trial."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Protocol
 
@@ -15,12 +16,13 @@ from bakeoff.engines.dialects import (
     SseParser,
     StreamFault,
     TokenDelta,
+    TokenKind,
     Usage,
 )
 from bakeoff.engines.dialects.failures import UNREADABLE, clip, refusal
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
-from bakeoff.harness.client.token_counts import token_counts, visible_tokens
+from bakeoff.harness.client.token_counts import hidden_tokens, streamed_tokens, token_counts
 from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from bakeoff.workloads import Tokenizer
 
@@ -38,6 +40,7 @@ _GIVEN_UP = frozenset({
     "insufficient_system_resource", "internal_error", "network_error", "server_error", "timeout",
 })  # fmt: skip
 """Finish reasons, in lower case, that say nothing, and those of an answer that the server gave up."""
+_LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
 _GZIP = b"\x1f\x8b"
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _FIRST_CHARS = 120
@@ -117,7 +120,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
-    output_tokens = visible_tokens(usage, (delta for _, delta in decoded.deltas))
+    output_tokens = streamed_tokens(usage, (delta for _, delta in decoded.deltas))
     deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
     counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     return RequestRecord(
@@ -126,6 +129,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
         chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
         chunk_tokens=counts,
+        chunk_kinds=_kinds(delta for _, delta in decoded.deltas),
         textless_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
         empty_chunk_ns=decoded.empty_chunk_ns,
         usage_ns=decoded.usage_ns,
@@ -136,6 +140,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         prompt_tokens=usage.prompt_tokens,
         output_tokens=output_tokens if output_tokens is not None else (sum(counts) or None),
         cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        hidden_tokens=hidden_tokens(usage, (delta for _, delta in decoded.deltas)),
         finish_reason=decoded.finish,
         error=masked(error) if error else None,
         answer_id=decoded.answer_id,
@@ -166,6 +172,11 @@ def is_answer(stream: Reads, dialect: Dialect) -> bool:
     """Whether the reads of a complete exchange with status 200 are a whole answer, without an error and with tokens."""
     decoded = read_stream(stream, dialect)
     return (decoded.is_whole or dialect.ends_by_closing) and decoded.fault is None and bool(decoded.deltas)
+
+
+def _kinds(deltas: Iterable[TokenDelta]) -> str:
+    kinds = "".join(_LETTERS[delta.kind] for delta in deltas)
+    return kinds if kinds.strip("t") else ""
 
 
 def _events(reader: EventReader, data: bytes) -> list[Event]:

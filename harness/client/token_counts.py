@@ -65,7 +65,7 @@ def token_counts(
     return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), source
 
 
-def visible_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
+def streamed_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
     """Output tokens that were streamed, by the engine's usage; None if it does not count any.
 
     Reasoning tokens that no chunk shows are in no interval between chunks, so they would look like a faster pace. Most
@@ -81,10 +81,18 @@ def visible_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
         return output
     total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
     is_beside = total == output + reasoning or output < reasoning
-    is_shown = any(delta.kind is TokenKind.REASONING for delta in deltas)
-    if is_shown:
+    if _shows_reasoning(deltas):
         return output + reasoning if is_beside else output
     return output if is_beside else output - reasoning
+
+
+def hidden_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
+    """Reasoning tokens that the engine counted and no chunk shows; None if there are none."""
+    return None if not usage.reasoning_tokens or _shows_reasoning(deltas) else usage.reasoning_tokens
+
+
+def _shows_reasoning(deltas: Iterable[TokenDelta]) -> bool:
+    return any(delta.kind is TokenKind.REASONING for delta in deltas)
 
 
 def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:

@@ -19,6 +19,11 @@ END = b"0\r\n\r\n"
 _PLAIN_TEXT = " a"
 _MULTIBYTE_TEXTS = ("é", "漢", "🙂")
 _CREATED = 1_735_689_600
+_DELTAS = {
+    "t": b'"delta":{"content":"%b"}',
+    "r": b'"delta":{"reasoning_content":"%b"}',
+    "c": b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":"%b"}}]}',
+}
 _ERROR = {"message": "the schedule wants this", "type": "server_error", "param": None}
 
 
@@ -36,6 +41,7 @@ class Payloads:
         self._schedule = schedule
         self._framed = framed if chunked else bytes
         self._chat = chat
+        self._kinds = schedule.kinds_of_tokens() if chat else ""
         self._line_end = b"\r\n" if schedule.crlf else b"\n"
         kind = {"id": "chatcmpl-" + "0" * 32, "object": "chat.completion.chunk"}
         kind = kind if chat else {"id": "cmpl-" + "0" * 32, "object": "text_completion"}
@@ -46,7 +52,8 @@ class Payloads:
 
     def tokens(self, first: int, count: int, finish: bytes = b"null") -> bytes:
         """The chunk with ``count`` tokens from token ``first``; ``finish`` is its finish reason as JSON."""
-        return self._choice(self._text(first, count).encode(), finish, self._ids(first, count))
+        kind = self._kinds[first] if first < len(self._kinds) else "t"
+        return self._choice(self._text(first, count).encode(), finish, self._ids(first, count), kind)
 
     def role(self) -> bytes:
         """The empty chunk that opens a chat stream."""
@@ -96,13 +103,19 @@ class Payloads:
     def _usage(self, request: CompletionRequest) -> dict[str, Any]:
         tokens = request.tokens * (2 if self._schedule.usage == "lying" else 1)
         prompt = request.prompt_tokens
-        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        hidden = self._schedule.hidden_tokens if self._chat else 0
+        tokens += hidden
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
+        }  # fmt: skip
+        if reasoning := hidden + self._kinds[: request.tokens].count("r"):
+            usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
         if request.cached_tokens is None:
             return usage
         return {**usage, "prompt_tokens_details": {"cached_tokens": request.cached_tokens}}
 
-    def _choice(self, text: bytes, finish: bytes, ids: bytes) -> bytes:
-        content = b'"delta":{"content":"%b"}' if self._chat else b'"text":"%b"'
+    def _choice(self, text: bytes, finish: bytes, ids: bytes, kind: str = "t") -> bytes:
+        content = _DELTAS[kind] if self._chat else b'"text":"%b"'
         rest = b',"logprobs":null,"finish_reason":%b%b}]}' % (finish, ids)
         return self._event(self._opening + content % text + rest)
 

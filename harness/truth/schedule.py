@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Literal
@@ -30,6 +31,10 @@ class Fault(StrEnum):
     """Half of the tokens, then an error event and an orderly end under status 200."""
     NO_FINISH = "no_finish"
     """All tokens and an orderly end of the body, without finish reason, usage or ``[DONE]``."""
+
+
+_KIND = re.compile(r"(\d+)([rtc])")
+_MOST_KINDS = 100_000
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +80,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a stream ends with ``data: [DONE]``."""
     token_ids: bool = True
     """Whether chunks carry ``token_ids``."""
+    kinds: str = ""
+    """Kinds of the first tokens of a chat, as ``20r5t2c``: 20 of reasoning (r), 5 of text (t), 2 of a tool call (c);
+    the rest are text. A chunk has the kind of its first token."""
+    hidden_tokens: int = 0
+    """Tokens of reasoning that the usage counts and no chunk shows."""
     faults: Mapping[Fault, float] = {}
     """Fraction of the requests that get each fault, 0 to 1, drawn independently per request; the sum is at most 1."""
     stalls: tuple[tuple[float, float], ...] = ()
@@ -88,6 +98,10 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         problem = next((message for valid, message in _checks(self) if not valid), None)
         if problem:
             raise BadSchedule(f"schedule: {problem}")
+
+    def kinds_of_tokens(self) -> str:
+        """One letter for each token whose kind ``kinds`` states."""
+        return "".join(letter * int(count) for count, letter in _KIND.findall(self.kinds))
 
     def due_ns(self, start_ns: int, chunk: int) -> int:
         """When chunk ``chunk`` (from 0) of an answer to a request at ``start_ns`` is due, without jitter."""
@@ -140,6 +154,12 @@ def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
     ):
         value = getattr(schedule, name)
         yield value in choices, f"{name} must be one of {', '.join(map(str, choices)).lower()}, not {value!r}"
+    yield _KIND.sub("", schedule.kinds) == "", f"kinds are counts and letters, as 20r5t2c, not {schedule.kinds!r}"
+    yield (
+        sum(int(count) for count, _ in _KIND.findall(schedule.kinds)) <= _MOST_KINDS,
+        f"kinds may state {_MOST_KINDS:,} tokens at most",
+    )
+    yield schedule.hidden_tokens >= 0, f"hidden_tokens must not be negative, not {schedule.hidden_tokens}"
     yield from _fault_checks(schedule.faults)
     ends_s = 0.0
     for at_s, length_s in schedule.stalls:

@@ -6,6 +6,7 @@ without their marks; for ordinary streams it chains iterators that run in C over
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ class Script:
         self.schedule = schedule
         self._ttft_ns = to_ns(schedule.ttft_s)
         self._per_write = schedule.tokens_per_chunk * schedule.events_per_write
-        self._period = VOCABULARY // math.gcd(VOCABULARY, self._per_write)
+        # Without kinds, writes repeat after this many of them.
+        self._period = sys.maxsize if schedule.kinds else VOCABULARY // math.gcd(VOCABULARY, self._per_write)
         self._kinds: dict[tuple[bool, str], tuple[Payloads, list[bytes]]] = {}
 
     def warm(self, model: str) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ def answer_of(
     counts = [size] * (chunks - 1) + [tokens - size * (chunks - 1)]
     sent = 0 if fault in _TOKENLESS else max(1, chunks // 2) if fault in _HALF else chunks
     end = StreamEnd.RESET if fault is Fault.RESET else StreamEnd.COMPLETE
-    closing = _closing(request, tokens, fault)
+    closing = _closing(request, tokens, fault, engine)
     if isinstance(engine.service, Batched):
         return Answer([], counts[:sent], None, end, closing)
     ready_s = engine.service.token_times_s(tokens, rng)
@@ -68,9 +69,12 @@ def answer_of(
     return Answer(due_ns[:sent], counts[:sent], close_ns, end, closing)
 
 
-def chunk(request: CompletionRequest, tokens: int) -> bytes:
-    """The event of a chunk with this many tokens."""
-    return _chunk(request.model, tokens, chat=request.chat)
+def chunks_of(request: CompletionRequest, counts: Sequence[int], engine: VirtualEngine) -> Iterator[bytes]:
+    """The events of an answer's chunks with these counts of tokens."""
+    first = 0
+    for tokens in counts:
+        yield _chunk(request.model, first if engine.kinds else 0, tokens, engine.kinds, chat=request.chat)
+        first += tokens
 
 
 def refusal(fault: Fault) -> bytes:
@@ -78,8 +82,8 @@ def refusal(fault: Fault) -> bytes:
     return msgspec.json.encode({"error": {"message": "the virtual engine wants this", "code": STATUS[fault]}})
 
 
-def _closing(request: CompletionRequest, tokens: int, fault: Fault | None) -> bytes:
-    payloads = _payloads(request.model, chat=request.chat)
+def _closing(request: CompletionRequest, tokens: int, fault: Fault | None, engine: VirtualEngine) -> bytes:
+    payloads = _payloads(request.model, engine.kinds, engine.hidden_tokens, chat=request.chat)
     if fault is None or fault is Fault.EMPTY:
         usage = msgspec.structs.replace(request, tokens=0 if fault else tokens)
         return payloads.finish() + payloads.usage(usage) + payloads.done
@@ -87,10 +91,10 @@ def _closing(request: CompletionRequest, tokens: int, fault: Fault | None) -> by
 
 
 @functools.lru_cache(maxsize=64)
-def _payloads(model: str, *, chat: bool) -> Payloads:
-    return Payloads(Schedule(), chat=chat, model=model, chunked=False)
+def _payloads(model: str, kinds: str, hidden_tokens: int, *, chat: bool) -> Payloads:
+    return Payloads(Schedule(kinds=kinds, hidden_tokens=hidden_tokens), chat=chat, model=model, chunked=False)
 
 
 @functools.lru_cache(maxsize=1024)
-def _chunk(model: str, tokens: int, *, chat: bool) -> bytes:
-    return _payloads(model, chat=chat).tokens(0, tokens)
+def _chunk(model: str, first: int, tokens: int, kinds: str, *, chat: bool) -> bytes:
+    return _payloads(model, kinds, 0, chat=chat).tokens(first, tokens)

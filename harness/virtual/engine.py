@@ -87,6 +87,10 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
     deaths: tuple[Death, ...] = ()
     cache_block_tokens: int | None = None
     """Block size of a prefix cache, whose hits usage reports; None for no cache."""
+    kinds: str = ""
+    """Kinds of the first tokens of chats, as in :class:`~bakeoff.harness.truth.Schedule`."""
+    hidden_tokens: int = 0
+    """Tokens of reasoning that the usage counts and no chunk shows."""
     dial_s: float = 0.0
     """Seconds to open one connection; connections are kept."""
     start_s: float = 1.0

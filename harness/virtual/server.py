@@ -7,7 +7,7 @@ from bakeoff.engines import Access, Server
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.harness.host.clock import LoopClock
 from bakeoff.harness.truth.answered import CompletionRequest
-from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunk, refusal
+from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunks_of, refusal
 from bakeoff.harness.virtual.batch import Batch
 from bakeoff.harness.virtual.draws import Batched
 from bakeoff.harness.virtual.engine import Fault
@@ -255,7 +255,7 @@ class VirtualServer(Server):
             log.status = 200
         served.chunk_ns, served.chunk_tokens = times_ns, answer.chunk_tokens[: len(times_ns)]
         log.read_ns.extend(times_ns)
-        log.reads.extend(chunk(exchange.request, count) for count in served.chunk_tokens)
+        log.reads.extend(chunks_of(exchange.request, served.chunk_tokens, self._engine))
 
     def _free_slot(self, now_ns: int) -> None:
         """Free a slot, and start the next request in the queue on it."""

@@ -3,19 +3,20 @@
 from collections.abc import Container
 
 from bakeoff.results.metric import Better, Metric, Role, Unit
-from bakeoff.results.metrics import energy, latency, machine, memory, throughput
+from bakeoff.results.metrics import energy, latency, machine, memory, reasoning, throughput
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
 
 DEFINITIONS = 3
 """Version of the definitions; values of different versions are not compared. Raise it whenever a definition changes;
 a new metric needs no other."""
-LATENCIES: dict[str, Latency] = {one.key: one for one in latency.LATENCIES}
+LATENCIES: dict[str, Latency] = {one.key: one for one in (*latency.LATENCIES, *reasoning.LATENCIES)}
 """All latencies by their key, in display order."""
 CATALOGUE: dict[str, TrialMetric] = {
     metric.name: metric
     for metric in (
         *(metric for one in LATENCIES.values() for metric in one.metrics()),
         *throughput.METRICS,
+        *reasoning.METRICS,
         *memory.METRICS,
         *machine.METRICS,
         *energy.METRICS,
@@ -50,4 +51,5 @@ def headline(known: Container[str]) -> tuple[str, ...]:
         known: names of metrics that any cell of the table has.
     """
     memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
-    return tuple(memory if name == "peak_host_bytes" else name for name in HEADLINE)
+    columns = (name for name in HEADLINE if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
+    return tuple(memory if name == "peak_host_bytes" else name for name in columns)

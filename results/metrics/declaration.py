@@ -16,7 +16,7 @@ import msgspec
 from bakeoff.results.metric import Better, Metric, Role, Unit
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.requests import has_failed, planned_inside
-from bakeoff.results.metrics.values import Value
+from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord, Slo, TelemetryRecord, Window
 
 _T = TypeVar("_T")
@@ -128,6 +128,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         of_request: the observation of a request; None for a latency of gaps between tokens.
         of_gaps: observations within a window, whatever the outcome of their request.
         counts_failures: whether a failed request counts as later than every success.
+        why_absent: why a trial has no such latency; None, or a result of None, if it has.
         roles: of every percentile.
         median_roles: of the median only.
     """
@@ -139,6 +140,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     of_request: OfRequest | None = None
     of_gaps: OfGaps | None = None
     counts_failures: bool = True
+    why_absent: Callable[[TrialData], str | None] | None = None
     roles: Iterable[Role] = ()
     median_roles: Iterable[Role] = ()
 
@@ -182,17 +184,22 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
                 latency=self.key,
                 needs=Needs.PLANNED if self.is_of_requests else Needs.LOAD,
                 of=self._percentile(q),
-                count=lambda data: data.once(self.observe).count,
+                count=lambda data: 0 if self._absent(data) else data.once(self.observe).count,
             )
             for label, q in QUANTILES
         ]
 
     def _percentile(self, q: float) -> Callable[[TrialData], Value]:
         def of(data: TrialData) -> Value:
+            if (why := self._absent(data)) is not None:
+                return absent(why)
             seen = data.once(self.observe)
             return percentile(seen.values_s, q, seen.failures, answers=seen.answers)
 
         return of
+
+    def _absent(self, data: TrialData) -> str | None:
+        return self.why_absent(data) if self.why_absent else None
 
     def _known(self, requests: Iterable[RequestRecord]) -> list[float]:
         assert self.of_request is not None

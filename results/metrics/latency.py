@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics.declaration import Latency
+from bakeoff.results.metrics.kinds import first_visible_ns, why_no_reasoning
 from bakeoff.results.records import RequestRecord, TokenSource, Window
 from bakeoff.results.units import NS_PER_S
 
@@ -18,6 +19,12 @@ from bakeoff.results.units import NS_PER_S
 def ttft_s(request: RequestRecord) -> float | None:
     """Time to first token, from the planned start."""
     return (request.chunk_ns[0] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
+
+
+def first_visible_s(request: RequestRecord) -> float | None:
+    """Time to the first chunk of text or of a tool call, from the planned start; None if none came."""
+    first_ns = first_visible_ns(request)
+    return None if first_ns is None else (first_ns - request.planned_ns) / NS_PER_S
 
 
 def ttft_from_send_s(request: RequestRecord) -> float | None:
@@ -110,6 +117,16 @@ LATENCIES = (
         observation=_PLANNED,
         of_request=ttft_s,
         median_roles=(Role.HEADLINE, Role.GUARDRAIL),
+    ),
+    Latency(
+        key="first_visible",
+        title="first visible",
+        definition="time to the first token of text or of a tool call, from the planned start of the request",
+        observation=_PLANNED,
+        of_request=first_visible_s,
+        why_absent=why_no_reasoning,
+        roles=(Role.IF_PRESENT,),
+        median_roles=(Role.HEADLINE,),
     ),
     Latency(
         key="ttft_from_send",

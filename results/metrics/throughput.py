@@ -86,6 +86,7 @@ def meets(request: RequestRecord, slo: Slo) -> bool:
         (latency.ttft_s(request), slo.ttft_s),
         (latency.tpot_s(request), slo.tpot_s),
         (latency.e2e_s(request), slo.e2e_s),
+        (latency.first_visible_s(request), slo.first_visible_s),
     )
     return all(bound is None or value is None or value <= bound for value, bound in pairs)
 

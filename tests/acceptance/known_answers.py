@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.harness.conduct.run import why_invalid
+from bakeoff.harness.truth import Schedule
 from bakeoff.harness.virtual import (
     Death,
     Ending,
@@ -123,6 +124,7 @@ def truths(trial: Trial, world: VirtualWorld) -> list[Truth]:
     The two records are matched by the order of sending; requests that never reached the server have no tokens.
     """
     (site,) = world.sites.values()
+    engine = site.engine
     served = iter(site.served)
     requests: list[Truth] = []
     for request in sorted(trial.requests, key=lambda r: (r.sent_ns or r.planned_ns, r.planned_ns)):
@@ -134,12 +136,17 @@ def truths(trial: Trial, world: VirtualWorld) -> list[Truth]:
             continue
         record = next(served)
         assert record.arrived_ns == request.sent_ns, "the order of sends is the order of arrivals"
+        tokens_before = [0, *itertools.accumulate(record.chunk_tokens)]
+        letters = Schedule(kinds=engine.kinds).kinds_of_tokens()
+        kinds = "".join(letters[i] if i < len(letters) else "t" for i in tokens_before[:-1])
         chunks = tuple((t_ns / S, tokens) for t_ns, tokens in zip(record.chunk_ns, record.chunk_tokens, strict=True))
         requests.append(
             Truth(
                 planned, record.arrived_ns / S, (record.ended_ns or 0) / S, chunks,
                 ok=record.ending is Ending.COMPLETE and bool(chunks), given_up=given_up,
                 prompt_tokens=record.prompt_tokens, cached_tokens=record.cached_tokens,
+                kinds=kinds, reasoning=letters[: record.tokens].count("r") + engine.hidden_tokens,
+                hidden=engine.hidden_tokens,
             )
         )  # fmt: skip
     return requests
@@ -149,11 +156,13 @@ def _workload(scenario: Scenario, scratch: Path) -> dict[str, Any]:
     if not scenario.turns:
         return {"name": "random", "options": {"input_tokens": 8, "output_tokens": scenario.tokens}}
     path = scratch / "sessions.jsonl"
+    texts = [" ".join(["word"] * (4 + turn)) for turn in range(scenario.turns)]
+    is_chat = scenario.engine.kinds or scenario.engine.hidden_tokens
     turns = [
-        {"input_tokens": 4 + turn, "output_tokens": scenario.tokens, "prompt": " ".join(["word"] * (4 + turn)),
-         "think_s": scenario.think_s if turn else 0.0}
-        for turn in range(scenario.turns)
-    ]  # fmt: skip
+        {"input_tokens": 4 + turn, "output_tokens": scenario.tokens, "think_s": scenario.think_s if turn else 0.0}
+        | ({"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text})
+        for turn, text in enumerate(texts)
+    ]
     lines = (msgspec.json.encode({"id": f"s{i}", "turns": turns}) for i in range(400))
     path.write_bytes(b"\n".join(lines) + b"\n")
     return {"name": "sessions", "options": {"path": str(path)}}
@@ -164,6 +173,7 @@ def scenarios() -> Iterator[Scenario]:
     yield from _closed_loops()
     yield from _failures()
     yield from _lengths()
+    yield from _reasoning()
     yield from _endings()
 
 
@@ -256,6 +266,21 @@ def _lengths() -> Iterator[Scenario]:
         yield Scenario(
             name=f"{tokens} tokens, {group} a chunk", tokens=tokens, load={"concurrency": 8},
             engine=VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.02)), tokens_per_chunk=group),
+        )  # fmt: skip
+
+
+def _reasoning() -> Iterator[Scenario]:
+    service = PerToken(Fixed(0.1), Fixed(0.02))
+    for kinds, closed, group in itertools.product(("20r", "25r", "8r3c9r", "1t5r"), (True, False), (1, 4)):
+        yield Scenario(
+            name=f"25 tokens as {kinds}, {group} a chunk, {'closed' if closed else 'open'}", tokens=25, turns=1,
+            load={"concurrency": 8} if closed else {"rate_per_s": 10.0, "arrival": "poisson"},
+            engine=VirtualEngine(service=service, kinds=kinds, tokens_per_chunk=group),
+        )  # fmt: skip
+    for hidden, kinds in ((480, ""), (3, "")):
+        yield Scenario(
+            name=f"{hidden} hidden tokens of reasoning", tokens=20, turns=1, load={"concurrency": 8},
+            engine=VirtualEngine(service=service, kinds=kinds, hidden_tokens=hidden),
         )  # fmt: skip
 
 

@@ -25,6 +25,9 @@ class Truth(msgspec.Struct, frozen=True):
         ok: whether it succeeded with at least one token.
         given_up: whether the client cancelled it, which is no failure.
         prompt_tokens: as the server counted them.
+        kinds: one letter for each token's chunk: ``r`` reasoning, ``t`` text, ``c`` a tool call.
+        reasoning: reasoning tokens that the server counted.
+        hidden: those of them that it did not send.
         cached_tokens: those of them that it found in its prefix cache; None if it has none.
     """
 
@@ -36,6 +39,9 @@ class Truth(msgspec.Struct, frozen=True):
     given_up: bool
     prompt_tokens: int
     cached_tokens: int | None = None
+    kinds: str = ""
+    reasoning: int = 0
+    hidden: int = 0
 
 
 UNSEEN = {
@@ -63,6 +69,22 @@ def expected(
             (r.chunks[-1][0] - r.chunks[0][0]) / sum(n for _, n in r.chunks[1:]) for r in succeeded if len(r.chunks) > 1
         ],
     }
+    values |= _of_reasoning(requests, inside, succeeded, start, end)
+    if any("r" in r.kinds or r.hidden for r in requests):
+        per_request |= {
+            "first_visible": [
+                min(t for (t, _), kind in zip(r.chunks, r.kinds, strict=True) if kind != "r") - r.planned
+                for r in succeeded
+                if r.kinds.strip("r")
+            ],
+            "thinking": [
+                r.chunks[r.kinds.rindex("r")][0] - r.chunks[r.kinds.index("r")][0]
+                for r in succeeded
+                if r.kinds.count("r") > 1
+            ],
+            "reasoning_tpot": [pace for r in succeeded if (pace := _pace(r, "r")) is not None],
+            "visible_tpot": [pace for r in succeeded if (pace := _pace(r, "tc")) is not None],
+        }
     for name, seconds in per_request.items():
         for label, (q, need) in QUANTILES.items():
             values[f"{name}_{label}_s"] = None if saturated else _quantile(seconds, failed, q, need)
@@ -97,6 +119,39 @@ def expected(
     reads = sum(len(r.chunks) for r in inside)
     values["tokens_per_chunk"] = sum(n for r in inside for _, n in r.chunks) / reads if reads else None
     return values
+
+
+def _of_reasoning(
+    requests: Sequence[Truth], inside: Sequence[Truth], succeeded: Sequence[Truth], start: float, end: float
+) -> dict[str, float | None]:
+    absent = {f"{name}_{label}_s": None for name in ("first_visible", "thinking", "reasoning_tpot", "visible_tpot")
+              for label in QUANTILES}  # fmt: skip
+    absent |= dict.fromkeys(("visible_tokens_per_s", "reasoning_tokens", "hidden_tokens", "reasoning_share"))
+    if not any("r" in r.kinds or r.hidden for r in requests):
+        return absent
+    seen = sum(
+        n for r in requests for (t, n), kind in zip(r.chunks, r.kinds, strict=True) if kind != "r" and start <= t < end
+    )
+    thought = sum(r.reasoning for r in succeeded)
+    tokens = sum(sum(n for _, n in r.chunks) + r.hidden for r in succeeded)
+    return {
+        **absent,
+        "visible_tokens_per_s": seen / (end - start),
+        "reasoning_tokens": thought / len(succeeded) if succeeded else None,
+        "hidden_tokens": sum(r.hidden for r in succeeded) / len(succeeded) if succeeded else None,
+        "reasoning_share": thought / tokens if tokens else None,
+    }
+
+
+def _pace(request: Truth, kinds: str) -> float | None:
+    gaps = [
+        (b - a, n)
+        for (a, _), (b, n), before, after in zip(
+            request.chunks, request.chunks[1:], request.kinds, request.kinds[1:], strict=False
+        )
+        if before in kinds and after in kinds
+    ]
+    return sum(gap for gap, _ in gaps) / sum(n for _, n in gaps) if gaps else None
 
 
 def _quantile(seconds: Sequence[float], failures: int, q: float, need: int) -> float | None:

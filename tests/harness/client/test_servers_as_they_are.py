@@ -209,3 +209,21 @@ class TestKinds:
     def test_so_is_text(self, delta: dict[str, Any]) -> None:
         (first, *_) = OpenAiDialect().events(json.dumps(chunk(**delta)).encode())
         assert (first.text, first.kind.value) == (" a", "text")  # type: ignore[union-attr]
+
+
+class TestTokensOfEachKind:
+    def test_each_chunk_keeps_its_kind(self) -> None:
+        call = [{"index": 0, "function": {"arguments": "{"}}]
+        both = chunk(" a", reasoning_content="hm")
+        record = decoded(event(chunk(reasoning="so")), event(both), event(chunk(tool_calls=call)), STOP)
+        assert record.chunk_kinds == "rrtc"
+        assert decoded(*words(), STOP).chunk_kinds == "", "all of text"
+
+    def test_counted_and_hidden_reasoning(self) -> None:
+        details = {"completion_tokens_details": {"reasoning_tokens": 480}}
+        hidden = ended(STOP, event(counted(484, **details)))
+        assert (hidden.reasoning_tokens, hidden.hidden_tokens, hidden.output_tokens) == (480, 480, 4)
+        shown = decoded(*(event(chunk(reasoning="a")) for _ in range(2)), *words(2), STOP,
+                        event(counted(4, completion_tokens_details={"reasoning_tokens": 2})))  # fmt: skip
+        assert (shown.reasoning_tokens, shown.hidden_tokens, shown.output_tokens) == (2, None, 4)
+        assert shown.chunk_kinds == "rrtt"
