@@ -104,6 +104,10 @@ class FindingCode(StrEnum):
     TOKENS_APPORTIONED = "tokens_apportioned"
     TOKENS_UNPLACED = "tokens_unplaced"
     """Most tokens of answers were not streamed, such as hidden reasoning, so that they have neither ITL nor TPOT."""
+    HIDDEN_REASONING = "hidden_reasoning"
+    """The engine counted tokens of reasoning that it did not stream: they take time before the first token."""
+    NOTHING_VISIBLE = "nothing_visible"
+    """Answers ended while the model was still reasoning, so that a user saw nothing of them."""
     TOKENS_ASSUMED = "tokens_assumed"
     BUFFERED = "buffered"
     """Most answers arrived in one piece, so their TTFT is the time of the whole answer."""
@@ -179,6 +183,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.PROMPT_LENGTH: Cause.EXPERIMENT,
     FindingCode.TOKENS_APPORTIONED: Cause.ENGINE,
     FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
+    FindingCode.HIDDEN_REASONING: Cause.ENGINE,
+    FindingCode.NOTHING_VISIBLE: Cause.EXPERIMENT,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
     FindingCode.BUFFERED: Cause.ENGINE,
     FindingCode.CACHE_UNKNOWN: Cause.ENGINE,

@@ -1,7 +1,7 @@
 """Adapter of any running OpenAI-compatible server, including OpenAI's own service.
 
 It speaks chat completions and completions, or the Responses API. The official format cannot force the length of an
-answer, and the service hides reasoning tokens; both become notes of the report.
+answer, which becomes a note of the report.
 """
 
 import urllib.parse
@@ -19,7 +19,6 @@ _LENGTH = (
     "answers end where the model ends them, because their length cannot be forced: compare figures per token, or name "
     "the engine behind the server, if its own adapter can force lengths"
 )
-_HIDDEN = "hidden reasoning counts towards the time to the first token, and its tokens are not counted"
 _AS_CHAT = "a completion is sent as a chat of one message: the tokens of the chat template come on top of its prompt"
 
 
@@ -42,8 +41,6 @@ class OpenAiEngine(AddressEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         notes = [_LENGTH]
-        if not isinstance(self.dialect, OpenAiDialect) or isinstance(self.dialect, OpenAiServiceDialect):
-            notes.append(_HIDDEN)
         if setup.options.api == "responses":
             notes.append(_AS_CHAT)
         self.notes = tuple(notes)

@@ -18,6 +18,7 @@ from bakeoff.results.log.consistency import impossible_times
 from bakeoff.results.metrics import has_failed, latency, under_load
 from bakeoff.results.metrics.backlog import Pressure, backlog
 from bakeoff.results.metrics.client_error import widest_s
+from bakeoff.results.metrics.kinds import first_visible_ns
 from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
@@ -437,6 +438,13 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
         yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
     if assumed := sources[TokenSource.ASSUMED]:
         yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
+    if hidden := [request.hidden_tokens for request in answered if request.hidden_tokens]:
+        yield warning(
+            FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
+            hidden_tokens=round(sum(hidden) / len(hidden)),
+        )  # fmt: skip
+    if invisible := sum(first_visible_ns(request) is None and "r" in request.chunk_kinds for request in answered):
+        yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
     long = [request for request in answered if sum(request.chunk_tokens) >= _MIN_BUFFERED_TOKENS]
     buffered = sum(_is_in_one_piece(request) for request in long)
     if long and buffered > _MAX_BUFFERED_SHARE * len(long):

@@ -128,6 +128,14 @@ SENTENCES: dict[FindingCode, str] = {
         "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "
         "answer and they have no ITL; switch off the buffering of the proxy before the engine"
     ),
+    FindingCode.HIDDEN_REASONING: (
+        "{hidden_requests} of {ok_requests} answers have reasoning that was not streamed, {hidden_tokens} tokens on "
+        "average: it is part of TTFT, and of no other figure but the hidden tokens; compare TTFT accordingly"
+    ),
+    FindingCode.NOTHING_VISIBLE: (
+        "{invisible_requests} of {ok_requests} answers end while the model is still reasoning; request longer answers, "
+        "or less reasoning (request in the experiment, --reasoning-effort of bench)"
+    ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "
         "chunk is assumed; let the engine return usage or token ids"

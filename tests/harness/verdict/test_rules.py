@@ -299,6 +299,18 @@ def test_wrong_answer_and_prompt_lengths_are_warnings():
     ]
 
 
+def test_reasoning_that_nobody_sees_is_a_warning():
+    odd = [
+        request(0, hidden_tokens=480, reasoning_tokens=480),
+        request(1, chunk_kinds="r" * len(GOOD[1].chunk_ns)),
+        *GOOD[2:5],
+    ]
+    assert findings_of(odd) == [
+        warning(FindingCode.HIDDEN_REASONING, hidden_requests=1, ok_requests=5, hidden_tokens=480),
+        warning(FindingCode.NOTHING_VISIBLE, invisible_requests=1, ok_requests=5),
+    ]
+
+
 def test_lengths_that_were_not_requested_are_not_checked():
     assert findings_of([request(i, requested_output_tokens=None, requested_input_tokens=None) for i in range(10)]) == []
 
