@@ -108,7 +108,7 @@ def test_routes_that_it_does_not_have_are_refused() -> None:
     ("url", "options", "excerpts"),
     [
         (ELSEWHERE, {}, ("compare figures per token",)),
-        (SERVICE, {}, ("compare figures per token")),
+        (SERVICE, {}, ("compare figures per token",)),
         (ELSEWHERE, {"api": "responses"}, ("figures per token", "template come on top")),
     ],
 )
