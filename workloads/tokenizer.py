@@ -51,6 +51,10 @@ class Tokenizer:
         """Number of tokens in plain text."""
         return len(self.encode(text))
 
+    def starts(self, text: str) -> list[int]:
+        """Position of the first character of each token in plain text."""
+        return [start for start, _ in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+
     @cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Tokens that are always split off, wherever they appear in a text, longest first.

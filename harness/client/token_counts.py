@@ -4,7 +4,8 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
 
 1. the token ids in the chunks, or the engine's count for each chunk;
 2. one token each, if the engine's usage states as many tokens as there are chunks;
-3. the model's tokenizer on the text of each chunk, if the sum equals the usage (or there is no usage);
+3. the model's tokenizer on the whole text, if its count equals the usage (or there is no usage); a token counts in the
+   chunk in which it begins, so that one that is split over two chunks counts once;
 4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
    a token without text, such as a special token, lengthens the gap before the next visible chunk;
    Most of them must be in the text, though: tokens that were not streamed, such as hidden reasoning, have no time;
@@ -13,8 +14,10 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
 Counts that the answer cannot have (:mod:`bakeoff.harness.client.plausibility`) are not used.
 """
 
+import bisect
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bakeoff.engines.dialects import TokenDelta, TokenKind, Usage
@@ -38,7 +41,8 @@ def token_counts(
         requested_tokens: length that was requested; None if unknown.
 
     Returns:
-        one count per chunk, each at least 1, and their source (None if there is no chunk).
+        one count per chunk, and their source (None if there is no chunk). The first count is at least 1; another is 0
+        if the chunk only completes a token.
     """
     if not deltas:
         return [], None
@@ -55,14 +59,33 @@ def token_counts(
         return [1] * len(deltas), TokenSource.CHUNKS
     visible = max(text_bytes, len(deltas))
     if tokenizer is not None:
-        counts = [max(1, tokenizer.count(delta.text)) for _, delta in deltas]
-        visible = sum(counts)
-        if usage_tokens is None or visible == usage_tokens:
+        counts = _counts_of_text([delta for _, delta in deltas], tokenizer)
+        visible = max(sum(counts), len(deltas))
+        if counts[0] and usage_tokens in {None, sum(counts)}:
             return counts, TokenSource.TOKENIZER
     if usage_tokens is None:
         return [1] * len(deltas), TokenSource.ASSUMED
     source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
-    return apportion([t_ns for t_ns, _ in deltas], max(usage_tokens, len(deltas))), source
+    fewer = usage_tokens < len(deltas)
+    spread = _spread(usage_tokens, len(deltas)) if fewer else apportion([t_ns for t_ns, _ in deltas], usage_tokens)
+    return spread, source
+
+
+def _counts_of_text(deltas: Sequence[TokenDelta], tokenizer: Tokenizer) -> list[int]:
+    """Tokens that begin in each chunk; text of each kind is encoded by itself, as the model's markers separate it."""
+    counts: list[int] = []
+    for _, stretch in itertools.groupby(deltas, key=lambda delta: delta.kind):
+        texts = [delta.text for delta in stretch]
+        ends = list(itertools.accumulate(map(len, texts)))
+        places = Counter(bisect.bisect_right(ends, start) for start in tokenizer.starts("".join(texts)))
+        counts += [places[place] if text else 1 for place, text in enumerate(texts)]  # a special token has no text
+    return counts
+
+
+def _spread(tokens: int, chunks: int) -> list[int]:
+    """Fewer tokens than chunks: 1 or 0 each, evenly, beginning with 1."""
+    totals = [-(-number * max(1, tokens) // chunks) for number in range(chunks + 1)]
+    return [after - before for before, after in itertools.pairwise(totals)]
 
 
 def streamed_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:

@@ -117,8 +117,8 @@ SENTENCES: dict[FindingCode, str] = {
         "{example}); choose lengths that the tokenizer can make"
     ),
     FindingCode.TOKENS_APPORTIONED: (
-        "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL is apportioned "
-        "over the chunks; let the engine return token ids"
+        "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL, and in part "
+        "their TPOT, rest on a guess of the tokens in each chunk; let the engine return token ids"
     ),
     FindingCode.TOKENS_UNPLACED: (
         "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "
@@ -138,7 +138,8 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "
-        "chunk is assumed; let the engine return usage or token ids"
+        "chunk is assumed, on which ITL, TPOT, output and normalised latency rest; let the engine return usage or "
+        "token ids"
     ),
     FindingCode.CACHE_UNKNOWN: (
         "the prefix cache was to be {cache}, but the engine does not say what it hit; compare with a cold trial"

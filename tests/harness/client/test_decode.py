@@ -1,13 +1,14 @@
 import bisect
 import itertools
 import json
+import re
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TransformersDialect
+from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TokenKind, TransformersDialect
 from bakeoff.harness.client import decode_stream
 from bakeoff.harness.client.plausibility import is_miscounted
 from bakeoff.harness.client.token_counts import apportion, token_counts
@@ -21,8 +22,8 @@ REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
 class Words:
     """A tokenizer of one token per word, enough for counting."""
 
-    def count(self, text: str) -> int:
-        return len(text.split())
+    def starts(self, text: str) -> list[int]:
+        return [found.start() for found in re.finditer(r"\s*\S+", text)]
 
 
 def text_event(text: str) -> bytes:
@@ -149,13 +150,28 @@ def test_one_token_per_chunk_is_believed_when_the_usage_confirms_it():
 
 
 def test_grouped_tokens_are_counted_by_the_tokenizer():
-    deltas = [(10, TokenDelta("one two")), (20, TokenDelta("three"))]
+    deltas = [(10, TokenDelta("one two")), (20, TokenDelta(" three"))]
     assert token_counts(deltas, 3, Words()) == ([2, 1], TokenSource.TOKENIZER)
+
+
+def test_the_whole_text_is_counted_and_a_split_token_once():
+    """A piece is no text of its own: it may end within a token, or begin with half of one."""
+    deltas = [(10, TokenDelta("one")), (20, TokenDelta(" tw")), (30, TokenDelta("o")), (40, TokenDelta(" three four"))]
+    assert token_counts(deltas, None, Words()) == ([1, 1, 0, 2], TokenSource.TOKENIZER)
+    assert token_counts(deltas, 4, Words()) == ([1] * 4, TokenSource.CHUNKS), "one each, as the usage confirms"
+    thoughts = [(10, TokenDelta("a", kind=TokenKind.REASONING)), (20, TokenDelta("b"))]
+    assert token_counts(thoughts, None, Words()) == ([1, 1], TokenSource.TOKENIZER), "kinds are texts of their own"
+
+
+@pytest.mark.parametrize(("tokens", "counts"), [(3, [1, 1, 0, 1, 0]), (2, [1, 0, 1, 0, 0]), (1, [1, 0, 0, 0, 0])])
+def test_fewer_tokens_than_chunks_are_spread(tokens: int, counts: list[int]):
+    deltas = [(10 * i, TokenDelta("x")) for i in range(5)]
+    assert token_counts(deltas, tokens, None) == (counts, TokenSource.APPORTIONED)
 
 
 def test_silent_tokens_go_to_the_longest_gap():
     """Usage counts 5 tokens in three chunks: the gap of 40 gets two more, so its pace equals that of the others."""
-    deltas = [(100, TokenDelta("a")), (110, TokenDelta("b")), (150, TokenDelta("c"))]
+    deltas = [(100, TokenDelta("a")), (110, TokenDelta(" b")), (150, TokenDelta(" c"))]
     assert token_counts(deltas, 5, Words()) == ([1, 1, 3], TokenSource.APPORTIONED)
 
 
