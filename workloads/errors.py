@@ -6,6 +6,7 @@
     ├── UnknownWorkload    user error: no workload or arrival process has that name
     ├── BadOption          user error: an option is unknown or out of range
     ├── BadTrace           user error: a row of a file cannot be read
+    ├── BadTokenizer       the model's tokenizer or chat template cannot be read, or fails
     └── NoTokenizer        token-exact prompts need the model's tokenizer, which is missing
 """
 
@@ -24,6 +25,10 @@ class BadOption(WorkloadError):
 
 class BadTrace(WorkloadError):
     """A trace's file is missing, damaged, or has an invalid row; the message names file and row."""
+
+
+class BadTokenizer(WorkloadError):
+    """The model's tokenizer or chat template cannot be read, or fails; the message names the file."""
 
 
 class NoTokenizer(WorkloadError):

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import tokenizers
-from jinja2 import Template
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from bakeoff.workloads.errors import NoTokenizer
+from bakeoff.workloads.chat_template import ChatTemplate
+from bakeoff.workloads.errors import BadTokenizer, NoTokenizer
+
+_POINTER = b"version https://git-lfs"
 
 
 class Tokenizer:
@@ -21,6 +22,7 @@ class Tokenizer:
 
     Raises:
         NoTokenizer: the folder has no ``tokenizer.json``.
+        BadTokenizer: that file is not a tokenizer.
     """
 
     is_exact: ClassVar[bool] = True
@@ -31,7 +33,11 @@ class Tokenizer:
         if not file.is_file():
             raise NoTokenizer(f"{folder} has no tokenizer.json; give the folder of the model's tokenizer")
         self._folder = folder
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises no narrower one
+            reason = " ".join(str(error).split())
+            raise BadTokenizer(f"{file} is not a tokenizer: {reason}{_unfetched(file)}") from error
         self._tokenizer.no_truncation()  # some checkpoints store the truncation of their training; engines ignore it
         self._tokenizer.no_padding()
 
@@ -86,29 +92,25 @@ class Tokenizer:
 
         Raises:
             NoTokenizer: the checkpoint has no chat template.
+            BadTokenizer: the template cannot be read, or fails.
         """
-        return self._chat_template.render(messages=list(messages), add_generation_prompt=True, **self._special_tokens)
+        return self._chat_template.render(messages)
 
     @cached_property
     def _config(self) -> dict[str, Any]:
         file = self._folder / "tokenizer_config.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        try:
+            config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        except (ValueError, RecursionError) as error:
+            raise BadTokenizer(f"{file} is not JSON: {error}{_unfetched(file)}") from error
+        return config if isinstance(config, dict) else {}
 
     @cached_property
-    def _chat_template(self) -> Template:
-        separate = self._folder / "chat_template.jinja"
-        template = separate.read_text(encoding="utf-8") if separate.is_file() else self._config.get("chat_template")
-        if not isinstance(template, str):
-            raise NoTokenizer(
-                f"{self._folder} has no chat template; use a workload that sends completions, such as random"
-            )
-        # The same settings as in Transformers.
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        return environment.from_string(template)
+    def _chat_template(self) -> ChatTemplate:
+        return ChatTemplate(self._folder, self._config)
 
-    @property
-    def _special_tokens(self) -> dict[str, str]:
-        tokens = {name: self._config.get(name) for name in ("bos_token", "eos_token")}
-        return {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items() if token}
+
+def _unfetched(file: Path) -> str:
+    """What to do about the pointer of a large file; nothing if it is none."""
+    with file.open("rb") as opened:
+        return "; it is the pointer of a large file: run git lfs pull" if opened.read(64).startswith(_POINTER) else ""

@@ -23,6 +23,7 @@ from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.records import ClientError, Outcome, RequestRecord
+from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 DURATION_S = 1.0
@@ -189,6 +190,10 @@ def _single(metric: Callable[[RequestRecord], float | None]) -> Callable[[Reques
     return lambda request: [value for value in (metric(request),) if value is not None]
 
 
+def _span_s(request: RequestRecord) -> float | None:
+    return (request.chunk_ns[-1] - request.chunk_ns[0]) / NS_PER_S if len(request.chunk_ns) > 1 else None
+
+
 _OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
     "ttft": _single(latency.ttft_s),
     "first_visible": _single(latency.first_visible_s),
@@ -198,8 +203,12 @@ _OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
     "tpot": _single(latency.tpot_s),
     "e2e": _single(latency.e2e_s),
     "normalized_latency": _single(latency.normalized_latency_s),
+    "thinking": _single(_span_s),
+    "reasoning_tpot": _single(latency.tpot_s),
+    "visible_tpot": _single(latency.tpot_s),
 }
-"""Observations of each latency metric. Send lag is missing: it is the client's own error, without a true value."""
+"""Observations of each latency metric. The server with known timing does not reason: the last three are those of the
+same chunks without kinds. Send lag is missing: it is the client's own error, without a true value."""
 
 
 def _by_metric(pairs: Sequence[tuple[RequestRecord, Answered]]) -> dict[str, float]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from jinja2.exceptions import SecurityError
 from tokenizers import AddedToken
 
 from bakeoff.workloads import NoTokenizer, Tokenizer
-from tests.workloads.small_tokenizers import CHATML, LESSON, SPECIAL, checkpoint, trained
+from bakeoff.workloads.errors import BadTokenizer
+from tests.workloads.small_tokenizers import LESSON, SPECIAL, checkpoint, trained
 
 QUESTION = [{"role": "user", "content": "Why?"}]
 
@@ -103,8 +103,8 @@ def test_special_tokens_that_the_config_leaves_out_are_empty(tmp_path: Path) -> 
     assert Tokenizer(tmp_path).render_chat(QUESTION) == "[]Why?"
 
 
-@pytest.mark.parametrize("template", [None, [{"name": "default", "template": CHATML}]])
-def test_a_model_without_one_chat_template_is_told_what_to_use_instead(tmp_path: Path, template: object) -> None:
+@pytest.mark.parametrize("template", [None, 3])
+def test_a_model_without_a_chat_template_is_told_what_to_use_instead(tmp_path: Path, template: object) -> None:
     tokenizer = Tokenizer(checkpoint(tmp_path, template=None, chat_template=template))
     with pytest.raises(NoTokenizer, match="has no chat template; use a workload that sends completions"):
         tokenizer.render_chat(QUESTION)
@@ -120,7 +120,7 @@ def test_a_bare_tokenizer_file_counts_but_has_no_template(tmp_path: Path) -> Non
 
 def test_a_hostile_template_is_kept_in_its_sandbox(tmp_path: Path) -> None:
     tokenizer = Tokenizer(checkpoint(tmp_path, template="{{ ''.__class__.__mro__[1].__subclasses__() }}"))
-    with pytest.raises(SecurityError):
+    with pytest.raises(BadTokenizer, match="access to attribute '__class__' of 'str' object is unsafe"):
         tokenizer.render_chat(QUESTION)
 
 

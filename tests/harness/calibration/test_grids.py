@@ -233,7 +233,7 @@ def measured(shape: Shape, workers: int = 1, transport: str = "http") -> ClientE
 def test_a_client_is_calibrated(shape: Shape, workers: int, transport: str, requests: range):
     error = measured(shape, workers, transport)
     assert error.requests in requests
-    assert len(error.by_metric) == 7 * 4
+    assert len(error.by_metric) == 11 * 4
     assert all(0 < error_s < 1 for error_s in error.by_metric.values())
     assert 0 <= error.send_lag_s < 1
     assert 0 < error.cpu_s < 10

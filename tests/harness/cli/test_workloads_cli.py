@@ -272,7 +272,7 @@ def test_a_broken_tokenizer_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("sample", "chat", "--tokenizer", tmp_path) == 2
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
-    assert "tokenizer.json cannot be read" in printed
+    assert "tokenizer.json is not a tokenizer" in printed
 
 
 def test_without_a_model_sample_says_what_to_give(no_model: None, capsys: pytest.CaptureFixture[str]) -> None:
