@@ -258,9 +258,10 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
         conceal(token)
         headers.setdefault("authorization", f"Basic {token}")
     if deployment.api_key_env:
-        key = os.environ.get(deployment.api_key_env)
-        if key is None:
+        exported = os.environ.get(deployment.api_key_env)
+        if exported is None:
             raise BadOption(f"the environment variable {deployment.api_key_env} is not set; export the key in it")
+        key = exported.strip()  # a file's last line end is easily exported with it
         if header_problem({key_header: key}):
             raise BadOption(
                 f"the environment variable {deployment.api_key_env} holds a line end or another character that no key "

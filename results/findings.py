@@ -104,6 +104,8 @@ class FindingCode(StrEnum):
     TOKENS_APPORTIONED = "tokens_apportioned"
     TOKENS_UNPLACED = "tokens_unplaced"
     """Most tokens of answers were not streamed, such as hidden reasoning, so that they have neither ITL nor TPOT."""
+    RESENT = "resent"
+    """The server closed connections that it had promised to keep, so requests were sent again on new ones."""
     HIDDEN_REASONING = "hidden_reasoning"
     """The engine counted tokens of reasoning that it did not stream: they take time before the first token."""
     NOTHING_VISIBLE = "nothing_visible"
@@ -183,6 +185,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.PROMPT_LENGTH: Cause.EXPERIMENT,
     FindingCode.TOKENS_APPORTIONED: Cause.ENGINE,
     FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
+    FindingCode.RESENT: Cause.ENGINE,
     FindingCode.HIDDEN_REASONING: Cause.ENGINE,
     FindingCode.NOTHING_VISIBLE: Cause.EXPERIMENT,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,

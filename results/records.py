@@ -140,6 +140,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the first byte of the request was passed to the socket."""
     sent_bytes: int | None = None
     """Size of its body."""
+    is_resent: bool = False
+    """Whether it was sent again on a new connection, since the server closed a used one without a byte of an answer."""
     status: int | None = None
     """HTTP status."""
 
@@ -153,7 +155,7 @@ class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     reads: list[bytes] = []
     """The body bytes of each read, HTTP framing removed."""
     detail: str | None = None
-    """The transport's reason for any end other than ``complete``."""
+    """The transport's reason for any end other than ``complete``; of a redirect, where it points."""
 
 
 class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):

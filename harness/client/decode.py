@@ -114,6 +114,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         decoded = DecodedStream()
         body = b"".join(stream.reads)
         refused = _refusal(dialect, stream.status or 0, body)
+        if stream.detail and 300 <= (stream.status or 0) < 400:
+            refused = f"HTTP {stream.status}: redirects to {clip(stream.detail.encode())}"
     else:
         decoded = read_stream(stream, dialect)
         if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE:

@@ -91,6 +91,24 @@ class HttpTransport:
         self._carrying.pop(log, None)
         self._pool.give_back(connection)
 
+    def resend(self, connection: "Connection", prepared: bytes, log: StreamLog, ended: Ended) -> None:
+        """Send a request again that a used connection took to its end, on a new one."""
+        log.is_resent = True
+        self._pool.give_back(connection)
+        self._carrying[log] = asyncio.get_running_loop().create_task(self._redial(prepared, log, ended))
+
+    async def _redial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
+        """Like :meth:`_dial`, without times of dialling: the request was sent before them."""
+        try:
+            connection = await self._pool.opened()
+        except OSError as error:
+            log.end, log.detail, log.ended_ns = StreamEnd.RESET, str(error), time.monotonic_ns()
+            self._carrying.pop(log, None)
+            ended(log)
+            return
+        self._carrying[log] = connection
+        connection.exchange(prepared, log, ended)
+
     async def _dial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
         log.dial_start_ns = time.monotonic_ns()
         try:
@@ -152,21 +170,26 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._log: StreamLog | None = None
         self._ended: Ended | None = None
+        self._data = b""
+        self._is_used = False
         self._now_ns = 0
         self._bodies: list[bytes] = []
         self.on_body = self._bodies.append  # httptools calls it for every chunk: no Python frame in between
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._framed = self._headers_done = self._whole = False
+        self._location: str | None = None
         self.reusable = True
         self.free_since_ns = time.monotonic_ns()
 
     def exchange(self, data: bytes, log: StreamLog, ended: Ended) -> None:
         """Send ``data`` and log reads until the response is complete or the connection ends."""
         assert self._transport is not None
-        self._log, self._ended = log, ended
+        self._log, self._ended, self._data = log, ended, data
         self._framed = self._headers_done = self._whole = self.reusable = False
-        log.sent_ns = time.monotonic_ns()
+        self._location = None
+        if log.sent_ns is None:
+            log.sent_ns = time.monotonic_ns()
         if self._sock is None:
             self._transport.write(data)
             return
@@ -219,12 +242,21 @@ class Connection(asyncio.Protocol):
         elif broken:
             self._finish(StreamEnd.RESET, broken)
         elif self._whole:
-            self._finish(StreamEnd.COMPLETE, None)
+            self._finish(StreamEnd.COMPLETE, self._location)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange: a response without a length is complete, any other has been cut off."""
+        """End the exchange: a response without a length is complete, any other has been cut off.
+
+        A request on a used connection that got no byte has met a server that was closing it (RFC 9110, 9.2.2): it is
+        sent again, once.
+        """
         self._now_ns = time.monotonic_ns()
         self.reusable = False
+        log, ended = self._log, self._ended
+        if log is not None and ended is not None and self._is_used and not (log.received_bytes or log.is_resent):
+            self._log = self._ended = None
+            self._owner.resend(self, self._data, log, ended)
+            return
         if self._headers_done and not self._framed and exc is None:
             self._finish(StreamEnd.COMPLETE, None)
         else:
@@ -233,10 +265,12 @@ class Connection(asyncio.Protocol):
 
     # httptools callbacks
 
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002  (httptools names it)
-        """Note whether the response has a length."""
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note whether the response has a length, and where it redirects to."""
         if name.lower() in {b"content-length", b"transfer-encoding"}:
             self._framed = True
+        elif name.lower() == b"location":
+            self._location = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Keep the status."""
@@ -257,6 +291,7 @@ class Connection(asyncio.Protocol):
         if log is None or ended is None:
             return
         self._log = self._ended = None
+        self._is_used, self._data = True, b""
         log.end, log.detail, log.ended_ns = end, detail, self._now_ns
         self._owner.release(self, log)
         ended(log)

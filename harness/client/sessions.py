@@ -60,6 +60,7 @@ class RequestInFlight(StreamLog):
             dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,
             sent_bytes=len(turn.request.body),
+            is_resent=self.is_resent,
             status=self.status,
             read_ns=self.read_ns,
             reads=self.reads,

@@ -28,7 +28,7 @@ class StreamLog:
     """
 
     __slots__ = (
-        "detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "limit_bytes", "read_ns", "reads",
+        "detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "is_resent", "limit_bytes", "read_ns", "reads",
         "received_bytes", "sent_ns", "status",
     )  # fmt: skip
 
@@ -40,6 +40,9 @@ class StreamLog:
         self.dial_end_ns: int | None = None
         """Start and end of opening a connection for this exchange (DNS, TCP, TLS); None if one was ready."""
         self.sent_ns: int | None = None
+        """When the first byte was handed to the socket, the first time if it was sent twice."""
+        self.is_resent = False
+        """Whether it was sent again on a new connection."""
         self.status: int | None = None
         self.read_ns: list[int] = []
         self.reads: list[bytes] = []

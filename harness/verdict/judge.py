@@ -144,6 +144,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield from sampler_lost(evidence.telemetry, evidence.window, evidence.sample_interval_ns)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
     yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
+    yield from _resent(inside)
     yield from _mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
@@ -415,6 +416,11 @@ def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
         yield warning(
             FindingCode.WINDOW_SHORT_FOR_QUEUE, window_s=relaxed.window_s, needed_window_s=needed_window_s(relaxed)
         )  # fmt: skip
+
+
+def _resent(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+    if resent := sum(request.is_resent for request in measured):
+        yield warning(FindingCode.RESENT, resent_requests=resent, measured_requests=len(measured))
 
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:

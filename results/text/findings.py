@@ -128,6 +128,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "
         "answer and they have no ITL; switch off the buffering of the proxy before the engine"
     ),
+    FindingCode.RESENT: (
+        "{resent_requests} of {measured_requests} requests were sent twice, since the server closed a connection that it "
+        "had promised to keep; their times count from the plan; let the server keep connections, or announce the close"
+    ),
     FindingCode.HIDDEN_REASONING: (
         "{hidden_requests} of {ok_requests} answers have reasoning that was not streamed, {hidden_tokens} tokens on "
         "average: it is part of TTFT, and of no other figure but the hidden tokens; compare TTFT accordingly"

@@ -98,6 +98,8 @@ class TestAccess:
 
     def test_a_key_with_a_line_end_is_refused_without_showing_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("BAKEOFF_TEST_KEY", "key-sentinel\n")
+        assert access_to(Deployment(api_key_env="BAKEOFF_TEST_KEY")).headers["authorization"] == "Bearer key-sentinel"
+        monkeypatch.setenv("BAKEOFF_TEST_KEY", "key\nsentinel")
         with pytest.raises(BadOption, match="BAKEOFF_TEST_KEY holds a line end") as raised:
             access_to(Deployment(api_key_env="BAKEOFF_TEST_KEY"))
         assert "sentinel" not in str(raised.value)

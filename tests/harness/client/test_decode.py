@@ -129,6 +129,11 @@ def test_an_http_error_contains_the_engines_message():
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 400: too long")
 
 
+def test_a_redirect_names_where_it_points():
+    record = decode_stream(stream([], end=StreamEnd.COMPLETE, status=308, detail="http://h/v2"), REFERENCE, None)
+    assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 308: redirects to http://h/v2")
+
+
 def test_each_end_of_the_transport_has_its_class():
     expected = {
         StreamEnd.REFUSED: Outcome.REFUSED,

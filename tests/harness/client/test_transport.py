@@ -179,9 +179,52 @@ def test_a_server_that_says_close_is_not_asked_again_on_that_connection():
     assert [log.end for log in logs] == [StreamEnd.COMPLETE] * 3
 
 
+def closing_after(answers: int, *, silently: bool = True) -> tuple[Handler, list[int]]:
+    """A server that promises to keep its connections, and closes each after so many answers, at its next request."""
+    connections: list[int] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        number = len(connections) - 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await read_request(reader)
+                if connections[number] == answers:
+                    writer.write(b"" if silently else CHUNKED)
+                    return
+                connections[number] += 1
+                writer.write(CHUNKED + chunk(BODY) + b"0\r\n\r\n")
+
+    return handle, connections
+
+
+def test_a_request_that_meets_a_closing_connection_is_sent_again_once():
+    handle, connections = closing_after(2)
+    logs = exchange(handle, count=5)
+    assert [(log.end, log.is_resent) for log in logs] == [(StreamEnd.COMPLETE, number in {2, 4}) for number in range(5)]
+    assert connections == [2, 2, 1]
+    assert all(log.dial_start_ns is None for log in logs[1:]), "the dial came after the send: it is no lag of it"
+    assert all(log.sent_ns < log.read_ns[0] for log in logs)
+
+
+def test_a_new_connection_and_an_answer_that_has_begun_are_not_sent_again():
+    refusing, connections = closing_after(0)
+    (log,) = exchange(refusing)
+    assert (log.end, log.is_resent, connections) == (StreamEnd.RESET, False, [0])
+    begun, _ = closing_after(1, silently=False)
+    logs = exchange(begun, count=2)
+    assert [(log.end, log.is_resent) for log in logs] == [(StreamEnd.COMPLETE, False), (StreamEnd.RESET, False)]
+
+
 def test_an_error_status_keeps_its_body():
     (log,) = exchange(answering(b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy"))
     assert (log.status, log.reads, log.end) == (503, [b"busy"], StreamEnd.COMPLETE)
+
+
+def test_a_redirect_keeps_where_it_points():
+    moved = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://h/v2\r\ncontent-length: 0\r\n\r\n"
+    (log,) = exchange(answering(moved))
+    assert (log.end, log.status, log.detail) == (StreamEnd.COMPLETE, 307, "http://h/v2")
 
 
 def test_bytes_that_are_not_http_are_a_reset():

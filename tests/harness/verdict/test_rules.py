@@ -299,6 +299,12 @@ def test_wrong_answer_and_prompt_lengths_are_warnings():
     ]
 
 
+def test_requests_that_were_sent_twice_are_a_warning():
+    assert findings_of([request(0, is_resent=True), *GOOD[1:]]) == [
+        warning(FindingCode.RESENT, resent_requests=1, measured_requests=len(GOOD))
+    ]
+
+
 def test_reasoning_that_nobody_sees_is_a_warning():
     odd = [
         request(0, hidden_tokens=480, reasoning_tokens=480),
