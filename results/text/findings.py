@@ -129,8 +129,9 @@ SENTENCES: dict[FindingCode, str] = {
         "answer and they have no ITL; switch off the buffering of the proxy before the engine"
     ),
     FindingCode.RESENT: (
-        "{resent_requests} of {measured_requests} requests were sent twice, since the server closed a connection that it "
-        "had promised to keep; their times count from the plan; let the server keep connections, or announce the close"
+        "{resent_requests} of {measured_requests} requests were sent twice, since the server closed a connection that "
+        "it had promised to keep; their times count from the plan; let the server keep connections, or announce the "
+        "close"
     ),
     FindingCode.HIDDEN_REASONING: (
         "{hidden_requests} of {ok_requests} answers have reasoning that was not streamed, {hidden_tokens} tokens on "

@@ -52,7 +52,7 @@ _FORMATS = {
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
-    "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt or question"),
+    "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt, question or instruction"),
     "csv": _Format(Csv, "any CSV with lengths; the option columns maps its column names"),
 }
 TRACE_FORMATS = {name: form.description for name, form in _FORMATS.items()}
@@ -70,6 +70,7 @@ _JSON_FORMATS = (
     ("questions", {"turns"}),
     ("questions", {"prompt"}),
     ("questions", {"question"}),
+    ("questions", {"instruction"}),
 )
 """Keys that the first object must have, more specific sets first."""
 _CSV_FORMATS = (

@@ -1,7 +1,7 @@
 """``questions``: prompt sets, one question per line, without times or lengths.
 
 Detected by the field that holds the text: ``turns`` (MT-Bench, Spec-Bench), ``prompt`` (Arena-Hard, HumanEval),
-``question`` (GSM8K).
+``question`` (GSM8K), ``instruction`` (Alpaca). A line may state the length of its answers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,9 @@ from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 
+_LENGTH_FIELDS = ("output_tokens", "output_length", "max_tokens", "max_completion_tokens")
+"""Fields of a line that state the length of its answers, in order of preference."""
+_DEFAULT_TOKENS = 256
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
 _CODE_FIELDS = ("entry_point", "canonical_solution")
@@ -29,13 +32,13 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file of JSON lines, plain or gzip."""
     field: str | None = None
     """Name of the field that holds the text; detected by default."""
-    output_tokens: int = 256
-    """Requested length of every answer."""
+    output_tokens: int | None = None
+    """Requested length of every answer; by default what the line states, else 256."""
     form: Literal["auto", "chat", "completion"] = "auto"
     """API for the texts; ``auto`` completes code, which HumanEval marks with ``entry_point``, and chats otherwise."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
+        if self.output_tokens is not None and not 1 <= self.output_tokens <= MAX_TOKENS:
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
@@ -43,20 +46,30 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         del seed  # the trace leaves nothing to chance
         for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
             try:
-                texts = self._texts(line)
+                texts, tokens = self._texts(line), self._tokens(line)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
             if self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
-                yield from (TraceRow(None, None, self.output_tokens, prompt=text) for text in texts)
+                yield from (TraceRow(None, None, tokens, prompt=text) for text in texts)
             else:
-                yield from self._chat(row, texts)
+                yield from _chat(row, texts, tokens)
 
     def notes(self) -> list[str]:
         """How answers are handled, which the file does not have."""
+        lengths = self.output_tokens or f"the length that each line states, else {_DEFAULT_TOKENS}"
         return [
-            f"questions: recorded questions, answers of {self.output_tokens} tokens",
-            "questions: the file has no answers, so the assistant's messages between turns are empty",
+            f"questions: recorded questions, answers of {lengths} tokens",
+            "questions: recorded answers are not used, so the assistant's messages between turns are empty",
         ]
+
+    def _tokens(self, line: Mapping[str, Any]) -> int:
+        if self.output_tokens is not None:
+            return self.output_tokens
+        name = next((name for name in _LENGTH_FIELDS if name in line), None)
+        tokens = _DEFAULT_TOKENS if name is None else line[name]
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
+            raise ValueError(f"field {name!r} must be a whole number from 1 to {MAX_TOKENS}, not {tokens!r}")
+        return tokens
 
     def _texts(self, line: Mapping[str, Any]) -> list[str]:
         name = self.field or next((name for name in TEXT_FIELDS if name in line), None)
@@ -65,15 +78,18 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if name not in line:
             raise ValueError(f"has no field {name!r}; {nearest(name, line)}")
         texts = line[name] if isinstance(line[name], list) else [line[name]]
+        if name == "instruction" and isinstance(line.get("input"), str) and line["input"]:
+            texts = [f"{text}\n\n{line['input']}" for text in texts]  # as in Alpaca's sets
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ValueError(f"field {name!r} must be a text or a list of texts, none of them empty")
         return texts
 
-    def _chat(self, row: int, texts: list[str]) -> Iterator[TraceRow]:
-        session = str(row) if len(texts) > 1 else None
-        chat: list[Message] = []
-        for text in texts:
-            # Chat templates need alternating roles, so an empty message takes the place of the missing answer.
-            chat += [Message("assistant", "")] if chat else []
-            chat.append(Message("user", text))
-            yield TraceRow(None, None, self.output_tokens, session, messages=tuple(chat))
+
+def _chat(row: int, texts: list[str], tokens: int) -> Iterator[TraceRow]:
+    session = str(row) if len(texts) > 1 else None
+    chat: list[Message] = []
+    for text in texts:
+        # Chat templates need alternating roles, so an empty message takes the place of the missing answer.
+        chat += [Message("assistant", "")] if chat else []
+        chat.append(Message("user", text))
+        yield TraceRow(None, None, tokens, session, messages=tuple(chat))

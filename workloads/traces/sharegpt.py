@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from bakeoff.workloads.errors import BadTrace
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import quoted
 from bakeoff.workloads.traces.json_array import ArrayItems, BadArray
@@ -33,6 +34,8 @@ class _Conversation(msgspec.Struct, frozen=True):
     id: str | int | None = None
 
 
+_MAX_LEFT_OUT = 0.5
+"""A file of which more conversations cannot be read is probably of another format."""
 _CONVERSATIONS = msgspec.json.Decoder(_Conversation)
 
 
@@ -45,16 +48,17 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
-        has_rows = False
+        has_rows, left_out, number, first = False, 0, 0, None
         for number, item in self._items():
-            place = f"conversation {number}"
-            conversation = decoded(self.path, place, item, _CONVERSATIONS)
             try:
-                for row in _turns(conversation, number):
-                    has_rows = True
-                    yield row
-            except _UnknownSpeaker as cause:
-                raise bad(self.path, place, str(cause)) from None
+                rows = self._turns(number, item)
+            except BadTrace as problem:
+                left_out, first = left_out + 1, first or problem
+                continue
+            has_rows = has_rows or bool(rows)
+            yield from rows
+        if first is not None and (left_out > _MAX_LEFT_OUT * number or not has_rows):
+            raise first
         if not has_rows:
             raise bad(self.path, None, "has no question with an answer; it must be a JSON array of conversations")
 
@@ -63,7 +67,34 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             "sharegpt: recorded questions, each with the recorded chat before it; the file has no times",
             "sharegpt: questions without an answer, and answers before the first question, are left out",
+            *self._left_out(),
         ]
+
+    def _turns(self, number: int, item: bytes) -> list[TraceRow]:
+        """One row per question that has an answer.
+
+        Raises:
+            BadTrace: the conversation has another form, or a part from an unknown speaker.
+        """
+        place = f"conversation {number}"
+        try:
+            return list(_turns(decoded(self.path, place, item, _CONVERSATIONS), number))
+        except _UnknownSpeaker as cause:
+            raise bad(self.path, place, str(cause)) from None
+
+    def _left_out(self) -> Iterator[str]:
+        """How many conversations cannot be read, and why the first cannot."""
+        problems: list[BadTrace] = []
+        try:
+            for number, item in self._items():
+                try:
+                    self._turns(number, item)
+                except BadTrace as problem:
+                    problems.append(problem)
+        except BadTrace:
+            return  # reading the rows reports it
+        if problems:
+            yield f"sharegpt: {len(problems)} conversations that cannot be read are left out; the first: {problems[0]}"
 
     def _items(self) -> Iterator[tuple[int, bytes]]:
         """The array's items, numbered from 1."""

@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bakeoff.workloads import BadTrace
+from bakeoff.workloads.traces.formats import detect, trace_format
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 from tests.workloads.traces.samples import read, write
@@ -42,6 +45,38 @@ def test_sharegpt_questions_carry_the_chat_so_far(tmp_path: Path) -> None:
         TraceRow(None, None, None, "1:QWJ_0", messages=(*chat, user("Three?"), user("Four?")), answer="4"),
         TraceRow(None, None, None, "3", messages=(user("Hé?"),), answer="Ho 🙂"),
     ]
+
+
+def test_sharegpt_conversations_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    good = {"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}
+    null = {"conversations": [{"from": "human", "value": None}, {"from": "gpt", "value": "A"}]}
+    call = {"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": "{}"}]}
+    path = write(tmp_path / "trace.json", json.dumps([good, null, good, call]))
+    assert [row.session for row in read("sharegpt", path)] == ["1", "3"]
+    *_, counted = trace_format("sharegpt", {"path": str(path)}).notes()
+    assert counted.startswith("sharegpt: 2 conversations that cannot be read are left out; the first: ")
+    assert "conversation 2: Expected `str`, got `null`" in counted
+    doubtful = write(tmp_path / "other.json", json.dumps([good, null, call]))
+    with pytest.raises(BadTrace, match="conversation 2: Expected `str`, got `null`"):
+        read("sharegpt", doubtful)
+
+
+def test_questions_have_the_lengths_that_their_lines_state(tmp_path: Path) -> None:
+    lines = [{"prompt": "a", "output_tokens": 8}, {"prompt": "b", "max_tokens": 9}, {"prompt": "c"}]
+    path = write(tmp_path / "q.jsonl", "\n".join(map(json.dumps, lines)))
+    assert [row.output_tokens for row in read("questions", path)] == [8, 9, 256]
+    assert [row.output_tokens for row in read("questions", path, output_tokens=5)] == [5, 5, 5]
+    for wrong in (0, "8", True, 2.5):
+        bad = write(tmp_path / "bad.jsonl", json.dumps({"prompt": "a", "output_tokens": wrong}))
+        with pytest.raises(BadTrace, match="field 'output_tokens' must be a whole number from 1 to"):
+            read("questions", bad)
+
+
+def test_an_instruction_is_asked_with_its_input(tmp_path: Path) -> None:
+    lines = [{"instruction": "Name it.", "input": "In Italy.", "output": "Garda."}, {"instruction": "Go.", "input": ""}]
+    path = write(tmp_path / "i.jsonl", "\n".join(map(json.dumps, lines)))
+    assert detect(str(path)) == "questions"
+    assert [row.messages for row in read("questions", path)] == [(user("Name it.\n\nIn Italy."),), (user("Go."),)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
