@@ -18,6 +18,7 @@ DATES = {
     "harness/conduct/kernels.py": "what torch's profiler stamps with, beside the monotonic clock",
     "harness/conduct/world.py": "when a run began and ended",
     "results/log/store.py": "the run's id",
+    "workloads/chat_template.py": "a chat template that writes the date, as it does in the engine",
 }
 """The only places of the four packages that may read the time of day."""
 _READ = re.compile(r"\b(time\.time(_ns)?|(datetime|date)\.(now|utcnow|today))\(")
