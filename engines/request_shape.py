@@ -60,12 +60,14 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
     def under(self, own: "RequestShape") -> "RequestShape":
         """A copy in which ``own`` takes precedence, key by key."""
-        own_fields = {*own.settings(), *own.body}
+        kept = [path for path in self.omit if path not in own.settings() and not _has(own.body, path)]
+        left_out = dict.fromkeys(name for name in own.omit if name in self.settings())
+        shared_body = {name: value for name, value in self.body.items() if name not in own.omit}
         return msgspec.structs.replace(
             self,
-            **own.settings(),
-            body=_combined(self.body, own.body),
-            omit=[*dict.fromkeys([*(name for name in self.omit if name not in own_fields), *own.omit])],
+            **left_out | own.settings(),
+            body=_combined(shared_body, own.body),
+            omit=[*dict.fromkeys([*kept, *own.omit])],
             headers={**self.headers, **own.headers},
         )
 
@@ -143,11 +145,11 @@ class ShapedDialect:
                     "server reads into body (--extra-body of bench), or leave it out"
                 )
             carriers[name](body, value)
-        for path in (*_removed(self.shape.body), *self.shape.omit):
-            if not _has(body, path):
-                raise BadOption(f"request: there is no '{path}' to leave out; the fields are {', '.join(body)}")
+        for path in _removed(self.shape.body):
+            _require(body, path)
         body = _merged(body, self.shape.body)
         for path in self.shape.omit:
+            _require(body, path)
             _remove(body, path)
         return HttpRequest(plain.path, headers, msgspec.json.encode(body))
 
@@ -226,12 +228,17 @@ def _is_json(value: Any) -> bool:  # noqa: ANN401  (whatever TOML holds)
 
 
 def _short(value: Any) -> str:  # noqa: ANN401  (any JSON value)
-    return value if isinstance(value, str) else clip(msgspec.json.encode(value), _SHOWN_CHARS)
+    return clip(value.encode() if isinstance(value, str) else msgspec.json.encode(value), _SHOWN_CHARS)
 
 
 def _has(body: Any, path: str) -> bool:  # noqa: ANN401  (any JSON value)
     name, _, inner = path.partition(".")
     return isinstance(body, dict) and name in body and (not inner or _has(body[name], inner))
+
+
+def _require(body: Mapping[str, Any], path: str) -> None:
+    if not _has(body, path):
+        raise BadOption(f"request: there is no '{path}' to leave out; the fields are {', '.join(body)}")
 
 
 def _remove(body: dict[str, Any], path: str) -> None:

@@ -122,7 +122,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
-    output_tokens = streamed_tokens(usage, (delta for _, delta in decoded.deltas))
+    output_tokens = streamed_tokens(usage, [delta for _, delta in decoded.deltas])
     deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
     counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     return RequestRecord(

@@ -104,18 +104,19 @@ def streamed_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
         return output
     total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
     is_beside = total == output + reasoning or output < reasoning
-    if _shows_reasoning(deltas):
-        return output + reasoning if is_beside else output
-    return output if is_beside else output - reasoning
+    return (output + reasoning if is_beside else output) - (hidden_tokens(usage, deltas) or 0)
 
 
 def hidden_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
-    """Reasoning tokens that the engine counted and no chunk shows; None if there are none."""
-    return None if not usage.reasoning_tokens or _shows_reasoning(deltas) else usage.reasoning_tokens
+    """Reasoning tokens that the engine counted and no chunk shows; None if there are none.
 
-
-def _shows_reasoning(deltas: Iterable[TokenDelta]) -> bool:
-    return any(delta.kind is TokenKind.REASONING for delta in deltas)
+    A summary of the reasoning, or a part of it, shows fewer tokens than were counted: with less than one and a half
+    bytes for each counted token, which no text has, every chunk is taken for one.
+    """
+    shown = [len(delta.text.encode()) for delta in deltas if delta.kind is TokenKind.REASONING]
+    reasoning = usage.reasoning_tokens or 0
+    is_partial = reasoning > max(len(shown), 2 * sum(shown) // 3)
+    return reasoning - len(shown) if is_partial else None
 
 
 def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], TokenSource] | None:

@@ -82,6 +82,8 @@ def meets(request: RequestRecord, slo: Slo) -> bool:
     """Whether a request succeeded and met every bound of the SLO; a one-token answer meets any TPOT bound."""
     if request.outcome is not Outcome.OK:
         return False
+    if slo.first_visible_s is not None and latency.first_visible_s(request) is None:
+        return False  # a user saw nothing of it
     pairs = (
         (latency.ttft_s(request), slo.ttft_s),
         (latency.tpot_s(request), slo.tpot_s),

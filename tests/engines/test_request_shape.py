@@ -137,6 +137,14 @@ class TestBody:
             ({"headers": {"x y": "3"}}, "not the name of a header"),
             ({"omit": ["temprature"]}, "there is no 'temprature' to leave out; the fields are model, stream, max_tok"),
             ({"body": {"a": {"b": None}}}, "there is no 'a.b' to leave out"),
+            (
+                {"omit": ["stream_options", "stream_options.include_usage"]},
+                "there is no 'stream_options.include_usage'",
+            ),
+            (
+                {"body": {"stream_options": "x"}, "omit": ["stream_options.include_usage"]},
+                "there is no 'stream_options.",
+            ),
         ],
     )
     def test_mistakes_are_named(self, shape: dict[str, Any], problem: str) -> None:
@@ -184,6 +192,12 @@ class TestUnder:
             headers={"x": "y"},
         )  # fmt: skip
         assert shared.under(RequestShape()) == shared
+
+    def test_an_engines_own_omission_and_nested_value_win(self) -> None:
+        omitting = RequestShape(omit=["temperature", "x"])
+        assert RequestShape(temperature=1.0, body={"x": 1}).under(omitting) == omitting
+        own = RequestShape(body={"stream_options": {"include_usage": True}})
+        assert RequestShape(omit=["stream_options.include_usage"]).under(own) == own
 
     def test_it_is_described_in_one_line(self) -> None:
         shape = RequestShape(temperature=1.0, body={"x": {"y": "z" * 99}, "seed": None}, omit=["top_p"])

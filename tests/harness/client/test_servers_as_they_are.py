@@ -227,3 +227,11 @@ class TestTokensOfEachKind:
                         event(counted(4, completion_tokens_details={"reasoning_tokens": 2})))  # fmt: skip
         assert (shown.reasoning_tokens, shown.hidden_tokens, shown.output_tokens) == (2, None, 4)
         assert shown.chunk_kinds == "rrtt"
+
+    def test_a_summary_of_the_reasoning_hides_the_rest(self) -> None:
+        details = {"completion_tokens_details": {"reasoning_tokens": 120}}
+        record = decoded(
+            *(event(chunk(reasoning=" a")) for _ in range(20)), *words(), STOP, event(counted(124, **details))
+        )
+        assert (record.reasoning_tokens, record.hidden_tokens, record.output_tokens) == (120, 100, 24)
+        assert record.chunk_tokens == [1] * 24

@@ -82,3 +82,4 @@ def test_a_failed_answer_is_later_than_all_and_the_slo_says_what_it_means() -> N
     assert meets(TWENTY_AND_FIVE, Slo(ttft_s=0.1))
     assert not meets(TWENTY_AND_FIVE, Slo(ttft_s=0.1, first_visible_s=0.4))
     assert meets(TWENTY_AND_FIVE, Slo(first_visible_s=0.5))
+    assert not meets(thinking("rrr", [10, 20, 30]), Slo(first_visible_s=9.0)), "a user saw nothing"
