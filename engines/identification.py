@@ -61,13 +61,12 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
 def _identity(kind: type[ServerEngine], pages: Pages) -> Identity | None:
     try:
         found: Any = kind.identify(pages)  # whatever an adapter of another package returns
-    except Exception as error:
-        problem = f"failed with {type(error).__name__}: {error}"
-        raise NotIdentified(f"{kind.__qualname__}.identify {problem}; give another adapter with --engine") from error
-    if found is None or isinstance(found, Identity):
-        return found
-    problem = f"returned {found!r}, neither an Identity nor None"
-    raise NotIdentified(f"{kind.__qualname__}.identify {problem}; give another adapter with --engine")
+        if found is None or isinstance(found, Identity):
+            return found
+        cause, problem = None, f"returned {found!r}, neither an Identity nor None"
+    except Exception as error:  # noqa: BLE001
+        cause, problem = error, f"failed with {type(error).__name__}: {error}"
+    raise NotIdentified(f"{kind.__qualname__}.identify {problem}; give another adapter with --engine") from cause
 
 
 def only_model(identity: Identity, url: str) -> str:

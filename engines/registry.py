@@ -121,7 +121,7 @@ def check(
     kind = adapter_class(adapter)
     if isinstance(kind, SupportsCheck):
         kind.check(setup)
-    spoken = dialect(adapter, options, deployment)
+    spoken: Dialect = adapter_class(adapter).dialect_for(setup)
     _require(spoken, _members(Dialect), adapter)
     try:
         ShapedDialect(spoken, request).check()

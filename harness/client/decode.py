@@ -122,7 +122,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
-    output_tokens = streamed_tokens(usage, [delta for _, delta in decoded.deltas])
+    pieces = [delta for _, delta in decoded.deltas]
+    output_tokens = streamed_tokens(usage, pieces)
     deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
     counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     return RequestRecord(
@@ -131,7 +132,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
         chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
         chunk_tokens=counts,
-        chunk_kinds=_kinds(delta for _, delta in decoded.deltas),
+        chunk_kinds=_kinds(pieces),
         textless_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
         empty_chunk_ns=decoded.empty_chunk_ns,
         usage_ns=decoded.usage_ns,
@@ -143,7 +144,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         output_tokens=output_tokens if output_tokens is not None else (sum(counts) or None),
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        hidden_tokens=hidden_tokens(usage, (delta for _, delta in decoded.deltas)),
+        hidden_tokens=hidden_tokens(usage, pieces),
         finish_reason=decoded.finish,
         error=masked(error) if error else None,
         answer_id=decoded.answer_id,

@@ -95,30 +95,22 @@ class HttpTransport:
         """Send a request again that a used connection took to its end, on a new one."""
         log.is_resent = True
         self._pool.give_back(connection)
-        self._carrying[log] = asyncio.get_running_loop().create_task(self._redial(prepared, log, ended))
-
-    async def _redial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
-        """Like :meth:`_dial`, without times of dialling: the request was sent before them."""
-        try:
-            connection = await self._pool.opened()
-        except OSError as error:
-            log.end, log.detail, log.ended_ns = StreamEnd.RESET, str(error), time.monotonic_ns()
-            self._carrying.pop(log, None)
-            ended(log)
-            return
-        self._carrying[log] = connection
-        connection.exchange(prepared, log, ended)
+        self._carrying[log] = asyncio.get_running_loop().create_task(self._dial(prepared, log, ended))
 
     async def _dial(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
-        log.dial_start_ns = time.monotonic_ns()
+        """Send on a new connection; a request that is sent again was sent before this dial, which delays no send."""
+        if not log.is_resent:
+            log.dial_start_ns = time.monotonic_ns()
         try:
             connection = await self._pool.opened()
         except OSError as error:
-            log.end, log.detail, log.ended_ns = StreamEnd.REFUSED, str(error), time.monotonic_ns()
+            log.end = StreamEnd.RESET if log.is_resent else StreamEnd.REFUSED
+            log.detail, log.ended_ns = str(error), time.monotonic_ns()
             self._carrying.pop(log, None)
             ended(log)
             return
-        log.dial_end_ns = time.monotonic_ns()
+        if not log.is_resent:
+            log.dial_end_ns = time.monotonic_ns()
         self._carrying[log] = connection
         connection.exchange(prepared, log, ended)
 

@@ -113,8 +113,10 @@ def hidden_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
     A summary of the reasoning, or a part of it, shows fewer tokens than were counted: with less than one and a half
     bytes for each counted token, which no text has, every chunk is taken for one.
     """
+    reasoning = usage.reasoning_tokens
+    if not reasoning:
+        return None
     shown = [len(delta.text.encode()) for delta in deltas if delta.kind is TokenKind.REASONING]
-    reasoning = usage.reasoning_tokens or 0
     is_partial = reasoning > max(len(shown), 2 * sum(shown) // 3)
     return reasoning - len(shown) if is_partial else None
 

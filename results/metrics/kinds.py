@@ -1,6 +1,6 @@
 """Kinds of tokens: reasoning, and what a user sees, which is text and tool calls."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bakeoff.results.metrics.declaration import TrialData
 from bakeoff.results.records import RequestRecord
@@ -11,6 +11,14 @@ def chunks_of(request: RequestRecord) -> Iterator[tuple[int, int, bool]]:
     kinds = request.chunk_kinds or "t" * len(request.chunk_ns)
     for t_ns, tokens, kind in zip(request.chunk_ns, request.chunk_tokens, kinds, strict=True):
         yield t_ns, tokens, kind == "r"
+
+
+def merged(chunks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Timestamp and tokens of each read, which chunks with one timestamp share."""
+    tokens_at: dict[int, int] = {}
+    for t_ns, tokens in chunks:
+        tokens_at[t_ns] = tokens_at.get(t_ns, 0) + tokens
+    return list(tokens_at.items())
 
 
 def first_visible_ns(request: RequestRecord) -> int | None:

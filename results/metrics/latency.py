@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics.declaration import Latency
-from bakeoff.results.metrics.kinds import first_visible_ns, why_no_reasoning
+from bakeoff.results.metrics.kinds import first_visible_ns, merged, why_no_reasoning
 from bakeoff.results.records import RequestRecord, TokenSource, Window
 from bakeoff.results.units import NS_PER_S
 
@@ -95,10 +95,7 @@ def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> li
 
 def arrivals(request: RequestRecord) -> list[tuple[int, int]]:
     """Timestamp and tokens of each chunk, with the chunks of one read merged."""
-    merged: dict[int, int] = {}
-    for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True):
-        merged[t_ns] = merged.get(t_ns, 0) + tokens
-    return list(merged.items())
+    return merged(zip(request.chunk_ns, request.chunk_tokens, strict=True))
 
 
 def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[tuple[float, int]]:

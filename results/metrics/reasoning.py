@@ -4,12 +4,13 @@ A streamed token is reasoning, or visible: of text or of a tool call. Reasoning 
 stream is hidden. All of it is absent unless an answer under load reasons.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Latency, TrialData, TrialMetric
-from bakeoff.results.metrics.kinds import chunks_of, why_no_reasoning
+from bakeoff.results.metrics.kinds import chunks_of, merged, why_no_reasoning
+from bakeoff.results.metrics.throughput import per_second
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord, TokenSource, Window
 from bakeoff.results.units import NS_PER_S
@@ -63,10 +64,17 @@ def _stretches(request: RequestRecord, *, is_reasoning: bool) -> Iterator[list[t
     """Times and tokens of consecutive chunks of one kind, with those of one read merged."""
     for is_wanted, stretch in groupby(chunks_of(request), key=lambda chunk: chunk[2] is is_reasoning):
         if is_wanted:
-            merged: dict[int, int] = {}
-            for t_ns, tokens, _ in stretch:
-                merged[t_ns] = merged.get(t_ns, 0) + tokens
-            yield list(merged.items())
+            yield merged((t_ns, tokens) for t_ns, tokens, _ in stretch)
+
+
+def _if_reasoning(compute: Callable[[TrialData], Value]) -> Callable[[TrialData], Value]:
+    """The same metric, absent unless an answer reasons."""
+
+    def of(data: TrialData) -> Value:
+        why = why_no_reasoning(data)
+        return compute(data) if why is None else absent(why)
+
+    return of
 
 
 def _answers(data: TrialData) -> list[RequestRecord]:
@@ -74,30 +82,19 @@ def _answers(data: TrialData) -> list[RequestRecord]:
     return [] if why_no_reasoning(data) else [r for r in data.inside if r.outcome is Outcome.OK]
 
 
-def _mean(counts: list[int]) -> Value:
-    return Value(sum(counts) / len(counts)) if counts else absent("no request succeeded")
+def _mean(tokens_of: Callable[[RequestRecord], int]) -> Callable[[TrialData], Value]:
+    def of(data: TrialData) -> Value:
+        counts = [tokens_of(request) for request in _answers(data)]
+        return Value(sum(counts) / len(counts)) if counts else absent("no request succeeded")
+
+    return _if_reasoning(of)
 
 
 def _visible_rate(data: TrialData) -> Value:
-    if (why := why_no_reasoning(data)) is not None:
-        return absent(why)
-    tokens = visible_tokens_inside(data.load, data.window)
-    return Value(tokens / data.window.length_s) if data.window.length_s > 0 else absent("the window is empty")
-
-
-def _mean_reasoning(data: TrialData) -> Value:
-    why = why_no_reasoning(data)
-    return _mean([reasoning_tokens(request) for request in _answers(data)]) if why is None else absent(why)
-
-
-def _mean_hidden(data: TrialData) -> Value:
-    why = why_no_reasoning(data)
-    return _mean([request.hidden_tokens or 0 for request in _answers(data)]) if why is None else absent(why)
+    return per_second(visible_tokens_inside(data.load, data.window), data.window)
 
 
 def _share(data: TrialData) -> Value:
-    if (why := why_no_reasoning(data)) is not None:
-        return absent(why)
     answers = _answers(data)
     tokens = sum(request.total_chunk_tokens + (request.hidden_tokens or 0) for request in answers)
     return Value(sum(map(reasoning_tokens, answers)) / tokens) if tokens else absent("no token arrived")
@@ -142,7 +139,7 @@ METRICS = (
         definition="tokens of text and tool calls that arrived inside the window, over its length",
         observation="a visible token that arrived",
         roles=frozenset({Role.PER_TOKEN}),
-        of=_visible_rate,
+        of=_if_reasoning(_visible_rate),
         count=lambda data: 0 if why_no_reasoning(data) else visible_tokens_inside(data.load, data.window),
     ),
     TrialMetric(
@@ -152,7 +149,7 @@ METRICS = (
         better=Better.LOWER,
         definition="mean tokens of reasoning of an answer, streamed or hidden, by the engine's count where it has one",
         observation=_ANSWER,
-        of=_mean_reasoning,
+        of=_mean(reasoning_tokens),
         count=lambda data: len(_answers(data)),
     ),
     TrialMetric(
@@ -162,7 +159,7 @@ METRICS = (
         better=Better.LOWER,
         definition="mean tokens of reasoning of an answer that the engine counted and did not stream",
         observation=_ANSWER,
-        of=_mean_hidden,
+        of=_mean(lambda request: request.hidden_tokens or 0),
         count=lambda data: len(_answers(data)),
     ),
     TrialMetric(
@@ -172,7 +169,7 @@ METRICS = (
         better=Better.LOWER,
         definition="tokens of reasoning over all tokens of the answers",
         observation=_ANSWER,
-        of=_share,
+        of=_if_reasoning(_share),
         count=lambda data: len(_answers(data)),
     ),
 )

@@ -42,7 +42,7 @@ def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
         requests: all under load, those planned outside the window included.
         window: of the trial.
     """
-    return _per_second(tokens_inside(requests, window), window)
+    return per_second(tokens_inside(requests, window), window)
 
 
 def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
@@ -63,12 +63,12 @@ def uncached_prompt_tokens_per_s(
 
 def requests_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
     """Successful requests, weighted by their share within the window, over its length."""
-    return _per_second(sum(share_of(request, window) for request in requests), window)
+    return per_second(sum(share_of(request, window) for request in requests), window)
 
 
 def requests_in_flight(requests: Sequence[RequestRecord], window: Window) -> Value:
     """Mean number of requests that were sent and had not ended, over the window."""
-    return _per_second(sum(in_flight_ns(request, window) for request in requests) / 1e9, window)
+    return per_second(sum(in_flight_ns(request, window) for request in requests) / 1e9, window)
 
 
 def in_flight_ns(request: RequestRecord, window: Window) -> int:
@@ -97,7 +97,7 @@ def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -
     """Requests planned within the window that met the SLO, over its length."""
     if slo == Slo():
         return absent(NO_SLO)
-    return _per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
+    return per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
 
 
 def attainment(planned: Sequence[RequestRecord], slo: Slo) -> Value:
@@ -123,10 +123,11 @@ def _weighted_prompts(
     shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
     if any(request.prompt_tokens is None for request, _ in shares):
         return absent("the engine did not report its prompt tokens")
-    return _per_second(sum(tokens_of(request) * share for request, share in shares), window)
+    return per_second(sum(tokens_of(request) * share for request, share in shares), window)
 
 
-def _per_second(count: float, window: Window) -> Value:
+def per_second(count: float, window: Window) -> Value:
+    """A count of a window over its length."""
     return Value(count / window.length_s) if window.length_s > 0 else absent(_EMPTY)
 
 

@@ -48,16 +48,15 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
-        has_rows, left_out, number, first = False, 0, 0, None
-        for number, item in self._items():
-            try:
-                rows = self._turns(number, item)
-            except BadTrace as problem:
-                left_out, first = left_out + 1, first or problem
+        has_rows, total, left_out, first = False, 0, 0, None
+        for rows in self._conversations():
+            total += 1
+            if isinstance(rows, BadTrace):
+                left_out, first = left_out + 1, first or rows
                 continue
             has_rows = has_rows or bool(rows)
             yield from rows
-        if first is not None and (left_out > _MAX_LEFT_OUT * number or not has_rows):
+        if first is not None and (left_out > _MAX_LEFT_OUT * total or not has_rows):
             raise first
         if not has_rows:
             raise bad(self.path, None, "has no question with an answer; it must be a JSON array of conversations")
@@ -70,27 +69,21 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             *self._left_out(),
         ]
 
-    def _turns(self, number: int, item: bytes) -> list[TraceRow]:
-        """One row per question that has an answer.
-
-        Raises:
-            BadTrace: the conversation has another form, or a part from an unknown speaker.
-        """
-        place = f"conversation {number}"
-        try:
-            return list(_turns(decoded(self.path, place, item, _CONVERSATIONS), number))
-        except _UnknownSpeaker as cause:
-            raise bad(self.path, place, str(cause)) from None
+    def _conversations(self) -> Iterator[list[TraceRow] | BadTrace]:
+        """One row per question that has an answer, of each conversation in turn; or why it cannot be read."""
+        for number, item in self._items():
+            place = f"conversation {number}"
+            try:
+                yield list(_turns(decoded(self.path, place, item, _CONVERSATIONS), number))
+            except _UnknownSpeaker as cause:
+                yield bad(self.path, place, str(cause))
+            except BadTrace as problem:
+                yield problem
 
     def _left_out(self) -> Iterator[str]:
         """How many conversations cannot be read, and why the first cannot."""
-        problems: list[BadTrace] = []
         try:
-            for number, item in self._items():
-                try:
-                    self._turns(number, item)
-                except BadTrace as problem:
-                    problems.append(problem)
+            problems = [problem for problem in self._conversations() if isinstance(problem, BadTrace)]
         except BadTrace:
             return  # reading the rows reports it
         if problems:
