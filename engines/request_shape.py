@@ -1,42 +1,62 @@
 """What requests carry besides the workload's prompt and length: sampling, reasoning, tools, other fields, headers."""
 
+import itertools
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from bakeoff.engines.deployment import header_problem
 from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, CarriesFields, Dialect, EventReader, HttpRequest
 from bakeoff.engines.dialects.failures import clip
+from bakeoff.engines.dialects.fields import Sampled
 from bakeoff.engines.errors import BadOption
 from bakeoff.engines.secrets import names_secret
 from bakeoff.workloads.types import Message, Turn
 
 _IDS = {"x-session-id": SESSION_ID, "x-request-id": REQUEST_ID}
 _SHOWN_CHARS = 60
-_OF_WORKLOAD = ("messages", "prompt", "input", "inputs", "text_input")
-_OF_CLIENT = ("stream", "streaming")
+_FIXED = {
+    **dict.fromkeys(("messages", "prompt", "input", "inputs", "text_input"), "the workload writes it; choose another"),
+    **dict.fromkeys(("stream", "streaming"), "answers are timed token by token"),
+    "model": "give the model's name (model.name, or --model of bench)",
+}
+"""Fields that nobody may change or leave out, and why."""
+_OF_LENGTH = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict")
 _OF_TRANSPORT = frozenset({"connection", "content-length", "host", "transfer-encoding"})
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+_PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
+_MAX_VALUE = 1e6
+_RANGES = {
+    "temperature": (0, _MAX_VALUE),
+    "top_p": (0, 1),
+    "top_k": (-1, _MAX_VALUE),
+    "min_p": (0, 1),
+    "frequency_penalty": (-_MAX_VALUE, _MAX_VALUE),
+    "presence_penalty": (-_MAX_VALUE, _MAX_VALUE),
+    "repetition_penalty": (1 / _MAX_VALUE, _MAX_VALUE),
+    "thinking_tokens": (0, _MAX_VALUE),
+}
+"""Least and greatest value of a setting."""
 
 
 class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What requests carry besides the workload's prompt and length; by default they ask for greedy decoding."""
 
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    min_p: Share | None = None
-    frequency_penalty: Finite | None = None
-    presence_penalty: Finite | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     """Seed of the engine's sampling, the same in each request."""
     stop: list[str] | None = None
     reasoning_effort: str | None = None
     """``none``, ``low``, ``high``, … as the model knows them."""
-    thinking_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    thinking_tokens: int | None = None
     """Most tokens of reasoning."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the chat template, such as ``enable_thinking``."""
@@ -62,7 +82,8 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         """A copy in which ``own`` takes precedence, key by key."""
         kept = [path for path in self.omit if path not in own.settings() and not _has(own.body, path)]
         left_out = dict.fromkeys(name for name in own.omit if name in self.settings())
-        shared_body = {name: value for name, value in self.body.items() if name not in own.omit}
+        replaced = (*own.omit, *own.settings())
+        shared_body = {name: value for name, value in self.body.items() if name not in replaced}
         return msgspec.structs.replace(
             self,
             **left_out | own.settings(),
@@ -71,33 +92,60 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             headers={**self.headers, **own.headers},
         )
 
+    def canonical(self) -> "RequestShape":
+        """The shape without a temperature of 0, which plain requests have too."""
+        return self if self.temperature else msgspec.structs.replace(self, temperature=None)
+
     @property
     def changes_answers(self) -> bool:
         """Whether answers may differ from those of plain greedy requests."""
-        return bool(self.settings() or self.body or self.omit)
+        return bool(self.canonical().settings() or self.body or self.omit)
 
     def described(self) -> str:
-        """What the requests carry, in one line."""
+        """What the requests carry, in one line; empty for plain requests."""
         settings = [f"{name} {_short(value)}" for name, value in self.settings().items()]
         body = [f"{name} {'left out' if value is None else _short(value)}" for name, value in self.body.items()]
-        return "requests carry " + ", ".join([*settings, *body, *(f"{name} left out" for name in self.omit)])
+        omitted = [f"{name} left out" for name in self.omit]
+        headers = [f"header {name} {_short(value) if value else 'left out'}" for name, value in self.headers.items()]
+        parts = [*settings, *body, *omitted, *headers]
+        return f"requests carry {', '.join(parts)}" if parts else ""
 
     def problem(self) -> str | None:
         """What no engine can be sent, or None."""
-        return next(self._problems(), header_problem(self.headers))
+        found = itertools.chain(self._setting_problems(), self._body_problems(), self._header_problems())
+        return next(found, header_problem(self.headers))
 
-    def _problems(self) -> Iterator[str]:
+    def _setting_problems(self) -> Iterator[str]:
+        for name, (least, greatest) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= greatest:
+                yield f"{name} must be between {least:g} and {greatest:g}, not {value:g}"
+        if self.reasoning_effort == "":
+            yield "reasoning_effort is empty; leave it out for the server's default"
+
+    def _body_problems(self) -> Iterator[str]:
+        for name, value in self.body.items():
+            if name in _OF_LENGTH and value is not None:
+                yield f"'{name}' cannot be set: the workload gives each answer its length; change the workload"
+            if name == "n" and value != 1:
+                yield "'n' cannot be changed: each request is one measured answer"
         for name in (*self.body, *self.omit):
-            if name in _OF_WORKLOAD:
-                yield f"the workload writes '{name}' of a request; choose another workload"
-            if name in _OF_CLIENT:
-                yield f"'{name}' cannot be changed: answers are timed token by token"
+            if name in _FIXED:
+                yield f"'{name}' cannot be changed: {_FIXED[name]}"
         for name in self.omit:
             if name in self.settings() or name in self.body:
                 yield f"'{name}' is both set and left out"
         if not _is_json([self.body, self.settings()]):
             yield "it has a value that JSON cannot hold, such as nan or a date"
-        for name in self.headers:
+
+    def _header_problems(self) -> Iterator[str]:
+        for name, count in Counter(map(str.lower, self.headers)).items():
+            if count > 1:
+                yield f"the header {name} is given {count} times; give it once"
+        for name, value in self.headers.items():
+            unknown = [found for found in _PLACEHOLDER.findall(value) if found not in {SESSION_ID, REQUEST_ID}]
+            if unknown:
+                yield f"the header {name} has {unknown[0]}; the placeholders are {SESSION_ID} and {REQUEST_ID}"
             if names_secret(name):
                 yield f"the header {name} would be stored; give a key by api_key_env or headers of the engine"
             if name.lower() in _OF_TRANSPORT:
@@ -119,7 +167,7 @@ class ShapedDialect:
         if problem := shape.problem():
             raise BadOption(f"request: {problem}")
         self.plain = dialect
-        self.shape = shape
+        self.shape = shape.canonical()
         self.name, self.exact_length = dialect.name, dialect.exact_length
         self.ends_by_closing, self.takes_messages = dialect.ends_by_closing, dialect.takes_messages
         headers = _IDS | {name.lower(): value for name, value in shape.headers.items()}
@@ -148,6 +196,8 @@ class ShapedDialect:
         for path in _removed(self.shape.body):
             _require(body, path)
         body = _merged(body, self.shape.body)
+        if isinstance(temperature := carriers.get("temperature"), Sampled):
+            temperature.settle(body, {**self.shape.settings(), **self.shape.body})
         for path in self.shape.omit:
             _require(body, path)
             _remove(body, path)

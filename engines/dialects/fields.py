@@ -1,6 +1,6 @@
 """Where a request has the settings that users name alike for every engine, such as ``top_k`` or ``tools``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from bakeoff.workloads.types import Turn
@@ -32,15 +32,21 @@ def at(path: str) -> Carrier:
     return carry
 
 
-def sampled(temperature: str, top_k: str) -> Carrier:
-    """Carrier of a temperature in a body that asks for greedy decoding by ``top_k`` too."""
+class Sampled:
+    """Carrier of a temperature in a body that asks for greedy decoding by ``top_k`` too; names of top-level fields."""
 
-    def carry(body: dict[str, Any], value: float) -> None:
-        body[temperature] = value
-        if value:
-            body.pop(top_k, None)
+    def __init__(self, temperature: str, top_k: str) -> None:
+        self._temperature, self._top_k = temperature, top_k
 
-    return carry
+    def __call__(self, body: dict[str, Any], value: float) -> None:
+        """Write the temperature."""
+        body[self._temperature] = value
+        self.settle(body, ())
+
+    def settle(self, body: dict[str, Any], given: Container[str]) -> None:
+        """Remove our ``top_k`` from a body with a temperature, unless the user has ``given`` one."""
+        if body.get(self._temperature) and self._top_k not in given and "top_k" not in given:
+            body.pop(self._top_k, None)
 
 
 def same(*names: str) -> dict[str, Carrier]:

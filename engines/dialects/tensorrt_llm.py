@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.dialects.base import Event, EventReader, Finish
-from bakeoff.engines.dialects.fields import Carriers, at, sampled
+from bakeoff.engines.dialects.fields import Carriers, Sampled, at
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.workloads.types import Turn
 
@@ -44,7 +44,7 @@ class TensorRtLlmDialect(OpenAiDialect):
     def carriers(self, turn: Turn) -> Carriers:
         """Those of the OpenAI format, and a limit of thinking tokens; a temperature lifts ``top_k`` 1."""
         budget = {} if turn.messages is None else {"thinking_tokens": at("thinking_token_budget")}
-        return {**super().carriers(turn), **budget, "temperature": sampled("temperature", "top_k")}
+        return {**super().carriers(turn), **budget, "temperature": Sampled("temperature", "top_k")}
 
     def asking_logprobs(self, turn: Turn) -> dict[str, Any]:
         """Log-probabilities of the chosen tokens; 0 would mean none."""

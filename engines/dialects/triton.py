@@ -16,7 +16,7 @@ import msgspec
 
 from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, EventReader, Finish, HttpRequest, StreamFault, TokenDelta
-from bakeoff.engines.dialects.fields import Carriers, at, sampled
+from bakeoff.engines.dialects.fields import Carriers, Sampled, at
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.engines.errors import BadOption
 from bakeoff.workloads.types import Turn
@@ -66,7 +66,7 @@ class TritonDialect:
         names = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
         prefix, seed = ("", "random_seed") if self._fields == "ensemble" else ("sampling_param_", "seed")
         return {
-            "temperature": sampled(f"{prefix}temperature", f"{prefix}top_k"),
+            "temperature": Sampled(f"{prefix}temperature", f"{prefix}top_k"),
             **{name: at(f"{prefix}{name}") for name in names},
             "seed": at(f"{prefix}{seed}"),
         }

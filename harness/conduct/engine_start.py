@@ -105,7 +105,8 @@ async def _started(
 def notes_of(engine: Engine) -> list[str]:
     """Notes of the adapter, and what its requests carry besides the workload's prompt and length."""
     shape = shape_of(engine.dialect)
-    return [*engine.notes, *([shape.described()] if shape.changes_answers else [])]
+    described = shape.described()
+    return [*engine.notes, *([described] if described else [])]
 
 
 async def _description(

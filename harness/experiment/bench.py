@@ -66,7 +66,7 @@ def json_object(text: str | Mapping[str, Any] | None, option: str) -> dict[str, 
         return dict(text or {})
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except UNREADABLE as error:
+    except (*UNREADABLE, UnicodeEncodeError) as error:
         raise BadExperiment(f"{option} is not a JSON object: {error}; write it like '{{\"top_k\": 20}}'") from error
 
 
@@ -84,6 +84,8 @@ def split_headers(given: str | Sequence[str] | Mapping[str, str] | None) -> tupl
             name, colon, value = line.partition(":")
             if not colon:
                 raise BadExperiment("--header is written as 'NAME: VALUE', with a colon")
+            if name.strip().lower() in map(str.lower, headers):
+                raise BadExperiment(f"--header gives {name.strip()} twice; give it once")
             headers[name.strip()] = value.strip()
     secret = {name: value for name, value in headers.items() if names_secret(name)}
     return {name: value for name, value in headers.items() if name not in secret}, secret

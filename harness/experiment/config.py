@@ -220,7 +220,9 @@ def load_experiment(path: Path) -> Experiment:
     if path.is_dir():
         data = RunFolder.open(path).read_manifest().experiment
         if MASK in repr(data):
-            raise BadExperiment(f"{path} conceals a key of its experiment; give the experiment's file")
+            raise BadExperiment(
+                f"{path} conceals a key of its experiment; give the experiment's file, or repeat the bench command"
+            )
         return experiment_from(data, str(path))
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

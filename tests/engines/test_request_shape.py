@@ -84,7 +84,10 @@ class TestSettings:
         assert "top_k" not in sent(TensorRtLlmDialect(), CHAT, temperature=0.7)
         assert sent(TensorRtLlmDialect(), CHAT, temperature=0.7, top_k=9)["top_k"] == 9
         assert sent(TensorRtLlmDialect(), CHAT, temperature=0.0)["top_k"] == 1
+        assert "top_k" not in sent(TensorRtLlmDialect(), CHAT, body={"temperature": 0.7})
+        assert sent(TensorRtLlmDialect(), CHAT, body={"temperature": 0.7, "top_k": 1})["top_k"] == 1
         assert "top_k" not in sent(TritonDialect(), COMPLETION, temperature=0.7)
+        assert sent(TritonDialect("llm-api"), COMPLETION, temperature=0.7, top_k=9)["sampling_param_top_k"] == 9
         assert sent(TgiNativeDialect(), COMPLETION, temperature=0.7)["parameters"]["do_sample"] is True
         config = json.loads(sent(TransformersDialect(), CHAT, temperature=0.7, top_p=0.9)["generation_config"])
         assert config == {"do_sample": True, "eos_token_id": -1, "max_new_tokens": 5, "temperature": 0.7, "top_p": 0.9}
@@ -127,7 +130,7 @@ class TestBody:
     @pytest.mark.parametrize(
         ("shape", "problem"),
         [
-            ({"body": {"messages": []}}, "the workload writes 'messages' of a request"),
+            ({"body": {"messages": []}}, "'messages' cannot be changed: the workload writes it"),
             ({"omit": ["stream"]}, "'stream' cannot be changed: answers are timed token by token"),
             ({"temperature": 1.0, "omit": ["temperature"]}, "'temperature' is both set and left out"),
             ({"body": {"x": float("nan")}}, "a value that JSON cannot hold"),
@@ -135,6 +138,14 @@ class TestBody:
             ({"headers": {"X-Api-Key": "k"}}, "the header X-Api-Key would be stored; give a key by api_key_env"),
             ({"headers": {"Content-Length": "3"}}, "the client sets the header Content-Length"),
             ({"headers": {"x y": "3"}}, "not the name of a header"),
+            ({"headers": {"X-A": "3", "x-a": "4"}}, "the header x-a is given 2 times"),
+            ({"headers": {"X-A": "a-{sesion}"}}, "X-A has {sesion}; the placeholders are {session} and {request}"),
+            ({"temperature": -1.0}, "temperature must be between 0 and 1e+06, not -1"),
+            ({"top_p": float("nan")}, "top_p must be between 0 and 1, not nan"),
+            ({"reasoning_effort": ""}, "reasoning_effort is empty"),
+            ({"body": {"max_tokens": 5}}, "'max_tokens' cannot be set: the workload gives each answer its length"),
+            ({"body": {"model": "b"}}, "'model' cannot be changed: give the model's name"),
+            ({"body": {"n": 2}}, "'n' cannot be changed"),
             ({"omit": ["temprature"]}, "there is no 'temprature' to leave out; the fields are model, stream, max_tok"),
             ({"body": {"a": {"b": None}}}, "there is no 'a.b' to leave out"),
             (
@@ -199,11 +210,24 @@ class TestUnder:
         own = RequestShape(body={"stream_options": {"include_usage": True}})
         assert RequestShape(omit=["stream_options.include_usage"]).under(own) == own
 
+    def test_an_engines_own_setting_wins_over_the_shared_body(self) -> None:
+        shared = RequestShape(body={"temperature": 1.0, "x": 1})
+        assert shared.under(RequestShape(temperature=0.5)) == RequestShape(temperature=0.5, body={"x": 1})
+
+    def test_a_temperature_of_zero_is_the_default(self) -> None:
+        shape = RequestShape(temperature=0.0)
+        assert not shape.changes_answers
+        assert shape_of(ShapedDialect(OpenAiDialect(), shape)) == RequestShape()
+
     def test_it_is_described_in_one_line(self) -> None:
-        shape = RequestShape(temperature=1.0, body={"x": {"y": "z" * 99}, "seed": None}, omit=["top_p"])
-        assert shape.described() == (
-            f'requests carry temperature 1.0, x {{"y":"{"z" * 54}…, seed left out, top_p left out'
+        shape = RequestShape(
+            temperature=1.0, body={"x": {"y": "z" * 99}, "seed": None}, omit=["top_p"], headers={"X-A": "b", "X-C": ""}
         )
+        assert shape.described() == (
+            f'requests carry temperature 1.0, x {{"y":"{"z" * 54}…, seed left out, top_p left out, header X-A b, '
+            "header X-C left out"
+        )
+        assert RequestShape().described() == ""
         assert shape_of(ShapedDialect(OpenAiDialect(), shape)) is shape
         assert shape_of(OpenAiDialect()) == RequestShape()
 
