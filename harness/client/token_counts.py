@@ -6,9 +6,10 @@ A chunk is not a token: engines group tokens, speculate several at once, and hol
 2. one token each, if the engine's usage states as many tokens as there are chunks;
 3. the model's tokenizer on the whole text, if its count equals the usage (or there is no usage); a token counts in the
    chunk in which it begins, so that one that is split over two chunks counts once;
-4. the usage, spread over the chunks: one each, the rest in proportion to the gaps (highest averages, D'Hondt), since
-   a token without text, such as a special token, lengthens the gap before the next visible chunk;
-   Most of them must be in the text, though: tokens that were not streamed, such as hidden reasoning, have no time;
+4. the usage, spread over the chunks by highest averages (D'Hondt), at least one each. Tokens that the tokenizer does
+   not find in the text are special ones, which lengthen the gap before the next visible chunk: they follow the gaps.
+   Without a tokenizer all follow the length of the text, and the gaps only where chunks have no text. Most of them
+   must be in the text, though: tokens that were not streamed, such as hidden reasoning, have no time;
 5. otherwise one token each, and a warning.
 
 Counts that the answer cannot have (:mod:`bakeoff.harness.client.plausibility`) are not used.
@@ -57,7 +58,7 @@ def token_counts(
         usage_tokens = None
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
-    visible = max(text_bytes, len(deltas))
+    visible, counts = max(text_bytes, len(deltas)), []
     if tokenizer is not None:
         counts = _counts_of_text([delta for _, delta in deltas], tokenizer)
         visible = max(sum(counts), len(deltas))
@@ -66,9 +67,19 @@ def token_counts(
     if usage_tokens is None:
         return [1] * len(deltas), TokenSource.ASSUMED
     source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
-    fewer = usage_tokens < len(deltas)
-    spread = _spread(usage_tokens, len(deltas)) if fewer else apportion([t_ns for t_ns, _ in deltas], usage_tokens)
-    return spread, source
+    return _guessed(deltas, usage_tokens, counts), source
+
+
+def _guessed(deltas: Sequence[tuple[int, TokenDelta]], tokens: int, found: Sequence[int]) -> list[int]:
+    """The tokens of each chunk where only their sum is known; ``found``: those that the tokenizer finds, or none."""
+    if tokens < len(deltas):
+        return _spread(tokens, len(deltas))
+    arrivals_ns = [t_ns for t_ns, _ in deltas]
+    if found and all(found) and sum(found) < tokens:
+        silent = apportion(arrivals_ns, tokens - sum(found) + len(found))
+        return [count + extra - 1 for count, extra in zip(found, silent, strict=True)]
+    lengths = [len(delta.text.encode()) for _, delta in deltas]
+    return highest_averages(lengths, tokens) if all(lengths) else apportion(arrivals_ns, tokens)
 
 
 def _counts_of_text(deltas: Sequence[TokenDelta], tokenizer: Tokenizer) -> list[int]:
@@ -130,25 +141,36 @@ def _reported(deltas: Sequence[tuple[int, TokenDelta]]) -> tuple[list[int], Toke
 
 
 def apportion(arrivals_ns: Sequence[int], tokens: int) -> list[int]:
-    """Spread ``tokens`` over chunks: one each, then one at a time to the chunk with the longest gap per token.
+    """Spread ``tokens`` over chunks by the gaps before them.
 
-    The first chunk has no gap and keeps its one token, unless it is the only chunk. The cost depends on the number of
-    chunks, not of tokens.
+    The first chunk has no gap and keeps one token, unless it is the only chunk.
     """
     if len(arrivals_ns) == 1:
         return [tokens]
     gaps_ns = [after - before for before, after in itertools.pairwise(arrivals_ns)]
-    total_ns, spare = sum(gaps_ns), tokens - len(arrivals_ns)
-    if total_ns == 0:
-        return [1, 1 + spare, *[1] * (len(gaps_ns) - 1)]
+    if not any(gaps_ns):
+        return [1, 1 + tokens - len(arrivals_ns), *[1] * (len(gaps_ns) - 1)]
+    return [1, *highest_averages(gaps_ns, tokens - 1)]
+
+
+def highest_averages(weights: Sequence[int], tokens: int) -> list[int]:
+    """Spread ``tokens`` over chunks: one each, then one at a time to the chunk with the largest weight per token.
+
+    The cost depends on the number of chunks, not of tokens.
+
+    Args:
+        weights: of the chunks; at least one is not 0.
+        tokens: at least as many as chunks.
+    """
+    spare, total = tokens - len(weights), sum(weights)
     # Each chunk gets its share of the spare tokens, rounded down, at least ("lower quota": Balinski and Young, Fair
     # Representation, 1982, on D'Hondt's method), and one in any case. So few are left, at most two a chunk.
-    counts = [max(1, spare * gap_ns // total_ns) for gap_ns in gaps_ns]
-    # Highest averages: the next token goes where gap / (count + 1) is largest; ties to the earlier chunk.
-    queue = [(-gap_ns / (count + 1), i) for i, (gap_ns, count) in enumerate(zip(gaps_ns, counts, strict=True))]
+    counts = [max(1, spare * weight // total) for weight in weights]
+    # Highest averages: the next token goes where weight / (count + 1) is largest; ties to the earlier chunk.
+    queue = [(-weight / (count + 1), i) for i, (weight, count) in enumerate(zip(weights, counts, strict=True))]
     heapq.heapify(queue)
-    for _ in range(tokens - 1 - sum(counts)):
+    for _ in range(tokens - sum(counts)):
         _, i = heapq.heappop(queue)
         counts[i] += 1
-        heapq.heappush(queue, (-gaps_ns[i] / (counts[i] + 1), i))
-    return [1, *counts]
+        heapq.heappush(queue, (-weights[i] / (counts[i] + 1), i))
+    return counts

@@ -117,8 +117,8 @@ SENTENCES: dict[FindingCode, str] = {
         "{example}); choose lengths that the tokenizer can make"
     ),
     FindingCode.TOKENS_APPORTIONED: (
-        "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL, and in part "
-        "their TPOT, rest on a guess of the tokens in each chunk; let the engine return token ids"
+        "{apportioned_requests} of {ok_requests} answers tell only their total of tokens, so their ITL and, by the "
+        "first chunk, their TPOT rest on a guess of the tokens in each chunk; let the engine return token ids"
     ),
     FindingCode.TOKENS_UNPLACED: (
         "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "

@@ -92,7 +92,7 @@ def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.Ca
         (("--workload", "chatt"), "chatt"),
         (("--extra-body", "{top_k: 20}"), "--extra-body is not a JSON object"),
         (("--extra-body", "[1]"), "--extra-body is not a JSON object"),
-        (("--extra-body", '{"messages": []}'), "the workload writes 'messages' of a request"),
+        (("--extra-body", '{"messages": []}'), "'messages' cannot be changed: the workload writes it"),
         (("--extra-body", '{"temprature": null}'), "there is no 'temprature' to leave out"),
         (("--header", "X-Trace=1"), "--header is written as 'NAME: VALUE'"),
         (("--temperature", "-1"), "temperature"),

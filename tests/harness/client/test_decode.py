@@ -180,6 +180,14 @@ def test_silent_tokens_go_to_the_longest_gap():
     assert token_counts(deltas, 5, Words()) == ([1, 1, 3], TokenSource.APPORTIONED)
 
 
+def test_without_a_tokenizer_tokens_follow_the_length_of_the_text():
+    """By the gaps, the first chunk would have one token, and a pause would look like many tokens."""
+    deltas = [(100, TokenDelta("abcd efgh ijkl")), (110, TokenDelta(" mn")), (190, TokenDelta(" op qr"))]
+    assert token_counts(deltas, 7, None) == ([4, 1, 2], TokenSource.APPORTIONED)
+    textless = [(100, TokenDelta("abcd", (1,))), (110, TokenDelta("")), (190, TokenDelta(" op"))]
+    assert token_counts(textless, 7, None) == ([1, 1, 5], TokenSource.APPORTIONED)
+
+
 def test_one_token_per_chunk_is_only_a_guess_when_nothing_tells():
     assert token_counts([(10, TokenDelta("a")), (20, TokenDelta("b"))], None, None) == ([1, 1], TokenSource.ASSUMED)
 
@@ -294,4 +302,4 @@ def test_a_number_that_is_no_count_is_a_broken_answer(name: str, count: int):
 def test_counts_of_chunks_are_not_believed_without_bounds():
     deltas = [(10, TokenDelta(" a", tokens=1)), (20, TokenDelta(" b", tokens=3_000_000))]
     assert token_counts(deltas, None, None, 8) == ([1, 1], TokenSource.ASSUMED)
-    assert token_counts(deltas, 4, None, 8) == ([1, 3], TokenSource.APPORTIONED)
+    assert token_counts(deltas, 4, None, 8) == ([2, 2], TokenSource.APPORTIONED)

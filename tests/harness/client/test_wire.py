@@ -9,7 +9,7 @@ from bakeoff.harness.client.wire import WireSession, read_wire, wire_sessions, w
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 TURN = Turn(input_tokens=1, output_tokens=1, prompt="a")
-DIALECT = ShapedDialect(OpenAiDialect(), RequestShape(headers={"X-Both": "{session}/{request}", "X-Same": "{other}"}))
+DIALECT = ShapedDialect(OpenAiDialect(), RequestShape(headers={"X-Both": "{session}/{request}", "X-Same": "{1, 2}"}))
 
 
 def wired(first: int = 0) -> list[WireSession]:
@@ -39,7 +39,7 @@ def test_ids_are_new_in_each_plan_and_also_before_its_start() -> None:
 def test_other_headers_are_filled_too_and_unknown_braces_stay() -> None:
     headers = wired()[0].request(1).headers
     assert headers["x-both"] == f"{headers['x-session-id']}/{headers['x-request-id']}"
-    assert headers["x-same"] == "{other}"
+    assert headers["x-same"] == "{1, 2}"
 
 
 def test_a_repeated_session_is_another_conversation(tmp_path: Path) -> None:
