@@ -5,10 +5,11 @@ send token ids, log-probabilities or token counts per chunk. Its quirks:
 
 - Usage is spread over the stream: prompt counts come first, output counts later, and a repeated field replaces the
   earlier value.
-- An answer is complete at ``message_stop``, not at its stop reason; there is no ``[DONE]``.
+- An answer is complete at ``message_stop``, not at its stop reason; ``[DONE]`` is not part of the format.
 - Events of unknown types must be ignored.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ from bakeoff.engines.dialects.base import (
 )
 from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.usage import stated_usage
+from bakeoff.engines.dialects.values import count, mapping, text
 from bakeoff.workloads.types import Message, Turn
 
 API_VERSION = "2023-06-01"
@@ -86,9 +89,10 @@ class AnthropicDialect:
     def refusal(self, status: int, body: bytes) -> str:
         """``HTTP 529: overloaded_error: Overloaded``; other engines may use the shapes of the OpenAI format."""
         try:
-            return f"HTTP {status}: {_error_text(msgspec.json.decode(body, type=_Refusal).error)}"
+            error = mapping(msgspec.json.decode(body)).get("error")
         except failures.UNREADABLE:
-            return failures.refusal(status, body)
+            error = None
+        return f"HTTP {status}: {_error_text(error)}" if error else failures.refusal(status, body)
 
 
 def _thinking(body: dict[str, Any], tokens: int) -> None:
@@ -113,117 +117,74 @@ def _tool_choice(body: dict[str, Any], choice: str | dict[str, Any]) -> None:
     body["tool_choice"] = {"type": "tool", "name": name} if name else {"type": words.get(str(choice), choice)}
 
 
-class _Error(msgspec.Struct):
-    type: str
-    message: str
-
-
-class _Refusal(msgspec.Struct):
-    error: _Error
-
-
-def _error_text(error: _Error) -> str:
-    return failures.clip(f"{error.type}: {error.message}".encode())
-
-
-class _Usage(msgspec.Struct, omit_defaults=True):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class _Message(msgspec.Struct):
-    usage: _Usage | None = None
-
-
-class _Delta(msgspec.Struct):
-    type: str | None = None
-    text: str | None = None
-    thinking: str | None = None
-    partial_json: str | None = None
-    stop_reason: str | None = None
-
-
-class _Event(msgspec.Struct):
-    type: str | None = None
-    message: _Message | str | None = None
-    delta: _Delta | None = None
-    content_block: _Delta | None = None
-    usage: _Usage | None = None
-    error: Any = None
+def _error_text(error: Any) -> str:  # noqa: ANN401  (some engines send strings)
+    named = mapping(error)
+    kind, message = text(named.get("type")), text(named.get("message"))
+    return failures.clip(f"{kind}: {message}".encode()) if kind and message else failures.error_text(error)
 
 
 class _Reader:
     """Decodes one answer."""
 
     def __init__(self) -> None:
-        self._decoder = msgspec.json.Decoder(_Event)
-        self._usage = _Usage()
-        self._stop_reason: str | None = None
+        self._usage: dict[str, Any] = {}
+        self._stop_reason = ""
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
+        if data.startswith(b"[DONE]"):  # gateways to other formats add it
+            return []
         try:
-            return self._read(self._decoder.decode(data))
+            return self._read(msgspec.json.decode(data, type=dict[str, Any]))
         except failures.UNREADABLE as error:
             return [failures.unreadable(error, data)]
 
-    def _read(self, event: _Event) -> list[Event]:
-        if event.error is not None:
-            return [_fault(event.error)]
-        match event.type:
-            case "message_start" if isinstance(event.message, _Message):
-                # Its output_tokens counts the tokens generated so far; without a later count, the answer has none.
-                self._merge(event.message.usage or _Usage())
-                self._usage.output_tokens = None
-            case "content_block_start" if event.content_block is not None:
-                return [_piece(event.content_block)] if _text(event.content_block) else []
+    def _read(self, event: Mapping[str, Any]) -> list[Event]:
+        if event.get("error"):
+            return [StreamFault(_error_text(event["error"]))]
+        match event.get("type"):
+            case "message_start":
+                self._merge(mapping(event.get("message")).get("usage"))
+                # It counts the tokens generated so far; without a later count, the answer has none.
+                self._usage.pop("output_tokens", None)
+            case "content_block_start":
+                block = mapping(event.get("content_block"))
+                return [_piece(block)] if _words(block) else []
             case "content_block_delta":
-                return [_piece(event.delta or _Delta())]
+                return [_piece(mapping(event.get("delta")))]
             case "message_delta":
-                self._stop_reason = (event.delta or _Delta()).stop_reason or self._stop_reason
-                if event.usage is not None:
-                    self._merge(event.usage)
-                    return [self._counted()]
+                self._stop_reason = text(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
+                if isinstance(event.get("usage"), dict):
+                    self._merge(event["usage"])
+                    return [_counted(self._usage)]
             case "message_stop":
                 return [Finish(self._stop_reason or _UNKNOWN)]
             case _:
                 pass
         return []
 
-    def _merge(self, newer: _Usage) -> None:
+    def _merge(self, newer: Any) -> None:  # noqa: ANN401  (any JSON value)
         """Replace the fields that ``newer`` has."""
-        for name in _Usage.__struct_fields__:
-            value = getattr(newer, name)
-            if value is not None:
-                setattr(self._usage, name, value)
-
-    def _counted(self) -> Usage:
-        """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
-        usage = self._usage
-        parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-        reported = [part for part in parts if part is not None]
-        return Usage(sum(reported) if reported else None, usage.output_tokens, usage.cache_read_input_tokens)
+        self._usage |= {name: value for name, value in mapping(newer).items() if value is not None}
 
 
-def _piece(delta: _Delta) -> Event:
+def _counted(usage: Mapping[str, Any]) -> Usage:
+    """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    parts = [part for name in names if (part := count(usage.get(name))) is not None]
+    return msgspec.structs.replace(stated_usage(usage), prompt_tokens=sum(parts) if parts else None)
+
+
+def _piece(delta: Mapping[str, Any]) -> Event:
     """The event of a delta or of the start of a block; signatures and citations are no tokens."""
     kind = TokenKind.TEXT
-    if delta.thinking:
+    if text(delta.get("thinking")):
         kind = TokenKind.REASONING
-    elif delta.partial_json:
+    elif text(delta.get("partial_json")):
         kind = TokenKind.TOOL
-    text = _text(delta)
-    return TokenDelta(text, kind=kind) if text else EmptyChunk()
+    words = _words(delta)
+    return TokenDelta(words, kind=kind) if words else EmptyChunk()
 
 
-def _text(delta: _Delta) -> str:
-    return delta.thinking or delta.partial_json or delta.text or ""
-
-
-def _fault(error: Any) -> StreamFault:  # noqa: ANN401  (some engines send strings)
-    try:
-        return StreamFault(_error_text(msgspec.convert(error, _Error)))
-    except failures.UNREADABLE:
-        return StreamFault(failures.error_text(error))
+def _words(delta: Mapping[str, Any]) -> str:
+    return text(delta.get("thinking")) or text(delta.get("partial_json")) or text(delta.get("text"))

@@ -40,6 +40,7 @@ class Usage(msgspec.Struct, frozen=True):
         in_choice: whether its chunk also had choices; some clients read usage only from chunks without choices.
         reasoning_tokens: part of the answer that is reasoning.
         total_tokens: of prompt and answer, where reasoning is stated: it tells whether ``output_tokens`` includes it.
+        image_tokens: part of the prompt that are images.
     """
 
     prompt_tokens: int | None = None
@@ -48,6 +49,7 @@ class Usage(msgspec.Struct, frozen=True):
     in_choice: bool = False
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
+    image_tokens: int | None = None
 
 
 class EmptyChunk(msgspec.Struct, frozen=True):

@@ -12,14 +12,15 @@ import msgspec
 from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, Finish, StreamFault, TokenDelta, Usage
 from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.engines.dialects.values import count
 
 _REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 """OpenAI's finish reasons by llama-server's stop types."""
 
 
 class _Timings(msgspec.Struct):
-    cache_n: int | None = None
-    predicted_n: int | None = None
+    cache_n: Any = None
+    predicted_n: Any = None
 
 
 class _Probability(msgspec.Struct):
@@ -33,9 +34,9 @@ class _Native(msgspec.Struct):
     content: str
     stop: bool
     tokens: list[int] = []
-    tokens_predicted: int | None = None
-    tokens_evaluated: int | None = None
-    truncated: bool = False
+    tokens_predicted: Any = None
+    tokens_evaluated: Any = None
+    truncated: Any = False
     stop_type: str = "none"
     timings: _Timings | None = None
     completion_probabilities: list[_Probability] = []
@@ -46,8 +47,8 @@ class _Verbose(msgspec.Struct):
     """The native event inside a chunk of the OpenAI routes; that of a chat's last chunk is incomplete."""
 
     tokens: list[int] = []
-    tokens_predicted: int | None = None
-    truncated: bool = False
+    tokens_predicted: Any = None
+    truncated: Any = False
 
 
 class _LogProbs(msgspec.Struct):
@@ -69,8 +70,8 @@ class _Extras(msgspec.Struct):
     def total(self) -> int | None:
         """Cumulative token count; None without one."""
         if self.verbose is not None:
-            return self.verbose.tokens_predicted
-        return self.timings.predicted_n if self.timings else None
+            return count(self.verbose.tokens_predicted)
+        return count(self.timings.predicted_n) if self.timings else None
 
     def ids(self) -> tuple[int, ...]:
         """Ids of the chunk's tokens, as far as it has them."""
@@ -101,7 +102,8 @@ class LlamaServerReader:
     def _native_events(self, event: _Native) -> list[Event]:
         if event.prompt_progress is not None:
             return [EmptyChunk()]  # its token id 0 is a placeholder
-        fresh = self._fresh(event.tokens_predicted, otherwise=len(event.tokens))
+        predicted = count(event.tokens_predicted)
+        fresh = self._fresh(predicted, otherwise=len(event.tokens))
         logprobs = tuple(p.logprob for p in event.completion_probabilities if p.logprob is not None)
         events: list[Event] = []
         if event.content or fresh:
@@ -109,9 +111,9 @@ class LlamaServerReader:
         elif not event.stop:
             events.append(EmptyChunk())
         if event.stop:
-            cached = event.timings.cache_n if event.timings else None
+            cached = count(event.timings.cache_n) if event.timings else None
             events.append(_TRUNCATED if event.truncated else Finish(_REASONS.get(event.stop_type, event.stop_type)))
-            events.append(Usage(event.tokens_evaluated, event.tokens_predicted, cached, in_choice=True))
+            events.append(Usage(count(event.tokens_evaluated), predicted, cached, in_choice=True))
         return events
 
     def _chunk_events(self, data: bytes) -> list[Event]:
@@ -146,8 +148,8 @@ class LlamaServerReader:
 _TRUNCATED = StreamFault("the slot's context is full, so the answer was cut off; raise max_model_len")
 
 
-def _delta(text: str, ids: tuple[int, ...], logprobs: tuple[float, ...], count: int) -> TokenDelta:
+def _delta(text: str, ids: tuple[int, ...], logprobs: tuple[float, ...], fresh: int) -> TokenDelta:
     """A delta with ids and log-probabilities if they are complete; else with the token count alone."""
-    complete_ids = ids if ids and len(ids) == count else None
-    tokens = None if complete_ids else count or None
-    return TokenDelta(text, complete_ids, logprobs if len(logprobs) == count else None, tokens=tokens)
+    complete_ids = ids if ids and len(ids) == fresh else None
+    tokens = None if complete_ids else fresh or None
+    return TokenDelta(text, complete_ids, logprobs if len(logprobs) == fresh else None, tokens=tokens)

@@ -20,22 +20,14 @@ from bakeoff.engines.dialects.base import (
     StreamFault,
     TokenDelta,
     TokenKind,
-    Usage,
 )
 from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
-from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
+from bakeoff.engines.dialects.usage import stated_usage
+from bakeoff.engines.dialects.values import items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
-
-_CACHED = (
-    "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens", "prompt_cache_hit_tokens",
-    "cached_tokens", "num_cached_tokens", "cache_read_input_tokens",
-)  # fmt: skip
-_REASONING = (
-    "completion_tokens_details.reasoning_tokens", "output_tokens_details.reasoning_tokens", "reasoning_tokens",
-)  # fmt: skip
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning.text", "reasoning.summary", "summary_text"})
 
 
@@ -118,19 +110,7 @@ def _chunk_events(chunk: Mapping[str, Any], data: bytes) -> list[Event]:
     events = [event for choice in choices for event in _choice_events(choice)]
     nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
     stated = (chunk.get("usage"), *nested, mapping(chunk.get("x_groq")).get("usage"))
-    return [*events, *(_usage(usage, in_choice=bool(choices)) for usage in stated if isinstance(usage, dict))]
-
-
-def _usage(usage: Mapping[str, Any], *, in_choice: bool) -> Usage:
-    reasoning = first_count(usage, *_REASONING) or None
-    return Usage(
-        first_count(usage, "prompt_tokens", "input_tokens"),
-        first_count(usage, "completion_tokens", "output_tokens"),
-        first_count(usage, *_CACHED),
-        in_choice,
-        reasoning,
-        first_count(usage, "total_tokens") if reasoning else None,
-    )
+    return [*events, *(stated_usage(usage, in_choice=bool(choices)) for usage in stated if isinstance(usage, dict))]
 
 
 def _choice_events(choice: Mapping[str, Any]) -> list[Event]:

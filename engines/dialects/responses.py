@@ -10,6 +10,7 @@ an answer nor return token ids; token counts come with the last event. Its quirk
 - Usage counts reasoning tokens that no event contains.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -24,10 +25,11 @@ from bakeoff.engines.dialects.base import (
     StreamFault,
     TokenDelta,
     TokenKind,
-    Usage,
 )
 from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.usage import stated_usage
+from bakeoff.engines.dialects.values import items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
 _KINDS = {
@@ -55,7 +57,6 @@ class ResponsesDialect:
 
     def __init__(self, *, official: bool = False) -> None:
         self._unpadded = {"stream_options": {"include_obfuscation": False}} if official else {}
-        self._decoder = msgspec.json.Decoder(_Event)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
@@ -85,59 +86,22 @@ class ResponsesDialect:
         if data.startswith(b"[DONE]"):
             return []
         try:
-            event = self._decoder.decode(data)
+            event = msgspec.json.decode(data, type=dict[str, Any])
         except failures.UNREADABLE as error:
             return [failures.unreadable(error, data)]
-        if event.error is not None or event.type == "error":
-            return [StreamFault(failures.error_text(event.error or event.message or data.decode()))]
-        if event.type in _KINDS:
-            return [_piece(event, _KINDS[event.type])]
-        if event.type in _ENDS and event.response is not None:
-            return [_end(event.type, event.response), *_counts(event.response.usage)]
+        kind = text(event.get("type"))
+        if event.get("error") or kind == "error":
+            return [StreamFault(failures.error_text(event.get("error") or event.get("message") or data.decode()))]
+        if kind in _KINDS:
+            return [_piece(event, _KINDS[kind])]
+        if kind in _ENDS:
+            response = mapping(event.get("response"))
+            return [_end(kind, response), *_counts(response)]
         return []
 
     def refusal(self, status: int, body: bytes) -> str:
         """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
-
-
-class _LogProb(msgspec.Struct):
-    logprob: float
-
-
-class _InputDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-
-class _Incomplete(msgspec.Struct):
-    reason: str | None = None
-
-
-class _Response(msgspec.Struct):
-    status: str | None = None
-    usage: _Usage | None = None
-    incomplete_details: _Incomplete | None = None
-    error: Any = None
-
-
-class _Event(msgspec.Struct):
-    type: str | None = None
-    delta: Any = None
-    logprobs: list[_LogProb] | None = None
-    response: _Response | None = None
-    error: Any = None
-    message: str | None = None
 
 
 def _tools(body: dict[str, Any], tools: list[dict[str, Any]]) -> None:
@@ -153,25 +117,25 @@ def _flat(tool: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tool.items() if name != "function"} | tool.get("function", {})
 
 
-def _piece(event: _Event, kind: TokenKind) -> Event:
-    if not isinstance(event.delta, str) or not event.delta:
+def _piece(event: Mapping[str, Any], kind: TokenKind) -> Event:
+    delta = text(event.get("delta"))
+    if not delta:
         return EmptyChunk()
-    logprobs = tuple(token.logprob for token in event.logprobs or ()) or None
-    return TokenDelta(event.delta, logprobs=logprobs, kind=kind)
+    logprobs = [number(mapping(token).get("logprob")) for token in items(event.get("logprobs"))]
+    known = tuple(logprob for logprob in logprobs if logprob is not None)
+    return TokenDelta(delta, logprobs=known if known and len(known) == len(logprobs) else None, kind=kind)
 
 
-def _counts(usage: _Usage | None) -> list[Event]:
-    if usage is None:
-        return []
-    inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
-    cached, reasoning = inputs and inputs.cached_tokens, (outputs and outputs.reasoning_tokens) or None
-    return [Usage(usage.input_tokens, usage.output_tokens, cached, reasoning_tokens=reasoning)]
+def _counts(response: Mapping[str, Any]) -> list[Event]:
+    usage = response.get("usage")
+    return [stated_usage(usage)] if isinstance(usage, dict) else []
 
 
-def _end(kind: str, response: _Response) -> Event:
+def _end(kind: str, response: Mapping[str, Any]) -> Event:
     """The finish reason, or a fault if the response failed."""
-    if kind == "response.failed" or response.status == "failed":
-        message = failures.error_text(response.error) if response.error else "the server reports a failed response"
-        return StreamFault(message)
-    incomplete = response.incomplete_details and response.incomplete_details.reason
-    return Finish(incomplete or response.status or kind.removeprefix("response."))
+    status = text(response.get("status"))
+    if kind == "response.failed" or status == "failed":
+        error = response.get("error")
+        return StreamFault(failures.error_text(error) if error else "the server reports a failed response")
+    incomplete = text(mapping(response.get("incomplete_details")).get("reason"))
+    return Finish(incomplete or status or kind.removeprefix("response."))

@@ -27,6 +27,7 @@ from bakeoff.engines.dialects.base import (
 from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.dialects.fields import EXTENDED, OFFICIAL, Carriers, at
 from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
+from bakeoff.engines.dialects.values import count, text
 from bakeoff.engines.dialects.vllm import VllmDialect
 from bakeoff.workloads.types import Turn
 
@@ -106,14 +107,14 @@ class SglangNativeDialect(SglangDialect):
 
 class _FinishReason(msgspec.Struct):
     type: str
-    message: str | None = None
+    message: Any = None
 
 
 class _MetaInfo(msgspec.Struct):
     finish_reason: _FinishReason | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    cached_tokens: Any = None
     output_token_logprobs: list[tuple[float | None, int, str | None]] = []
 
 
@@ -145,23 +146,23 @@ class _NativeReader:
     def _added(self, state: _State) -> list[Event]:
         """The tokens that this event adds to earlier ones."""
         meta = state.meta_info
-        total = len(state.output_ids) if meta.completion_tokens is None else meta.completion_tokens
-        count = max(0, total - self._tokens)
-        ids = tuple(state.output_ids[-count:]) if count else ()
-        is_whole = len(state.output_ids) > count or (count > 0 and not ids)  # not only the new tokens
-        text = state.text[self._chars :] if is_whole else state.text
-        self._tokens += count
-        self._chars += len(text)
-        if not text and not ids:
+        stated = count(meta.completion_tokens)
+        fresh = max(0, (len(state.output_ids) if stated is None else stated) - self._tokens)
+        ids = tuple(state.output_ids[-fresh:]) if fresh else ()
+        is_whole = len(state.output_ids) > fresh or (fresh > 0 and not ids)  # not only the new tokens
+        added = state.text[self._chars :] if is_whole else state.text
+        self._tokens += fresh
+        self._chars += len(added)
+        if not added and not ids:
             return [EmptyChunk()]
-        return [TokenDelta(text, ids or None, _log_probs(meta, count))]
+        return [TokenDelta(added, ids or None, _log_probs(meta, fresh))]
 
 
-def _log_probs(meta: _MetaInfo, count: int) -> tuple[float, ...] | None:
-    """Log-probabilities of the newest ``count`` tokens; None if any is missing."""
-    newest = [logprob for logprob, _, _ in meta.output_token_logprobs[-count:]] if count else []
+def _log_probs(meta: _MetaInfo, fresh: int) -> tuple[float, ...] | None:
+    """Log-probabilities of the newest ``fresh`` tokens; None if any is missing."""
+    newest = [logprob for logprob, _, _ in meta.output_token_logprobs[-fresh:]] if fresh else []
     logprobs = tuple(logprob for logprob in newest if logprob is not None)
-    return logprobs if logprobs and len(logprobs) == count else None
+    return logprobs if logprobs and len(logprobs) == fresh else None
 
 
 def _end(meta: _MetaInfo) -> list[Event]:
@@ -171,8 +172,9 @@ def _end(meta: _MetaInfo) -> list[Event]:
     if reason is not None:
         aborted = reason.type == "abort"
         events.append(
-            StreamFault(reason.message or "the server aborted the request") if aborted else Finish(reason.type)
+            StreamFault(text(reason.message) or "the server aborted the request") if aborted else Finish(reason.type)
         )
-    if meta.completion_tokens is not None or meta.prompt_tokens is not None:
-        events.append(Usage(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens, in_choice=True))
+    prompt, output = count(meta.prompt_tokens), count(meta.completion_tokens)
+    if prompt is not None or output is not None:
+        events.append(Usage(prompt, output, count(meta.cached_tokens), in_choice=True))
     return events

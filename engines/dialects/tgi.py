@@ -16,6 +16,7 @@ from bakeoff.engines.dialects import failures
 from bakeoff.engines.dialects.base import EmptyChunk, Event, Finish, HttpRequest, TokenDelta, Usage
 from bakeoff.engines.dialects.fields import OFFICIAL, Carriers, at, same
 from bakeoff.engines.dialects.openai import STREAM_HEADERS, OpenAiDialect
+from bakeoff.engines.dialects.values import count, number
 from bakeoff.workloads.types import Turn
 
 _UNKNOWN = "unknown"
@@ -73,14 +74,14 @@ def _grammar(turn: Turn) -> dict[str, Any] | None:
 class _Token(msgspec.Struct):
     id: int
     text: str
-    logprob: float | None = None
-    special: bool = False
+    logprob: Any = None
+    special: Any = False
 
 
 class _Details(msgspec.Struct):
     finish_reason: str
-    generated_tokens: int
-    input_length: int | None = None
+    generated_tokens: Any = None
+    input_length: Any = None
 
 
 class _Generated(msgspec.Struct):
@@ -98,7 +99,7 @@ class TgiNativeDialect(TgiDialect):
 
     def __init__(self) -> None:
         super().__init__()
-        self._generated = msgspec.json.Decoder(_Generated)
+        self._generated = msgspec.json.Decoder(_Generated, strict=False)
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed request, greedy by ``do_sample``; log-probabilities need no field."""
@@ -124,10 +125,11 @@ class TgiNativeDialect(TgiDialect):
         except failures.UNREADABLE:
             return super().events(data)
         token, details = event.token, event.details
-        logprobs = None if token.logprob is None else (token.logprob,)
+        logprob = number(token.logprob)
+        logprobs = None if logprob is None else (logprob,)
         events: list[Event] = [TokenDelta("" if token.special else token.text, (token.id,), logprobs)]
         if event.generated_text is not None:
             events.append(Finish(details.finish_reason if details else _UNKNOWN))
         if details is not None:
-            events.append(Usage(details.input_length, details.generated_tokens, in_choice=True))
+            events.append(Usage(count(details.input_length), count(details.generated_tokens), in_choice=True))
         return events

@@ -102,7 +102,7 @@ class TritonDialect:
 
 class _Response(msgspec.Struct):
     text_output: str | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None
     error: Any = None
 
 
@@ -126,7 +126,7 @@ class _Reader:
         # In the ensemble an event without text is a special token; with the LLM API it is part of a character.
         events: list[Event] = [TokenDelta(text) if text or not self._cumulative else EmptyChunk()]
         reason = response.finish_reason
-        return events if reason is None else [*events, Finish(reason)]
+        return [*events, Finish(reason)] if isinstance(reason, str) else events
 
     def _added(self, text: str) -> str:
         """The text that this event adds, without a trailing incomplete character."""

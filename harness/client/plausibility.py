@@ -20,7 +20,7 @@ def is_count(tokens: int | None) -> bool:
 def impossible_count(event: Usage | TokenDelta) -> str | None:
     """Why an event's counts are no counts; None if they may be."""
     counts = (
-        (event.prompt_tokens, event.output_tokens, event.cached_tokens, event.reasoning_tokens)
+        (event.prompt_tokens, event.output_tokens, event.cached_tokens, event.reasoning_tokens, event.image_tokens)
         if isinstance(event, Usage)
         else (event.tokens,)
     )

@@ -156,7 +156,7 @@ class TestReasoning:
 
     def test_responses_state_it(self) -> None:
         events = decode(ResponsesDialect(), text_delta("Hi"), ended("completed", "completed", reasoning=5))
-        assert events[-1] == Usage(9, 7, 4, reasoning_tokens=5)
+        assert events[-1] == Usage(9, 7, 4, reasoning_tokens=5, total_tokens=16)
 
     def test_chats_state_it(self) -> None:
         details = {"completion_tokens_details": {"reasoning_tokens": 5}, "total_tokens": 16}
