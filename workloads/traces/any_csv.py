@@ -6,7 +6,7 @@ import msgspec
 
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import Clock, amount, tokens
+from bakeoff.workloads.traces.checks import Clock, amount, epoch_s, tokens
 from bakeoff.workloads.traces.reading import bad
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.traces.table import Header, table
@@ -25,7 +25,8 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file's name for each field: ``{at_s = "arrival_time", input_tokens = "prompt", …}``; fields that are left out
     keep their own name."""
     time_unit_s: float = 1.0
-    """Seconds per unit of numeric ``at_s`` and ``think_s``; ``at_s`` may also be time stamps."""
+    """Seconds per unit of numeric ``at_s`` and ``think_s``; ``at_s`` may also be time stamps, or a time since 1970 in
+    any unit."""
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -84,4 +85,4 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             time = float(text)
         except ValueError:
             return clock.stamp_offset_s(text)
-        return clock.offset_s(time * self.time_unit_s)
+        return clock.offset_s(epoch_s(time) if self.time_unit_s == 1 else time * self.time_unit_s)

@@ -11,6 +11,8 @@ MAX_TOKENS = 100_000_000
 """Largest length; a larger number is a time stamp or an id in the wrong column."""
 MAX_TIME_S = 1e11
 """About 3,000 years; a larger time is in milliseconds or nanoseconds."""
+_EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (MAX_TIME_S, 1e-3))
+"""Least time since 1970 in nano-, micro- and milliseconds, and that unit in seconds."""
 
 BACKWARDS = "its time is before that of the previous row; sort the file by its time column"
 
@@ -99,6 +101,11 @@ def stamp_ns(text: str) -> int:
     zone_s = int(zone_hours or 0) * 3600 + int(zone_minutes or 0) * 60
     local_s = days * 86400 + int(hour) * 3600 + int(minute) * 60 + int(second or 0)
     return (local_s + (zone_s if sign == "-" else -zone_s)) * 10**9 + int((decimals or "").ljust(9, "0"))
+
+
+def epoch_s(time: float) -> float:
+    """A time in seconds, from seconds, or from a time since 1970 in milli-, micro- or nanoseconds."""
+    return next((time * unit for least, unit in _EPOCH_UNITS if time > least), time)
 
 
 class Clock:

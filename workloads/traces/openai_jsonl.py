@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, quoted
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, epoch_s, quoted
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
@@ -103,7 +103,7 @@ class _Arrivals:
             )
         if time is None:
             return None
-        return self._clock.stamp_offset_s(time) if isinstance(time, str) else self._clock.offset_s(time)
+        return self._clock.stamp_offset_s(time) if isinstance(time, str) else self._clock.offset_s(epoch_s(time))
 
 
 def _messages(messages: list[_Message]) -> tuple[Message, ...]:

@@ -6,6 +6,7 @@ below 20; prompts with a long shared prefix can reach 100).
 
 import gzip
 import io
+import itertools
 import os
 import zlib
 from collections.abc import Generator, Iterator
@@ -191,6 +192,25 @@ def records(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, 
     """
     for row, line in lines(path):
         yield row, decoded(path, row, line, decoder)
+
+
+def peeked(rows: Iterator[T], count: int) -> tuple[list[T], Iterator[T]]:
+    """The first ``count`` rows, and all rows; a bad row among the first is refused only when it is reached."""
+    head: list[T] = []
+    refused: BadTrace | None = None
+    try:
+        for row in itertools.islice(rows, count):
+            head.append(row)  # noqa: PERF402  (what came before a bad row is kept)
+    except BadTrace as error:
+        refused = error
+
+    def all_rows() -> Iterator[T]:
+        yield from head
+        if refused is not None:
+            raise refused
+        yield from rows
+
+    return head, all_rows()
 
 
 def decoded(path: str | Path, place: Place, data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bakeoff.workloads.rng import Rng
 from bakeoff.workloads.traces import ticks
+from bakeoff.workloads.traces.formats import trace_format
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.traces.ticks import spread, tick_s
 from tests.workloads.traces.samples import SESSION, read, refusal, times_s, write
@@ -77,10 +78,24 @@ def test_bailian_chats_are_sessions_by_their_root(tmp_path: Path) -> None:
             for i, (chat, parent) in enumerate(chats)
         ]
     )
-    rows = read("mooncake", write(tmp_path / "trace.jsonl", text), block_tokens=16, time_unit_s=1.0)
+    path = write(tmp_path / "trace.jsonl", text)
+    rows = read("mooncake", path)
+    assert rows == read("mooncake", path, block_tokens=16, time_unit_s=1.0)
+    note = trace_format("mooncake", {"path": str(path)}).notes()[0]
+    assert note.endswith("blocks of 16 tokens as recorded; timestamps count seconds")
     assert [row.session for row in rows] == ["159", "160", "159", "159", "42", "42", "159"]
     assert [row.at_s for row in rows] == [0, 1, 2, 3, 4, 5, 6]
     assert (rows[2].blocks, rows[2].block_tokens, rows[2].think_s) == ((2, 7, 8), 16, None)
+
+
+@pytest.mark.parametrize(("chat", "stamps"), [(False, [0, 1, 2]), (False, [0.0, 0.7, 1.4]), (True, [0, 2000, 4000])])
+def test_times_that_may_be_seconds_are_asked_for(chat: bool, stamps: list[float], tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": at, "input_length": 9, "output_length": 1} | ({"chat_id": 1} if chat else {}) for at in stamps
+    ]
+    path = write(tmp_path / "trace.jsonl", lines(rows))
+    assert refusal("mooncake", path).endswith("set time_unit_s to 0.001 or 1")
+    assert [row.at_s for row in read("mooncake", path, time_unit_s=1)] == stamps
 
 
 def test_arrivals_of_a_coarse_tick_are_spread_over_it_in_their_order(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_damaged_archive_names_the_row_up_to_which_it_was_read(
 ) -> None:
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 2**14)
     rows = "".join(
-        f'{{"timestamp": {i}, "input_length": {i * 7919 % 9973 + 1}, "output_length": 5}}\n' for i in range(9999)
+        f'{{"timestamp": {20 * i}, "input_length": {i * 7919 % 9973 + 1}, "output_length": 5}}\n' for i in range(9999)
     )
     packed = gzip.compress(rows.encode())
     path = tmp_path / "trace.gz"

@@ -1,6 +1,7 @@
 """The formats that are tables: Azure, BurstGPT, the flat Claude Code table, and any CSV."""
 
 import csv
+import json
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -165,6 +166,15 @@ def test_any_csv_is_read_by_a_map_of_its_columns(tmp_path: Path) -> None:
         TraceRow(0.5, 200, 20),
         TraceRow(1.5, 5, 6, "ann", 0.5),
     ]
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_a_time_since_1970_tells_its_unit(unit: int, tmp_path: Path) -> None:
+    text = f"at_s,input_tokens,output_tokens\n{1764230400 * unit},2,1\n{1764230402 * unit},4,3\n"
+    assert [row.at_s for row in read("csv", write(tmp_path / "trace.csv", text))] == [0, 2]
+    body = {"prompt": "a", "max_tokens": 1}
+    lines = [json.dumps(body | {"timestamp": at * unit}) for at in (1764230400, 1764230402)]
+    assert [row.at_s for row in read("openai-jsonl", write(tmp_path / "t.jsonl", "\n".join(lines)))] == [0, 2]
 
 
 def test_any_csv_finds_our_own_names_and_time_stamps(tmp_path: Path) -> None:
