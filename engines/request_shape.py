@@ -11,22 +11,25 @@ import msgspec
 from bakeoff.engines.deployment import header_problem
 from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, CarriesFields, Dialect, EventReader, HttpRequest
 from bakeoff.engines.dialects.failures import clip
-from bakeoff.engines.dialects.fields import Sampled
+from bakeoff.engines.dialects.fields import Carriers, Sampled
+from bakeoff.engines.dialects.openai import OpenAiDialect, passages_request
 from bakeoff.engines.errors import BadOption
 from bakeoff.engines.secrets import names_secret
 from bakeoff.workloads.types import Message, Turn
 
+_WHOLE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 _IDS = {"x-session-id": SESSION_ID, "x-request-id": REQUEST_ID}
 _SHOWN_CHARS = 60
 _FIXED = {
     **dict.fromkeys(("messages", "prompt", "input", "inputs", "text_input"), "the workload writes it; choose another"),
-    **dict.fromkeys(("stream", "streaming"), "answers are timed token by token"),
+    **dict.fromkeys(("stream", "streaming"), "answers are timed token by token; set stream (--no-stream of bench)"),
     "model": "give the model's name (model.name, or --model of bench)",
 }
 """Fields that nobody may change or leave out, and why."""
 _OF_LENGTH = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict")
 _OF_TRANSPORT = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
+_NO_SETTINGS = frozenset({"body", "omit", "stream", "headers"})
 _MAX_VALUE = 1e6
 _RANGES = {
     "temperature": (0, _MAX_VALUE),
@@ -67,15 +70,15 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Merged into the body as it is (JSON merge patch, RFC 7396): tables recursively; null leaves a field out."""
     omit: list[str] = []
     """Fields to leave out, with dots for nesting, since TOML has no null."""
+    stream: bool = True
+    """Whether answers are streamed; if not, there is no time to the first token, and only their end is timed."""
     headers: dict[str, str] = {}
     """Headers of each request; ``{session}`` and ``{request}`` become ids. Default: ``X-Session-ID`` and
     ``X-Request-ID``; an empty value leaves a header out."""
 
     def settings(self) -> dict[str, Any]:
         """The settings that have a value, by name; each format spells them in its own way."""
-        values = {
-            name: getattr(self, name) for name in self.__struct_fields__ if name not in {"body", "omit", "headers"}
-        }
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NO_SETTINGS}
         return {name: value for name, value in values.items() if value is not None}
 
     def under(self, own: "RequestShape") -> "RequestShape":
@@ -89,6 +92,7 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             **left_out | own.settings(),
             body=_combined(shared_body, own.body),
             omit=[*dict.fromkeys([*kept, *own.omit])],
+            stream=self.stream and own.stream,
             headers={**self.headers, **own.headers},
         )
 
@@ -107,7 +111,8 @@ class RequestShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         body = [f"{name} {'left out' if value is None else _short(value)}" for name, value in self.body.items()]
         omitted = [f"{name} left out" for name in self.omit]
         headers = [f"header {name} {_short(value) if value else 'left out'}" for name, value in self.headers.items()]
-        parts = [*settings, *body, *omitted, *headers]
+        whole = [] if self.stream else ["stream false"]
+        parts = [*settings, *body, *omitted, *whole, *headers]
         return f"requests carry {', '.join(parts)}" if parts else ""
 
     def problem(self) -> str | None:
@@ -179,18 +184,20 @@ class ShapedDialect:
         Raises:
             BadOption: the format has no field for a setting, or the request has none of a name to leave out.
         """
-        plain = self.plain.request(turn, model, logprobs=logprobs)
+        plain = self._plain_request(turn, model, logprobs=logprobs)
         headers = {**plain.headers, **self._headers}
-        if not self.shape.changes_answers:
-            return HttpRequest(plain.path, headers, plain.body)
+        if not self.shape.changes_answers and turn.tools is None:
+            return HttpRequest(plain.path, headers, plain.body, plain.is_streamed)
         body = msgspec.json.decode(plain.body)
-        carriers = self.plain.carriers(turn) if isinstance(self.plain, CarriesFields) else {}
-        for name, value in self.shape.settings().items():
+        carriers: Carriers = {}
+        if isinstance(self.plain, CarriesFields) and turn.passages is None:
+            carriers = self.plain.carriers(turn)
+        recorded = {} if turn.tools is None else {"tools": msgspec.json.decode(turn.tools)}
+        for name, value in {**recorded, **self.shape.settings()}.items():
             if name not in carriers:
-                kind = "completions" if turn.messages is None else "chats"
                 raise BadOption(
-                    f"request: {kind} of the {self.name} format have no field for {name}; put the field that the "
-                    "server reads into body (--extra-body of bench), or leave it out"
+                    f"request: {_kind(turn)} of the {self.name} format have no field for {name}; put the field that "
+                    "the server reads into body (--extra-body of bench), or leave it out"
                 )
             carriers[name](body, value)
         for path in _removed(self.shape.body):
@@ -201,7 +208,29 @@ class ShapedDialect:
         for path in self.shape.omit:
             _require(body, path)
             _remove(body, path)
-        return HttpRequest(plain.path, headers, msgspec.json.encode(body))
+        return HttpRequest(plain.path, headers, msgspec.json.encode(body), plain.is_streamed)
+
+    def _plain_request(self, turn: Turn, model: str, *, logprobs: bool) -> HttpRequest:
+        """The dialect's request, streamed or not.
+
+        Raises:
+            BadOption: the format has no such request.
+        """
+        if turn.passages is not None:
+            if not isinstance(self.plain, OpenAiDialect):
+                raise BadOption(f"the {self.name} format has no embeddings and no ranks")
+            return passages_request(turn, model)
+        plain = self.plain.request(turn, model, logprobs=logprobs)
+        if self.shape.stream:
+            return plain
+        if plain.path not in _WHOLE_PATHS:
+            raise BadOption(f"request: {_kind(turn)} of the {self.name} format are always streamed; leave out stream")
+        body = msgspec.json.decode(plain.body)
+        body.pop("stream_options", None)
+        return HttpRequest(
+            plain.path, {**plain.headers, "accept": "application/json"},
+            msgspec.json.encode({**body, "stream": False}), is_streamed=False,
+        )  # fmt: skip
 
     def check(self) -> None:
         """Refuse a shape that neither a chat nor a completion can have.
@@ -238,6 +267,12 @@ def plain_dialect(dialect: Dialect) -> Dialect:
 def shape_of(dialect: Dialect) -> RequestShape:
     """What a user adds to requests of this dialect."""
     return dialect.shape if isinstance(dialect, ShapedDialect) else RequestShape()
+
+
+def _kind(turn: Turn) -> str:
+    if turn.passages is not None:
+        return "ranks" if turn.prompt is not None else "embeddings"
+    return "completions" if turn.messages is None else "chats"
 
 
 def _combined(patch: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,6 +144,14 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it was sent again on a new connection, since the server closed a used one without a byte of an answer."""
     status: int | None = None
     """HTTP status."""
+    is_streamed: bool = True
+    """Whether the answer is a stream of events; otherwise it is one document, and only its end has a time."""
+    model: str | None = None
+    """The model that it was sent to, if the workload mixes several."""
+    check: str | None = None
+    """How its answer is scored (:class:`bakeoff.workloads.types.Check`); None if it is not."""
+    expected: str | None = None
+    """What a right answer is, in the form of that check."""
 
 
 class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
@@ -191,7 +199,11 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of reasoning, streamed or hidden, as counted by the engine."""
     hidden_tokens: int | None = None
     """Those of them that were not streamed, and are not part of ``output_tokens``."""
+    image_tokens: int | None = None
+    """Tokens of the prompt's images, as counted by the engine."""
     finish_reason: str | None = None
+    is_right: bool | None = None
+    """Whether the answer is right; None if it is not scored, or was cut before its end."""
     error: str | None = None
     answer_id: str | None = None
     """``id`` of the answer, which identifies the request in the server's own records; None if it has none."""

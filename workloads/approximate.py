@@ -6,6 +6,7 @@ number of pieces is within about 10 % of the token counts of current models. Eng
 """
 
 import functools
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,9 +83,13 @@ class ApproximateTokenizer(Tokenizer):
         """Common English words that are one token in current vocabularies, with the space before them."""
         return {f"Ġ{word}": self._id(f" {word}") for word in _WORDS.split()}
 
-    def render_chat(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The messages, one per line."""
-        return "\n".join(str(message["content"]) for message in messages)
+    def render_chat(self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None) -> str:
+        """The tools and messages, one per line."""
+        lines = [json.dumps(tool) for tool in tools or ()]
+        for message in messages:
+            lines.append(str(message["content"]))
+            lines += [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
+        return "\n".join(lines)
 
     def _id(self, piece: str) -> int:
         number = self._ids.get(piece)

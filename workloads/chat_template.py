@@ -39,7 +39,7 @@ class ChatTemplate:
         tokens = {name: config.get(name) or "" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
         self._tokens = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None = None) -> str:
         """The conversation as the model reads it, up to the beginning of the answer.
 
         Raises:
@@ -47,7 +47,10 @@ class ChatTemplate:
         """
         return self._checked(
             lambda: self._template.render(
-                messages=[dict(message) for message in messages], add_generation_prompt=True, **_ABSENT, **self._tokens
+                **_ABSENT | {"tools": tools},
+                **self._tokens,
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=True,
             )
         )
 

@@ -8,11 +8,13 @@ import functools
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from bakeoff.workloads.prompts import prompt_reader
 from bakeoff.workloads.rng import Rng
 from bakeoff.workloads.text import MIN_PASSAGE_TOKENS, Style, writer
 from bakeoff.workloads.tokenizer import Tokenizer
-from bakeoff.workloads.types import Message, Turn
+from bakeoff.workloads.types import Check, Expected, Image, Message, Turn
 
 Api = Literal["chat", "completions"]
 _MAX_CORRECTIONS = 4
@@ -59,6 +61,7 @@ class Conversation:
         style: Style = "prose",
         think_s: float = 0.0,
         json_schema: str | None = None,
+        images: tuple[Image, ...] = (),
     ) -> Turn:
         """Add a question so that the whole prompt has ``tokens`` tokens, and return the request.
 
@@ -72,12 +75,15 @@ class Conversation:
             style: of the question.
             think_s: pause before the request, in seconds.
             json_schema: schema of the answer.
+            images: pictures beside the question of a chat, whose tokens do not count.
         """
         fixed = "".join(before)
         floor = self._count(fixed + "".join(self._writer.head(mark, rng)[:MIN_PASSAGE_TOKENS]))
         target = max(tokens, floor)
         question = self._writer.passage(target - floor + MIN_PASSAGE_TOKENS, rng, mark, style)
-        return self.say(fixed + question, target, output_tokens, rng, think_s=think_s, json_schema=json_schema)
+        return self.say(
+            fixed + question, target, output_tokens, rng, think_s=think_s, json_schema=json_schema, images=images
+        )
 
     def say(
         self,
@@ -88,6 +94,7 @@ class Conversation:
         *,
         think_s: float = 0.0,
         json_schema: str | None = None,
+        images: tuple[Image, ...] = (),
     ) -> Turn:
         """Add the question ``text``, adjusted at its end so that the prompt has ``tokens`` tokens."""
         for _ in range(_MAX_CORRECTIONS):
@@ -95,7 +102,7 @@ class Conversation:
             if not missing:
                 break
             text = self._writer.more(text, missing, rng)
-        turn = self._turn(text, tokens, output_tokens, think_s, json_schema)
+        turn = self._turn(text, tokens, output_tokens, think_s=think_s, json_schema=json_schema, images=images)
         self._messages, self._text = list(turn.messages or ()), turn.prompt or ""
         self.tokens = tokens
         return turn
@@ -123,10 +130,18 @@ class Conversation:
         return self._reader.count(self._turn(question, 0, 0))
 
     def _turn(
-        self, question: str, tokens: int, output_tokens: int, think_s: float = 0.0, json_schema: str | None = None
+        self,
+        question: str,
+        tokens: int,
+        output_tokens: int,
+        *,
+        think_s: float = 0.0,
+        json_schema: str | None = None,
+        images: tuple[Image, ...] = (),
     ) -> Turn:
+        expected = None if json_schema is None else Expected(Check.SCHEMA, json_schema)
+        turn = Turn(tokens, output_tokens, think_s=think_s, json_schema=json_schema, expected=expected)
         if self._api == "chat":
-            messages = (*self._messages, Message("user", question.lstrip()))
-            return Turn(tokens, output_tokens, messages=messages, think_s=think_s, json_schema=json_schema)
-        prompt = (self._text + question).lstrip()
-        return Turn(tokens, output_tokens, prompt=prompt, think_s=think_s, json_schema=json_schema)
+            messages = (*self._messages, Message("user", question.lstrip(), images=images))
+            return msgspec.structs.replace(turn, messages=messages)
+        return msgspec.structs.replace(turn, prompt=(self._text + question).lstrip())

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -38,9 +39,11 @@ class PromptReader:
 
         A chat is rendered by the template; a completion gets the tokens that the model puts before every text.
         """
+        if turn.passages is not None:
+            return [i for text in _passages(turn) for i in self._tokenizer.encode_prompt(text)]
         if turn.messages is None:
             return self._tokenizer.encode_prompt(turn.prompt or "")
-        return self._chat_ids(self._tokenizer.render_chat([msgspec.structs.asdict(m) for m in turn.messages]))
+        return self._chat_ids(rendered(turn, self._tokenizer))
 
     def count(self, turn: Turn) -> int:
         """Number of tokens of the turn's prompt."""
@@ -64,6 +67,18 @@ class PromptReader:
         if len(places) != len(numbers):
             return []
         return [_Boundary(start, end, kept + number) for (start, end), number in zip(places, numbers, strict=True)]
+
+
+def rendered(turn: Turn, tokenizer: Tokenizer) -> str:
+    """A chat as the model reads it."""
+    messages = [message.for_template() for message in turn.messages or ()]
+    return tokenizer.render_chat(messages, None if turn.tools is None else msgspec.json.decode(turn.tools))
+
+
+def _passages(turn: Turn) -> Iterator[str]:
+    """The texts that the model reads; each document is ranked together with the query."""
+    for passage in turn.passages or ():
+        yield passage if turn.prompt is None else f"{turn.prompt}{passage}"
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,6 +11,7 @@ import msgspec
 from bakeoff.workloads.conversation import Api
 from bakeoff.workloads.errors import BadOption, UnknownWorkload
 from bakeoff.workloads.options import nearest, typed_options
+from bakeoff.workloads.passages import Embeddings, Rerank
 from bakeoff.workloads.presets import Preset, PresetTraffic, built_in, preset_names
 from bakeoff.workloads.presets.preset import read_preset
 from bakeoff.workloads.random import Random
@@ -31,6 +32,11 @@ class PresetOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest prompt, in tokens after scaling; the default is the preset's limit, scaled."""
     api: Api = "chat"
     """``chat``, or ``completions`` for a base model."""
+    images: int = 0
+    """Synthetic pictures in each question of a chat."""
+    image_width: int = 1024
+    image_height: int = 1024
+    """Size of these pictures in pixels."""
 
 
 class FileOptions(PresetOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +46,9 @@ class FileOptions(PresetOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     """The preset's file, as ``bakeoff workloads fit`` writes it."""
 
 
-_KINDS: dict[str, type[msgspec.Struct]] = {"random": Random, "sessions": Sessions, "trace": Replay}
+_KINDS: dict[str, type[msgspec.Struct]] = {
+    "random": Random, "embeddings": Embeddings, "rerank": Rerank, "sessions": Sessions, "trace": Replay,
+}  # fmt: skip
 
 
 def workload_names() -> tuple[str, ...]:
@@ -69,7 +77,10 @@ def workload(name: str, options: Mapping[str, Any]) -> Workload:
 
 def _preset_traffic(name: str, preset: Preset, options: PresetOptions, owner: str) -> PresetTraffic:
     try:
-        return PresetTraffic(name, preset, options.scale, options.max_input_tokens, options.api)
+        return PresetTraffic(
+            name, preset, options.scale, options.max_input_tokens, options.api,
+            images=options.images, image_width=options.image_width, image_height=options.image_height,
+        )  # fmt: skip
     except ValueError as error:
         raise BadOption(f"{owner}: {error}") from error
 

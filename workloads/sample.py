@@ -46,7 +46,7 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{self.path}, row {number}: not a session ({error}); write the file with: bakeoff workloads sample"
                 ) from error
             for turn in session.turns:
-                if (turn.messages is None) == (turn.prompt is None):
+                if turn.passages is None and (turn.messages is None) == (turn.prompt is None):
                     raise BadTrace(f"{self.path}, row {number}: a turn needs either messages or prompt")
             yield session
 

@@ -87,14 +87,14 @@ class Tokenizer:
         special = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
         return {token: i for token, i in self._tokenizer.get_vocab().items() if token not in special}
 
-    def render_chat(self, messages: Sequence[dict[str, str]]) -> str:
-        """Render ``messages`` with the chat template, up to the beginning of the answer.
+    def render_chat(self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None) -> str:
+        """Render ``messages``, and the ``tools`` offered, with the chat template, up to the beginning of the answer.
 
         Raises:
             NoTokenizer: the checkpoint has no chat template.
             BadTokenizer: the template cannot be read, or fails.
         """
-        return self._chat_template.render(messages)
+        return self._chat_template.render(messages, tools)
 
     @cached_property
     def _config(self) -> dict[str, Any]:

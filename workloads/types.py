@@ -1,7 +1,8 @@
 """Value types of traffic: sessions, turns and messages, and the interface of workloads."""
 
 from collections.abc import Iterator
-from typing import Protocol, Self, runtime_checkable
+from enum import StrEnum
+from typing import Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -9,29 +10,117 @@ from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.tokenizer import Tokenizer
 
 
-class Message(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a function by the assistant."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON object as text."""
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A synthetic picture; equal values give equal pixels."""
+
+    width: int
+    height: int
+    key: int = 0
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One chat message."""
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """Of a tool's result: the call that it answers."""
+    images: tuple[Image, ...] = ()
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates take it, without pictures: arguments of calls are objects."""
+        fields: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            fields["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call)}}
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            fields["tool_call_id"] = self.tool_call_id
+        return fields
+
+
+def _object(call: ToolCall) -> Any:  # noqa: ANN401  (any JSON value)
+    """Arguments of a call; the text as it is if it is no JSON."""
+    try:
+        return msgspec.json.decode(call.arguments)
+    except msgspec.DecodeError:
+        return call.arguments
+
+
+class Check(StrEnum):
+    """How an answer is scored."""
+
+    NUMBER = "number"
+    """Its last number, or the one behind ``####``, is the expected one."""
+    SCHEMA = "schema"
+    """It is JSON that follows a schema."""
+    CALLS = "calls"
+    """It calls the expected functions with the expected arguments; or any of the given functions, with arguments that
+    follow its parameters, where nothing is expected."""
+
+
+class Expected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a right answer is."""
+
+    check: Check
+    value: str
+    """The number, the JSON schema, or JSON of :class:`ExpectedCalls`."""
+
+
+class ExpectedCalls(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a right call of functions is."""
+
+    functions: dict[str, Any]
+    """JSON schema of each function's parameters, by its name."""
+    calls: list[dict[str, dict[str, list[Any]]]] | None = None
+    """The right calls in any order: a function's name, and for each argument its right values; an empty text among them
+    allows to leave it out (BFCL's form). None: any call that fits."""
 
 
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request.
 
-    Exactly one of ``messages`` (chat) and ``prompt`` (completion) is set.
+    Exactly one of ``messages`` (chat), ``prompt`` (completion) and ``passages`` is set; ``prompt`` and ``passages``
+    together are a query and the documents to rank.
     """
 
     input_tokens: int
     """Tokens of the prompt as the engine should count them, including the chat template."""
     output_tokens: int
-    """Requested length of the answer."""
+    """Requested length of the answer; 1 for passages, whose answer has no tokens."""
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
     think_s: float = 0.0
     """Seconds between the end of the session's last answer and this turn."""
     json_schema: str | None = None
     """JSON schema that the answer must follow, sent to engines that support it."""
+    passages: tuple[str, ...] | None = None
+    """Texts to embed, or to rank by ``prompt``."""
+    tools: str | None = None
+    """JSON list of the functions that the model may call, in the form of OpenAI's chats."""
+    expected: Expected | None = None
+    """What a right answer is, which is then scored."""
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the model ends the answer, so that ``output_tokens`` is an upper bound."""
+        return self.json_schema is not None or self.expected is not None or self.tools is not None
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the prompt has pictures, whose tokens only the engine can count."""
+        return any(message.images for message in self.messages or ())
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -28,6 +28,7 @@ from bakeoff.engines.dialects.tgi import TgiDialect, TgiNativeDialect
 from bakeoff.engines.dialects.transformers import TransformersDialect
 from bakeoff.engines.dialects.triton import TritonDialect
 from bakeoff.engines.dialects.vllm import ReferenceDialect, VllmDialect
+from bakeoff.engines.dialects.whole import whole_answer
 
 __all__ = [
     "REQUEST_ID",
@@ -62,4 +63,5 @@ __all__ = [
     "Usage",
     "VllmDialect",
     "holds_to_schema",
+    "whole_answer",
 ]

@@ -27,6 +27,7 @@ from bakeoff.engines.dialects.base import (
     Usage,
 )
 from bakeoff.engines.dialects.fields import Carriers, at, same
+from bakeoff.engines.dialects.messages import anthropic_messages
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import count, mapping, text
@@ -60,11 +61,11 @@ class AnthropicDialect:
         """
         all_messages = turn.messages if turn.messages is not None else (Message("user", turn.prompt or ""),)
         system = "\n\n".join(message.content for message in all_messages if message.role == "system")
-        messages = [{"role": m.role, "content": m.content} for m in all_messages if m.role != "system"]
+        messages = anthropic_messages([message for message in all_messages if message.role != "system"])
         body: dict[str, Any] = {"model": model, "max_tokens": turn.output_tokens, "stream": True, "temperature": 0}
         if system:
             body["system"] = self._content(system)
-        elif messages:
+        elif messages and isinstance(messages[0]["content"], str):
             messages[0]["content"] = self._content(messages[0]["content"])
         return HttpRequest("/v1/messages", _HEADERS, msgspec.json.encode({**body, "messages": messages}))
 

@@ -89,11 +89,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
         path: absolute, appended to the engine's base URL.
         headers: names in lower case; values may have the placeholders :data:`SESSION_ID` and :data:`REQUEST_ID`.
         body: JSON.
+        is_streamed: whether the answer is a stream of events; otherwise it is one JSON document.
     """
 
     path: str
     headers: dict[str, str]
     body: bytes
+    is_streamed: bool = True
 
     def __repr__(self) -> str:
         """Without the values of headers, which can be keys."""
@@ -163,5 +165,5 @@ def holds_to_schema(ask: Callable[[Turn, str], HttpRequest], turn: Turn) -> bool
         ask: :meth:`Dialect.request`, or a function that renders the turn first.
         turn: a turn with a schema.
     """
-    free = msgspec.structs.replace(turn, json_schema=None)
-    return ask(turn, "").body != ask(free, "").body
+    other = msgspec.structs.replace(turn, json_schema='{"type":"null"}')
+    return ask(turn, "").body != ask(other, "").body

@@ -48,7 +48,7 @@ class LlamaCppDialect(OpenAiDialect):
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
-        forced = {"ignore_eos": True} if turn.json_schema is None else {}
+        forced = {} if turn.ends_by_itself else {"ignore_eos": True}
         fields = {**super().sampling(turn), **forced, **self.neutral, **self.caching()}
         return fields | (_VERBOSE if self._token_ids and turn.messages is None else {})
 
@@ -86,7 +86,7 @@ class LlamaCppNativeDialect(LlamaCppDialect):
             return super().request(turn, model, logprobs=logprobs)
         body: dict[str, Any] = {"prompt": turn.prompt, "stream": True, "n_predict": turn.output_tokens}
         body |= {"temperature": 0, "return_tokens": True, **self.neutral, **self.caching()}
-        body |= _own_format(turn) or {"ignore_eos": True}
+        body |= _own_format(turn) if turn.ends_by_itself else {"ignore_eos": True}
         if logprobs:
             body["n_probs"] = 1
         return HttpRequest("/completion", _HEADERS, msgspec.json.encode(body))
@@ -117,7 +117,7 @@ class LlamaCppPythonDialect(OpenAiDialect):
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
         count = turn.output_tokens
-        forced = {} if self.answer_format(turn) else {"min_tokens": count}
+        forced = {} if self.answer_format(turn) or turn.expected else {"min_tokens": count}
         return {"max_tokens": count, **forced, "temperature": 0, "repeat_penalty": 1.0}
 
     def carriers(self, turn: Turn) -> Carriers:

@@ -22,6 +22,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
 )
 from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
+from bakeoff.engines.dialects.messages import chat_messages
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import items, mapping, number, text
 from bakeoff.workloads.types import Turn
@@ -48,7 +49,7 @@ class OpenAiDialect:
         if logprobs:
             body |= self.asking_logprobs(turn)
         if turn.messages is not None:
-            body["messages"] = [{"role": message.role, "content": message.content} for message in turn.messages]
+            body["messages"] = chat_messages(turn.messages)
             return HttpRequest("/v1/chat/completions", STREAM_HEADERS, msgspec.json.encode(body))
         body["prompt"] = self.prompt(turn)
         return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))
@@ -95,6 +96,19 @@ class OpenAiDialect:
         return failures.refusal(status, body)
 
 
+def passages_request(turn: Turn, model: str) -> HttpRequest:
+    """Embeddings of a turn's passages, or their ranks if it has a query.
+
+    OpenAI has only embeddings; engines have ``/v1/rerank`` in the form of Jina and Cohere.
+    """
+    headers = {**STREAM_HEADERS, "accept": "application/json"}
+    if turn.prompt is None:
+        body: dict[str, Any] = {"model": model, "input": turn.passages}
+        return HttpRequest("/v1/embeddings", headers, msgspec.json.encode(body), is_streamed=False)
+    body = {"model": model, "query": turn.prompt, "documents": turn.passages}
+    return HttpRequest("/v1/rerank", headers, msgspec.json.encode(body), is_streamed=False)
+
+
 def _chunk_events(chunk: Mapping[str, Any], data: bytes) -> list[Event]:
     """Events of a chunk.
 
@@ -107,13 +121,14 @@ def _chunk_events(chunk: Mapping[str, Any], data: bytes) -> list[Event]:
     if chunk.get("object") == "error" or (message and not chunk.keys() & {"choices", "usage"}):
         return [StreamFault(failures.error_text(message) if message else failures.clip(data))]
     choices = msgspec.convert(chunk.get("choices") or [], list[dict[str, Any]])
-    events = [event for choice in choices for event in _choice_events(choice)]
+    events = [event for choice in choices for event in choice_events(choice)]
     nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
     stated = (chunk.get("usage"), *nested, mapping(chunk.get("x_groq")).get("usage"))
     return [*events, *(stated_usage(usage, in_choice=bool(choices)) for usage in stated if isinstance(usage, dict))]
 
 
-def _choice_events(choice: Mapping[str, Any]) -> list[Event]:
+def choice_events(choice: Mapping[str, Any]) -> list[Event]:
+    """Events of a chunk's choice."""
     ids = tuple(token for token in items(choice.get("token_ids")) if isinstance(token, int)) or None
     delta = mapping(choice.get("delta"))
     thoughts, said = _parts(delta.get("content"))

@@ -27,6 +27,7 @@ from bakeoff.engines.dialects.base import (
     TokenKind,
 )
 from bakeoff.engines.dialects.fields import Carriers, at, same
+from bakeoff.engines.dialects.messages import response_items
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import items, mapping, number, text
@@ -62,7 +63,7 @@ class ResponsesDialect:
         """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
         content: Any = turn.prompt
         if turn.messages is not None:
-            content = [{"role": message.role, "content": message.content} for message in turn.messages]
+            content = response_items(turn.messages)
         body: dict[str, Any] = {"model": model, "input": content, "max_output_tokens": turn.output_tokens,
                                 "stream": True, "temperature": 0, **self._unpadded}  # fmt: skip
         if turn.json_schema is not None:

@@ -84,9 +84,9 @@ class SglangNativeDialect(SglangDialect):
         if turn.messages is not None:
             return super().request(turn, model, logprobs=logprobs)
         sampling: dict[str, Any] = {"max_new_tokens": turn.output_tokens, "temperature": 0}
-        if turn.json_schema is None:
+        if not turn.ends_by_itself:
             sampling |= {"min_new_tokens": turn.output_tokens, "ignore_eos": True}
-        else:
+        if turn.json_schema is not None:
             sampling["json_schema"] = turn.json_schema
         body = {"text": turn.prompt, "stream": True, "sampling_params": {**sampling, **self.neutral}}
         if logprobs:

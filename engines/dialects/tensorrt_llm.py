@@ -37,7 +37,7 @@ class TensorRtLlmDialect(OpenAiDialect):
 
         Greedy is requested by temperature and by ``top_k``, because either may be the one that a backend reads.
         """
-        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
+        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if not turn.ends_by_itself else {}
         as_ids = {"detokenize": False} if self._token_ids and turn.messages is None else {}
         return {**super().sampling(turn), **forced, "top_k": 1, **as_ids}
 

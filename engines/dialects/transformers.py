@@ -22,7 +22,9 @@ class TransformersDialect(OpenAiDialect):
     exact_length = True
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens."""
+        """Greedy decoding of exactly ``output_tokens`` tokens, or up to the model's own end."""
+        if turn.ends_by_itself:
+            return {"max_tokens": turn.output_tokens, "temperature": 0.0}
         config = {"do_sample": False, "eos_token_id": -1, "max_new_tokens": turn.output_tokens}
         return {"max_tokens": turn.output_tokens, "generation_config": msgspec.json.encode(config).decode()}
 
@@ -45,6 +47,9 @@ def _in_config(name: str) -> Carrier:
     """Carrier of a setting in the generation config; a temperature above 0 switches sampling on."""
 
     def carry(body: dict[str, Any], value: Any) -> None:  # noqa: ANN401  (a number)
+        if "generation_config" not in body:
+            body[name] = value
+            return
         config = msgspec.json.decode(body["generation_config"])
         if name != "temperature":
             config[name] = value

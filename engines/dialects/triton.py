@@ -82,7 +82,7 @@ class TritonDialect:
     def _ensemble(self, turn: Turn) -> dict[str, Any]:
         return {
             "max_tokens": turn.output_tokens,
-            "end_id": -1,
+            **({} if turn.ends_by_itself else {"end_id": -1}),
             "temperature": 0.0,
             "top_k": 1,
             "exclude_input_in_output": True,

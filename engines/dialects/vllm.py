@@ -34,7 +34,7 @@ class VllmDialect(OpenAiDialect):
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens, with their ids; under a schema, of at most that many."""
-        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if turn.json_schema is None else {}
+        forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if not turn.ends_by_itself else {}
         return {**super().sampling(turn), **forced, "return_token_ids": True, **self.neutral}
 
 

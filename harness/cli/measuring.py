@@ -22,6 +22,7 @@ from bakeoff.harness.cli.options import (
     Ray,
     Source,
     Workers,
+    WorkloadOptions,
     print_line,
     print_notice,
 )
@@ -138,6 +139,7 @@ def bench(
     model: str | None = None,
     tokenizer: str | None = None,
     workload: str = "chat",
+    option: WorkloadOptions = None,
     scale: float | None = None,
     rate: float | None = None,
     arrival: str = "poisson",
@@ -151,6 +153,7 @@ def bench(
     reasoning_effort: str | None = None,
     extra_body: JsonObject | None = None,
     header: Headers | None = None,
+    stream: bool = True,
     api_key_env: str | None = None,
     calibrate: bool = True,
     profile: bool = False,
@@ -177,7 +180,9 @@ def bench(
         Folder with the model's tokenizer.json, needed for exact prompt lengths, or approximate. Default: searched in
         the server's model folder and the Hugging Face cache, else approximate.
     workload
-        Workload to send; see bakeoff workloads list.
+        Workload to send: a name from bakeoff workloads list, or the path of a trace, prompt set or preset.
+    option
+        Workload option as key=value, with values as in TOML, such as images=1. May be given several times.
     scale
         Factor on the prompt and answer lengths of presets and traces. Default: 1.
     rate
@@ -206,6 +211,8 @@ def bench(
     header
         Header of each request, as 'NAME: VALUE'; repeat the option for several. {session} and {request} become ids.
         Default: X-Session-ID and X-Request-ID; an empty value leaves one out.
+    stream
+        Ask for streamed answers. Without streaming only the end of each answer is timed.
     api_key_env
         Environment variable that holds the server's API key.
     calibrate
@@ -229,6 +236,7 @@ def bench(
     from bakeoff.harness.errors import BadExperiment
     from bakeoff.harness.experiment.bench import identified, json_object, split_headers
     from bakeoff.harness.experiment.config import TrialConfig, profiling
+    from bakeoff.harness.traffic.profile.selection import select
 
     if rate is not None and concurrency is not None:
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
@@ -237,7 +245,8 @@ def bench(
     headers, secret_headers = split_headers(header)
     given = {"temperature": temperature, "top_p": top_p, "reasoning_effort": reasoning_effort}
     request = {name: value for name, value in given.items() if value is not None}
-    request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers}
+    request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers, "stream": stream}
+    selected = select(workload, option or [])
     server = {"url": url, "headers": secret_headers} | ({"api_key_env": api_key_env} if api_key_env else {})
     data = {
         "name": name,
@@ -245,7 +254,10 @@ def bench(
         "repeats": repeats,
         "engines": [server],
         "request": request,
-        "workload": {"name": workload, "options": {} if scale is None else {"scale": scale}},
+        "workload": {
+            "name": selected.name,
+            "options": {**selected.options, **({} if scale is None else {"scale": scale})},
+        },
         "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
         "trial": {
             "duration_s": duration,

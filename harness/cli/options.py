@@ -41,6 +41,8 @@ Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
 Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]
 """Metric names, as in the catalogue."""
+WorkloadOptions = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
+"""Options of a workload, as key=value."""
 Workers = Annotated[int | None, cyclopts.Parameter(name="--workers")]
 """Worker processes of the measuring client."""
 Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]

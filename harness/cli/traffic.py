@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import EXIT_OK, Json, WorkloadOptions, standard_output
 
 if TYPE_CHECKING:
     from bakeoff.harness.traffic.profile import ShownProfile
@@ -20,7 +20,6 @@ _Result = TypeVar("_Result")
 
 workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
-Options = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
 Folder = Annotated[Path | None, cyclopts.Parameter(name="--tokenizer")]
 _COUNT = cyclopts.Parameter(name=["--sessions", "-n"], validator=cyclopts.validators.Number(gte=1))
 
@@ -49,7 +48,7 @@ def list_workloads(*, json: Json = False) -> int:
 def show(
     name: str,
     *,
-    option: Options = None,
+    option: WorkloadOptions = None,
     seed: int = 1,
     sessions: Annotated[int | None, _COUNT] = None,
     tokenizer: Folder = None,
@@ -100,7 +99,7 @@ def sample(
     name: str,
     *,
     sessions: Annotated[int, _COUNT] = 100,
-    option: Options = None,
+    option: WorkloadOptions = None,
     seed: int = 1,
     tokenizer: Folder = None,
     out: Path | None = None,
@@ -143,7 +142,7 @@ def sample(
 def fit(
     trace: str,
     *,
-    option: Options = None,
+    option: WorkloadOptions = None,
     name: str | None = None,
     out: Path | None = None,
     seed: int = 1,

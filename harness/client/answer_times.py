@@ -27,6 +27,7 @@ class AnswerTimes:
         self._rest_tokens = 0
         self._tokens_squared = 0
         self._tokens_by_ns = 0
+        self._streamed = 0
 
     def add(self, request: RequestInFlight, pause_ns: int = 0) -> None:
         """Count a request that has ended, and the pause of its slot that follows."""
@@ -35,6 +36,7 @@ class AnswerTimes:
         if request.has_failed or not request.read_ns:
             return
         self._answered += 1
+        self._streamed += request.is_streamed
         first_ns = request.read_ns[0] - request.planned_ns
         self._first_ns += first_ns
         self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
@@ -72,8 +74,11 @@ class AnswerTimes:
 
     @property
     def are_queued(self) -> bool:
-        """Whether requests wait for their first byte longer than the quickest one, by a fair part of their time."""
-        return self.wait_ns * self._answered > _QUEUED_SHARE * (self._first_ns + self._rest_ns)
+        """Whether requests wait for their first byte longer than the quickest one, by a fair part of their time.
+
+        The first byte of an answer that is not streamed comes with its end, and tells nothing of a queue.
+        """
+        return bool(self._streamed) and self.wait_ns * self._answered > _QUEUED_SHARE * (self._first_ns + self._rest_ns)
 
     @property
     def wait_ns(self) -> float:

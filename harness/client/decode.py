@@ -18,13 +18,16 @@ from bakeoff.engines.dialects import (
     TokenDelta,
     TokenKind,
     Usage,
+    whole_answer,
 )
 from bakeoff.engines.dialects.failures import UNREADABLE, clip, refusal
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
-from bakeoff.harness.client.token_counts import hidden_tokens, streamed_tokens, token_counts
+from bakeoff.harness.client.scoring import Answer, is_right
+from bakeoff.harness.client.token_counts import counts_of_whole, hidden_tokens, streamed_tokens, token_counts
 from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from bakeoff.workloads import Tokenizer
+from bakeoff.workloads.types import Check, Expected
 
 _TRANSPORT_OUTCOMES = {
     StreamEnd.REFUSED: Outcome.REFUSED,
@@ -42,6 +45,7 @@ _GIVEN_UP = frozenset({
 """Finish reasons, in lower case, that say nothing, and those of an answer that the server gave up."""
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
 _GZIP = b"\x1f\x8b"
+_COMPRESSED = "the answer is compressed, although no compression was asked for; switch it off in the proxy"
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _FIRST_CHARS = 120
 
@@ -92,6 +96,11 @@ class Reads(Protocol):
         """Their body bytes."""
         ...
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether they are a stream of events."""
+        ...
+
 
 class _Identified(msgspec.Struct):
     id: str | None = None
@@ -118,14 +127,17 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             refused = f"HTTP {stream.status}: redirects to {clip(stream.detail.encode())}"
     else:
         decoded = read_stream(stream, dialect)
-        if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE:
+        if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE and stream.is_streamed:
             decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
     pieces = [delta for _, delta in decoded.deltas]
     output_tokens = streamed_tokens(usage, pieces)
-    deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
-    counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
+    if stream.is_streamed:
+        deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
+        counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
+    else:
+        counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
@@ -145,7 +157,9 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         hidden_tokens=hidden_tokens(usage, pieces),
+        image_tokens=usage.image_tokens,
         finish_reason=decoded.finish,
+        is_right=_is_right(stream, decoded) if outcome is Outcome.OK else None,
         error=masked(error) if error else None,
         answer_id=decoded.answer_id,
         text="".join(delta.text for _, delta in decoded.deltas),
@@ -155,6 +169,9 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
 def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     """Decode the events of one exchange; each arrived with the read that completed it."""
     decoded = DecodedStream()
+    if not stream.is_streamed:
+        _read_whole(decoded, stream)
+        return decoded
     parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
@@ -169,6 +186,28 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         if payloads:
             decoded.last_event_ns = t_ns
     return decoded
+
+
+def _read_whole(decoded: DecodedStream, stream: Reads) -> None:
+    """Decode an answer that is one document, which arrived with its last read."""
+    body, end_ns = b"".join(stream.reads), stream.read_ns[-1] if stream.read_ns else 0
+    if not body:
+        return
+    if body.startswith(_GZIP):
+        decoded.fault = _COMPRESSED
+        return
+    for event in whole_answer(body):
+        _add(decoded, end_ns, event)
+    decoded.last_event_ns, decoded.answer_id = end_ns, _answer_id(body)
+
+
+def _is_right(stream: StreamRecord, decoded: DecodedStream) -> bool | None:
+    """Whether the answer is right; None if it is not scored, or began before the load, so that only a part came."""
+    if stream.check is None or stream.part < 1:
+        return None
+    said = {kind: [delta.text for _, delta in decoded.deltas if delta.kind is kind] for kind in TokenKind}
+    answer = Answer("".join(said[TokenKind.TEXT]), said[TokenKind.TOOL], decoded.finish or "")
+    return is_right(Expected(Check(stream.check), stream.expected or ""), answer)
 
 
 def is_answer(stream: Reads, dialect: Dialect) -> bool:
@@ -261,7 +300,7 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
     if not body or body.lstrip().startswith(_FIELDS):
         return None
     if body.startswith(_GZIP):
-        return "the answer is compressed, although no compression was asked for; switch it off in the proxy"
+        return _COMPRESSED
     try:
         is_json = isinstance(msgspec.json.decode(body), dict)
     except UNREADABLE:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import msgspec
 
 from bakeoff.engines.dialects import Dialect, HttpRequest
+from bakeoff.engines.errors import BadOption
 from bakeoff.workloads import Tokenizer, Turn
+from bakeoff.workloads.prompts import rendered
 
 Ask = Callable[..., HttpRequest]
 """Signature of :meth:`bakeoff.engines.dialects.Dialect.request`."""
@@ -28,13 +30,19 @@ def asking(dialect: Dialect, tokenizer: Tokenizer | None) -> Ask:
 
 
 def written_out(turn: Turn, tokenizer: Tokenizer) -> Turn:
-    """The turn as a completion; a turn that has a prompt is returned unchanged."""
+    """The turn as a completion; a turn that is no chat is returned unchanged.
+
+    Raises:
+        BadOption: it has images, which no text can hold.
+    """
     if turn.messages is None:
         return turn
-    text = tokenizer.render_chat([{"role": message.role, "content": message.content} for message in turn.messages])
+    if turn.has_images:
+        raise BadOption("this engine takes only text, and the workload sends images; choose another workload or engine")
+    text = rendered(turn, tokenizer)
     ids = tokenizer.encode_prompt(text)
     first = tokenizer.decode(ids[:1])
     # Engines prepend a BOS token to every text: drop the one that the template has written.
     if len(ids) > turn.input_tokens and ids[:1] == ids[1:2] and first in tokenizer.special_tokens:
         text = text.removeprefix(first)
-    return msgspec.structs.replace(turn, messages=None, prompt=text)
+    return msgspec.structs.replace(turn, messages=None, prompt=text, tools=None)

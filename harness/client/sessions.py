@@ -39,6 +39,11 @@ class RequestInFlight(StreamLog):
         """Pause that follows it; 0 unless it failed. A timeout has paused the slot for long enough."""
         return FAILURE_PAUSE_NS if self.has_failed and self.end is not StreamEnd.TIMEOUT else 0
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its answer is a stream of events."""
+        return self.session.wire.turns[self.number].request.is_streamed
+
     def record(self, phase: Phase) -> StreamRecord:
         """The record to store."""
         plan = self.session.wire
@@ -62,6 +67,10 @@ class RequestInFlight(StreamLog):
             sent_bytes=len(turn.request.body),
             is_resent=self.is_resent,
             status=self.status,
+            is_streamed=self.is_streamed,
+            model=plan.model,
+            check=turn.check,
+            expected=turn.expected,
             read_ns=self.read_ns,
             reads=self.reads,
             detail=self.detail,

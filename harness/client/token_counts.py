@@ -82,6 +82,26 @@ def _guessed(deltas: Sequence[tuple[int, TokenDelta]], tokens: int, found: Seque
     return highest_averages(lengths, tokens) if all(lengths) else apportion(arrivals_ns, tokens)
 
 
+def counts_of_whole(
+    deltas: Sequence[TokenDelta], usage_tokens: int | None, tokenizer: Tokenizer | None
+) -> tuple[list[int], TokenSource | None]:
+    """Count the tokens of each part of an answer that came as a whole; arguments as of :func:`token_counts`.
+
+    Only their sum has a time, so how it is spread over reasoning and text touches no latency.
+    """
+    if not deltas:
+        return [], None
+    if usage_tokens is None and not any(delta.text for delta in deltas):
+        return [0] * len(deltas), TokenSource.COUNTS  # embeddings and ranks
+    if usage_tokens is not None and usage_tokens >= len(deltas):
+        return highest_averages([max(1, len(delta.text)) for delta in deltas], usage_tokens), TokenSource.COUNTS
+    if usage_tokens is not None:
+        return [usage_tokens, *[0] * (len(deltas) - 1)], TokenSource.COUNTS
+    if tokenizer is None:
+        return [1] * len(deltas), TokenSource.ASSUMED
+    return [max(1, tokenizer.count(delta.text)) for delta in deltas], TokenSource.TOKENIZER
+
+
 def _counts_of_text(deltas: Sequence[TokenDelta], tokenizer: Tokenizer) -> list[int]:
     """Tokens that begin in each chunk; text of each kind is encoded by itself, as the model's markers separate it."""
     counts: list[int] = []

@@ -19,6 +19,7 @@ from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Tokenizer
+from bakeoff.workloads.models import ModelMix
 
 _FLUSH_BYTES = 1 << 22
 
@@ -28,8 +29,10 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
 
     request: HttpRequest
     think_ns: int
-    requested_input_tokens: int
+    requested_input_tokens: int | None
     requested_output_tokens: int
+    check: str | None = None
+    expected: str | None = None
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +47,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         first_turn: position of the first turn in the whole session, which may have begun before the load.
         part: fraction of the first answer that is requested, since the rest came before the load.
         nonce: makes the ids of its requests unique.
+        model: its own model, if the workload mixes several.
     """
 
     index: int
@@ -54,6 +58,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     first_turn: int = 0
     part: float = 1.0
     nonce: str = ""
+    model: str | None = None
 
     def request(self, number: int) -> HttpRequest:
         """The request of a turn, with ids in its headers; each repetition of the session is another conversation."""
@@ -61,7 +66,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         filled = {name: value for name, value in request.headers.items() if "{" in value}
         for name, value in filled.items():
             filled[name] = value.replace(SESSION_ID, self._id(0)).replace(REQUEST_ID, self._id(number))
-        return HttpRequest(request.path, request.headers | filled, request.body) if filled else request
+        return msgspec.structs.replace(request, headers=request.headers | filled) if filled else request
 
     def _id(self, number: int) -> str:
         return f"{self.nonce}-{(self.index + number) % (1 << 32):08x}"
@@ -75,6 +80,7 @@ def wire_sessions(
     first_index: int = 0,
     tokenizer: Tokenizer | None = None,
     logprobs: Callable[[int], bool] | None = None,
+    models: ModelMix | None = None,
 ) -> Iterator[WireSession]:
     """Encode a plan in one engine's dialect.
 
@@ -85,22 +91,27 @@ def wire_sessions(
         first_index: index of the first request.
         tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
+        models: chooses the model of each session; None for ``model``.
     """
     index, ask, nonce = first_index, asking(dialect, tokenizer), secrets.token_hex(6)
     for planned in sessions:
+        chosen = models.of(planned.session.id) if models else None
         turns = tuple(
             WireTurn(
-                ask(turn, model, logprobs=logprobs is not None and logprobs(index - first_index + number)),
+                ask(turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)),
                 round(turn.think_s * NS_PER_S),
-                turn.input_tokens,
+                None if turn.has_images else turn.input_tokens,
                 turn.output_tokens,
+                turn.expected.check.value if turn.expected else None,
+                turn.expected.value if turn.expected else None,
             )
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(
-            index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part, nonce=nonce
-        )
+            index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part, nonce=nonce,
+            model=chosen,
+        )  # fmt: skip
         index += len(turns)
 
 

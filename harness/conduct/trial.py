@@ -46,6 +46,7 @@ from bakeoff.results.records import (
     WindowKind,
 )
 from bakeoff.workloads import PlannedSession, Tokenizer
+from bakeoff.workloads.models import ModelMix
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
@@ -297,7 +298,11 @@ class TrialRunner:
         logprobs: Callable[[int], bool] | None = None,
     ) -> Iterator[WireSession]:
         dialect, model = under_test.engine.dialect, under_test.engine.model_id
-        return wire_sessions(sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs)
+        shares = self._experiment.workload.models
+        return wire_sessions(
+            sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
+            models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
+        )  # fmt: skip
 
     def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
         config = self._experiment.engine(under_test.description.label)

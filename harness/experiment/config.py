@@ -17,6 +17,7 @@ from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import Cache, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
+from bakeoff.workloads.models import ModelShare
 from bakeoff.workloads.options import typed_options
 
 _TRANSPORTS = ("http", "aiohttp")
@@ -73,6 +74,8 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """One of ``bakeoff workloads list``."""
     options: dict[str, Any] = {}
     """The workload's own options."""
+    models: list[ModelShare] = []
+    """Models, or adapters such as LoRA, that the sessions are sent to by their weights. Default: the engine's one."""
 
 
 class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -339,6 +342,10 @@ def _problem(experiment: Experiment) -> str | None:
             "trial.max_requests must be at least 1",
         ),
         (len(set(levels)) == len(levels), "two loads are equal; remove one"),
+        (
+            len({share.name for share in experiment.workload.models}) == len(experiment.workload.models),
+            "workload.models names a model twice; add its weights",
+        ),
         (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )
     return next((problem for is_ok, problem in checks if not is_ok), None)

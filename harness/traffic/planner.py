@@ -207,6 +207,8 @@ class TrafficPlanner:
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
         shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: the trial may extend the window's plan
+        if models := self._experiment.workload.models:
+            shape_sha256 = hashlib.sha256(shape_sha256.encode() + msgspec.json.encode(models)).hexdigest()
         if steady and warm:
             ramp = Pool(window, length_s or 0.0)
         law = self._beginnings.law(window if warm else None) if steady else None

@@ -425,7 +425,7 @@ def _resent(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in answered):
+    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in answered if r.check is None):
         output, requested = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
@@ -451,7 +451,8 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
         )  # fmt: skip
     if invisible := sum(first_visible_ns(request) is None and "r" in request.chunk_kinds for request in answered):
         yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
-    long = [request for request in answered if sum(request.chunk_tokens) >= _MIN_BUFFERED_TOKENS]
+    streamed = (request for request in answered if request.is_streamed)
+    long = [request for request in streamed if sum(request.chunk_tokens) >= _MIN_BUFFERED_TOKENS]
     buffered = sum(_is_in_one_piece(request) for request in long)
     if long and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))

@@ -9,6 +9,7 @@ repeats with both trials in one session are paired. Sides of different runs carr
 (:mod:`bakeoff.results.statistics.between_runs`).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -294,6 +295,8 @@ def _min_error(pair: _Pair, metric: Metric) -> float:
 
     Goodput is compared as a ratio to the requests that met the SLO, the other counts to all requests.
     """
+    if metric.name == "right_share":
+        return _score_error(pair)
     counts_at_a_bound = Role.COUNTS_AT_A_BOUND in metric.roles
     if not (counts_at_a_bound or metric.name == "failures") or not all(pair.trials):
         return 0.0
@@ -305,6 +308,24 @@ def _min_error(pair: _Pair, metric: Metric) -> float:
     if counts_at_a_bound:
         requests = [count / len(trials) for count, trials in zip(requests, pair.trials, strict=True)]
     return 1 / max(1.0, min(requests))
+
+
+def _score_error(pair: _Pair) -> float:
+    """Standard error of the difference of two shares of right answers.
+
+    Every repeat asks the same questions, so repeats show no part of the luck in which questions were asked: the error
+    is that of one trial's questions, each side binomial. An answer that no rounding changes is right in every repeat.
+    """
+    variance, least = 0.0, 0.0
+    for trials in pair.trials:
+        shares = [share for trial in trials if (share := trial.metrics["right_share"].value) is not None]
+        questions = sum(trial.work.scored for trial in trials) / max(1, len(trials))
+        if not shares or not questions:
+            return 0.0
+        share = sum(shares) / len(shares)
+        variance += share * (1 - share) / questions
+        least = max(least, 1 / questions)
+    return max(math.sqrt(variance), least)
 
 
 def _met(trial: AnyTrial) -> float:

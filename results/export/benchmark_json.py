@@ -204,7 +204,8 @@ def _ends_only(request: RequestRecord) -> RequestRecord:
         cycle=request.cycle, part=request.part, outcome=request.outcome,
         chunk_ns=[t_ns for t_ns, _ in chunks], chunk_tokens=[tokens for _, tokens in chunks],
         prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens, cached_tokens=request.cached_tokens,
-        finish_reason=request.finish_reason,
+        finish_reason=request.finish_reason, is_right=request.is_right, is_streamed=request.is_streamed,
+        model=request.model,
     )  # fmt: skip
 
 

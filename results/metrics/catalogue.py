@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from bakeoff.results.metric import Better, Metric, Role, Unit
-from bakeoff.results.metrics import energy, latency, machine, memory, reasoning, throughput
+from bakeoff.results.metrics import answers, energy, latency, machine, memory, reasoning, throughput
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
 
 DEFINITIONS = 3
@@ -17,6 +17,7 @@ CATALOGUE: dict[str, TrialMetric] = {
         *(metric for one in LATENCIES.values() for metric in one.metrics()),
         *throughput.METRICS,
         *reasoning.METRICS,
+        *answers.METRICS,
         *memory.METRICS,
         *machine.METRICS,
         *energy.METRICS,
@@ -43,6 +44,10 @@ def names_of(role: Role) -> tuple[str, ...]:
 HEADLINE = names_of(Role.HEADLINE)
 """Columns of the summary table of a run without a GPU, and the metrics compared by default."""
 
+_OF_TOKENS = frozenset({"ttft_p50_s", "itl_p50_s", "tpot_p50_s"})
+_WHOLE = ("e2e_p50_s", "prompt_tokens_per_s")
+"""Columns that streamed answers have, and those of answers that come as a whole instead."""
+
 
 def headline(known: Container[str]) -> tuple[str, ...]:
     """Return the columns of a summary table; memory is GPU memory if any engine used it.
@@ -50,6 +55,9 @@ def headline(known: Container[str]) -> tuple[str, ...]:
     Args:
         known: names of metrics that any cell of the table has.
     """
+    names = HEADLINE
+    if "e2e_p50_s" in known and "ttft_p50_s" not in known:  # the answers are not streamed
+        names = (*_WHOLE, *(name for name in HEADLINE if name not in _OF_TOKENS))
     memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
-    columns = (name for name in HEADLINE if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
+    columns = (name for name in names if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
     return tuple(memory if name == "peak_host_bytes" else name for name in columns)

@@ -10,26 +10,28 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from bakeoff.results.metric import Role
-from bakeoff.results.metrics.declaration import Latency
+from bakeoff.results.metrics.declaration import Latency, TrialData
 from bakeoff.results.metrics.kinds import first_visible_ns, merged, why_no_reasoning
 from bakeoff.results.records import RequestRecord, TokenSource, Window
 from bakeoff.results.units import NS_PER_S
 
 
 def ttft_s(request: RequestRecord) -> float | None:
-    """Time to first token, from the planned start."""
-    return (request.chunk_ns[0] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
+    """Time to first token, from the planned start; None for an answer that is not streamed."""
+    if not request.chunk_ns or not request.is_streamed:
+        return None
+    return (request.chunk_ns[0] - request.planned_ns) / NS_PER_S
 
 
 def first_visible_s(request: RequestRecord) -> float | None:
     """Time to the first chunk of text or of a tool call, from the planned start; None if none came."""
-    first_ns = first_visible_ns(request)
+    first_ns = first_visible_ns(request) if request.is_streamed else None
     return None if first_ns is None else (first_ns - request.planned_ns) / NS_PER_S
 
 
 def ttft_from_send_s(request: RequestRecord) -> float | None:
     """Time to first token from the first byte sent, which excludes the client's own delay."""
-    if not request.chunk_ns or request.sent_ns is None:
+    if not request.chunk_ns or request.sent_ns is None or not request.is_streamed:
         return None
     return (request.chunk_ns[0] - request.sent_ns) / NS_PER_S
 
@@ -105,6 +107,11 @@ def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[
                 yield (after_ns - before_ns) / NS_PER_S, tokens
 
 
+def why_not_streamed(data: TrialData) -> str | None:
+    """Why a trial has no times of tokens; None if its answers are streamed."""
+    return None if all(request.is_streamed for request in data.load) else "the answers are not streamed"
+
+
 _PLANNED = "a request planned in the window; a failed one is later than every success"
 LATENCIES = (
     Latency(
@@ -113,6 +120,7 @@ LATENCIES = (
         definition="time to first token, a₁ − p, from the planned start of the request",
         observation=_PLANNED,
         of_request=ttft_s,
+        why_absent=why_not_streamed,
         median_roles=(Role.HEADLINE, Role.GUARDRAIL),
     ),
     Latency(
@@ -131,6 +139,7 @@ LATENCIES = (
         definition="a₁ − s: time to first token without the client's own waiting",
         observation=_PLANNED,
         of_request=ttft_from_send_s,
+        why_absent=why_not_streamed,
     ),
     Latency(
         key="itl",

@@ -55,7 +55,7 @@ def all_sections() -> tuple[Section, ...]:
 def page_of(run: Run) -> Page:
     """Build the page of a run."""
     manifest = run.manifest
-    built = [(section, section.build(run)) for section in all_sections()]
+    built = [(section, content) for section in all_sections() if (content := section.build(run))]
     return Page(
         name=manifest.name,
         status=_banner(run.status),
@@ -65,7 +65,7 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        contents=[(section.id, section.title) for section in all_sections()],
+        contents=[(section.id, section.title) for section, _ in built],
         sections=Markup("\n").join(fragment(section.template, content) for section, content in built),
         # The cells are for readers of the page's source.
         island={key: data for section, content in built for key, data in section.island(content).items()}

@@ -16,7 +16,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         title: its name in the table of contents.
         shows: what it shows, for the table in docs/report.md.
         place: position on the page: sections are ordered by it.
-        build: content of a run, by the names that the template uses.
+        build: content of a run, by the names that the template uses; a section without content is left out.
         island: data for the page's script, from that content.
     """
 

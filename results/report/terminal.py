@@ -19,10 +19,12 @@ from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
+from bakeoff.results.report.sections.models import figures_of, shown_columns
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import levels_of
+from bakeoff.results.run.model_mix import ModelRow, model_rows
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentence, sentences
 from bakeoff.results.text.format import (
@@ -68,6 +70,8 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(f"no token match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
+        if rows := model_rows(run):
+            console.print(_model_table(rows))
         if run.search is not None:
             print_search(run.search, console)
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
@@ -77,6 +81,17 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")
         _print_list(console, "Warnings:", _warnings(run), "yellow")
         _print_list(console, "Declared:", run.declared, "")
+
+
+def _model_table(rows: list[ModelRow]) -> Table:
+    columns = shown_columns(rows)
+    table = terminal_table("load", "engine", "model")
+    for title in ("requests", "failed", *(CATALOGUE[name].title for name in columns)):
+        table.add_column(title, justify="right")
+    for row in rows:
+        texts = (row.level, plain(row.engine), plain(row.model), f"{row.requests:,}", f"{row.failed:,}")
+        table.add_row(*map(Text, (*texts, *figures_of(row, columns))))
+    return table
 
 
 def engine_lines(run: Run) -> list[str]:

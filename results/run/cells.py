@@ -24,7 +24,7 @@ from bakeoff.results.records import (
 )
 from bakeoff.results.run.work import Work
 from bakeoff.results.server_view import ServerCell, server_cell
-from bakeoff.results.statistics.interval import Interval, interval_of
+from bakeoff.results.statistics.interval import Interval, interval_of, wilson_interval
 from bakeoff.results.statistics.queue_intervals import queue_interval
 
 _WITH_WAIT = ("ttft", "ttft_from_send", "e2e", "normalized_latency")
@@ -107,6 +107,13 @@ class Cell(msgspec.Struct, frozen=True):
         return client_error.error_s(metric, self.client_error)
 
 
+def _score_interval(scores: Interval, valid: Sequence[Trial]) -> Interval:
+    """Interval of a share of right answers, over the questions: every repeat asks the same ones."""
+    questions = round(sum(trial.work.scored for trial in valid) / len(valid))
+    of_questions = wilson_interval(round(scores.centre * questions), questions)
+    return msgspec.structs.replace(of_questions, centre=scores.centre, n=scores.n)
+
+
 def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Sequence[Trial]) -> Cell:
     """The cell of some trials.
 
@@ -127,6 +134,8 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
         elif interval := interval_of(metric.unit, [value.value for value in values if value.value is not None]):
             intervals[name] = interval
     intervals |= queue_intervals(intervals, valid)
+    if (scores := intervals.get("right_share")) is not None:
+        intervals["right_share"] = _score_interval(scores, valid)
     failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
     requests = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in finished)
     error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])

@@ -116,6 +116,7 @@ def expected(
     values["goodput_per_s"] = None if saturated or slo == Slo() else good / length
     values["attainment"] = None if saturated or slo == Slo() or not inside else good / len(inside)
     values["failures"] = float(failed)
+    values["right_share"] = None  # none of the scenarios scores answers
     reads = sum(len(r.chunks) for r in inside)
     values["tokens_per_chunk"] = sum(n for r in inside for _, n in r.chunks) / reads if reads else None
     return values

@@ -53,8 +53,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def test_presets_come_first_and_then_what_reads_files() -> None:
     names = workload_names()
     assert names[0] == "agentic-tools"
-    assert names[-4:] == ("random", "sessions", "trace", "preset")
-    assert len(set(names)) == len(names) == 15
+    assert names[-4:] == ("rerank", "sessions", "trace", "preset")
+    assert len(set(names)) == len(names) == 17
 
 
 def test_every_workload_that_needs_no_file_is_made_from_its_defaults() -> None:

@@ -13,11 +13,11 @@ from bakeoff.workloads.outline import SessionOutline
 from bakeoff.workloads.presets.drawing import LEAST_QUESTION_TOKENS, Document, Drawing, DrawnSession
 from bakeoff.workloads.presets.preset import Preset
 from bakeoff.workloads.presets.schemas import json_schema
-from bakeoff.workloads.rng import Seed
+from bakeoff.workloads.rng import Rng, Seed
 from bakeoff.workloads.shapes import SessionShape
 from bakeoff.workloads.text import MARKS, first_mark, writer
 from bakeoff.workloads.tokenizer import Tokenizer
-from bakeoff.workloads.types import Session, Turn
+from bakeoff.workloads.types import Image, Session, Turn
 
 _SYSTEMS, _DOCUMENTS = 64, 4096
 """Numbers of written texts to cache."""
@@ -38,11 +38,20 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api: Api = "chat"
     reach_s: float | None = None
     """Length of the load, in seconds. A session ends with the first turn that its pauses alone put beyond it."""
+    images: int = 0
+    """Synthetic pictures in each question."""
+    image_width: int = 1024
+    image_height: int = 1024
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
         if self.max_input_tokens is not None and self.max_input_tokens < 1:
             raise ValueError(f"max_input_tokens must be at least 1, not {self.max_input_tokens}")
+        for name, least, most in (("images", 0, 64), ("image_width", 1, 8192), ("image_height", 1, 8192)):
+            if not least <= (value := getattr(self, name)) <= most:
+                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        if self.images and self.api != "chat":
+            raise ValueError("images needs api = 'chat'")
 
     def own_rate_per_s(self) -> float | None:
         """Sessions per second of the preset's arrival process; None if all sessions start at once."""
@@ -98,7 +107,11 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lengths = (
             f"{self.name}: an answer ends when its JSON schema is complete; the requested length is an upper bound"
         )
-        return [summary, lengths] if self.preset.json_schema else [summary]
+        pictures = (
+            f"{self.name}: {self.images} synthetic pictures of {self.image_width} x {self.image_height} pixels in each "
+            "question; prompt lengths are those of the text"
+        )
+        return [summary, *([lengths] if self.preset.json_schema else []), *([pictures] if self.images else [])]
 
     def drawing(self, seed: Seed) -> Drawing:
         """The generator of the sessions' numbers."""
@@ -150,8 +163,15 @@ class _Author:
                 style=self._preset.style,
                 think_s=turn.think_s,
                 json_schema=schema,
+                images=self._images(words),
             )
             conversation.answer(turn.output_tokens, words, self._preset.style)
+
+    def _images(self, rng: Rng) -> tuple[Image, ...]:
+        traffic = self._traffic
+        return tuple(
+            Image(traffic.image_width, traffic.image_height, rng.below(1 << 62)) for _ in range(traffic.images)
+        )
 
     def _conversation(self, group: int | None) -> Conversation:
         return Conversation(self._tokenizer, self._traffic.api, "" if group is None else self._system(group))

@@ -11,6 +11,7 @@ from bakeoff.workloads.errors import BadOption
 from bakeoff.workloads.options import nearest, typed_options
 from bakeoff.workloads.traces.any_csv import Csv
 from bakeoff.workloads.traces.azure import Azure
+from bakeoff.workloads.traces.bfcl import Bfcl
 from bakeoff.workloads.traces.burstgpt import BurstGpt
 from bakeoff.workloads.traces.claude_code import ClaudeCode
 from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
@@ -34,6 +35,7 @@ _Kind = (
     | type[ShareGpt]
     | type[OpenAiJsonl]
     | type[Questions]
+    | type[Bfcl]
     | type[Csv]
 )
 
@@ -53,6 +55,7 @@ _FORMATS = {
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
     "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt, question or instruction"),
+    "bfcl": _Format(Bfcl, "Berkeley Function-Calling Leaderboard: questions with functions; answers are scored"),
     "csv": _Format(Csv, "any CSV with lengths; the option columns maps its column names"),
 }
 TRACE_FORMATS = {name: form.description for name, form in _FORMATS.items()}
@@ -67,6 +70,7 @@ _JSON_FORMATS = (
     ("openai-jsonl", {"prompt", "model"}),
     ("openai-jsonl", {"prompt", "max_tokens"}),
     ("openai-jsonl", {"prompt", "max_completion_tokens"}),
+    ("bfcl", {"question", "function"}),
     ("questions", {"turns"}),
     ("questions", {"prompt"}),
     ("questions", {"question"}),
@@ -90,6 +94,11 @@ def trace_format(name: str, options: Mapping[str, Any]) -> Trace:
     if name not in _FORMATS:
         raise BadOption(f"unknown trace format '{name}'; {nearest(name, _FORMATS)}")
     return typed_options(_FORMATS[name].kind, options, f"trace format '{name}'", BadOption)
+
+
+def format_options(name: str) -> tuple[str, ...]:
+    """Names of a format's options; none for an unknown format."""
+    return tuple(_FORMATS[name].kind.__struct_fields__[1:]) if name in _FORMATS else ()
 
 
 def detect(path: str) -> str:

@@ -9,7 +9,7 @@ from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, epoch_s, quoted
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
-from bakeoff.workloads.types import Message
+from bakeoff.workloads.types import Message, ToolCall
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -17,14 +17,27 @@ class _Part(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str = "{}"
+
+
+class _Call(msgspec.Struct, frozen=True):
+    function: _Function | None = None
+    id: str = ""
+
+
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | list[_Part] | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
 
 
 class _Body(msgspec.Struct, frozen=True):
     messages: list[_Message] | None = None
     prompt: str | list[Any] | None = None
+    tools: list[dict[str, Any]] | None = None
     max_tokens: RequestedTokens | None = None
     max_completion_tokens: RequestedTokens | None = None
     at_s: float | None = None
@@ -65,7 +78,8 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """What is not replayed."""
         return [
-            "openai-jsonl: messages and prompts as recorded; tools and sampling options are not sent",
+            "openai-jsonl: messages, tools and prompts as recorded; sampling options are not sent",
+            "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
             f"openai-jsonl: a body without max_tokens requests {self.output_tokens} tokens",
         ]
 
@@ -82,6 +96,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             None if session is None else str(session),
             messages=_messages(body.messages or []),
             prompt=_prompt(body.prompt),
+            tools=msgspec.json.encode(body.tools).decode() if body.tools else None,
         )
 
 
@@ -107,7 +122,19 @@ class _Arrivals:
 
 
 def _messages(messages: list[_Message]) -> tuple[Message, ...]:
-    return tuple(Message(message.role, _text(message.content)) for message in messages)
+    return tuple(
+        Message(
+            message.role,
+            _text(message.content),
+            tuple(
+                ToolCall(call.id, call.function.name, call.function.arguments)
+                for call in message.tool_calls or ()
+                if call.function is not None
+            ),
+            message.tool_call_id,
+        )
+        for message in messages
+    )
 
 
 def _text(content: str | list[_Part] | None) -> str:

@@ -14,13 +14,14 @@ from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import MAX_TOKENS
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
-from bakeoff.workloads.types import Message
+from bakeoff.workloads.types import Check, Expected, Message
 
 _LENGTH_FIELDS = ("output_tokens", "output_length", "max_tokens", "max_completion_tokens")
 """Fields of a line that state the length of its answers, in order of preference."""
 _DEFAULT_TOKENS = 256
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
+_ASKING = "Think step by step. End with the final answer, as a number behind ####."
 _CODE_FIELDS = ("entry_point", "canonical_solution")
 """Fields of code to be completed instead of a question to be answered."""
 
@@ -36,10 +37,15 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requested length of every answer; by default what the line states, else 256."""
     form: Literal["auto", "chat", "completion"] = "auto"
     """API for the texts; ``auto`` completes code, which HumanEval marks with ``entry_point``, and chats otherwise."""
+    score: bool = False
+    """Score answers by the number behind ``####`` in the line's ``answer``, as in GSM8K. The chat then asks for that
+    form, and the model ends its answers."""
 
     def __post_init__(self) -> None:
         if self.output_tokens is not None and not 1 <= self.output_tokens <= MAX_TOKENS:
             raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        if self.score and self.form == "completion":
+            raise ValueError("score needs chats; leave out form")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
@@ -47,9 +53,13 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
             try:
                 texts, tokens = self._texts(line), self._tokens(line)
+                expected = _number(line) if self.score else None
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
-            if self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
+            if expected is not None:
+                messages = (Message("user", f"{texts[-1]}\n\n{_ASKING}"),)
+                yield TraceRow(None, None, tokens, messages=messages, expected=expected)
+            elif self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
                 yield from (TraceRow(None, None, tokens, prompt=text) for text in texts)
             else:
                 yield from _chat(row, texts, tokens)
@@ -57,6 +67,11 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """How answers are handled, which the file does not have."""
         lengths = self.output_tokens or f"the length that each line states, else {_DEFAULT_TOKENS}"
+        if self.score:
+            return [
+                f"questions: recorded questions, answers of at most {lengths} tokens, which the model ends",
+                "questions: an answer is right if its last number is that of the recorded answer",
+            ]
         return [
             f"questions: recorded questions, answers of {lengths} tokens",
             "questions: recorded answers are not used, so the assistant's messages between turns are empty",
@@ -83,6 +98,14 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ValueError(f"field {name!r} must be a text or a list of texts, none of them empty")
         return texts
+
+
+def _number(line: Mapping[str, Any]) -> Expected:
+    """The number that a right answer ends with."""
+    _, mark, number = str(line.get("answer", "")).rpartition("####")
+    if not mark:
+        raise ValueError("has no answer with a number behind ####, by which it could be scored; leave out score")
+    return Expected(Check.NUMBER, number.strip().replace(",", ""))
 
 
 def _chat(row: int, texts: list[str], tokens: int) -> Iterator[TraceRow]:

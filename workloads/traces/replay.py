@@ -218,7 +218,10 @@ class _PromptWriter:
         output = row.output_tokens
         if output is None:
             output = max(1, self._tokenizer.count(row.answer)) if row.answer else 1
-        turn = Turn(0, output, messages=row.messages or None, prompt=row.prompt, think_s=pause_s)
+        turn = Turn(
+            0, output, messages=row.messages or None, prompt=row.prompt, think_s=pause_s, tools=row.tools,
+            expected=row.expected,
+        )  # fmt: skip
         return msgspec.structs.replace(turn, input_tokens=self._reader.count(turn))
 
     def _of_length(

@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.types import Message
+from bakeoff.workloads.types import Expected, Message
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -24,6 +24,8 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         messages: real text of the prompt as a chat, or empty.
         prompt: real text of the prompt as a completion, or None.
         answer: text of the recorded answer; its length is counted if ``output_tokens`` is None.
+        tools: JSON list of the functions that the model may call, as OpenAI's chats have them; None if there are none.
+        expected: what a right answer is; None if answers are not scored.
     """
 
     at_s: float | None
@@ -36,6 +38,8 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     messages: tuple[Message, ...] = ()
     prompt: str | None = None
     answer: str | None = None
+    tools: str | None = None
+    expected: Expected | None = None
 
 
 class Trace(Protocol):

@@ -13,6 +13,8 @@ from bakeoff.engines.models import KNOWN_MODELS, cached
 from bakeoff.workloads import BadOption, BadTrace, NoTokenizer, Seed, Tokenizer, Workload, workload, workload_names
 from bakeoff.workloads.profile import SESSIONS, WorkloadProfile, profile_workload
 from bakeoff.workloads.sample import holds_sessions
+from bakeoff.workloads.traces.formats import detect, format_options
+from bakeoff.workloads.traces.replay import Replay
 
 TRACE_SESSIONS = 20_000
 """Default sample of a trace of lengths: large, as the prefix bound grows with the sample and no text is written."""
@@ -165,8 +167,20 @@ def _replay(target: str, option_texts: Sequence[str], options: dict[str, Any]) -
     if "path" in options:
         raise BadOption(f"{target} is already a path; leave out --option path={options['path']}")
     path = Path(target)
-    name, options = _workload_name(path), {"path": target, **options}
+    name = _workload_name(path)
+    options = {"path": target, **(_with_format_options(target, options) if name == "trace" else options)}
     return Selection(name, target, tuple(option_texts), path.name or target, options, workload(name, options))
+
+
+def _with_format_options(target: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a replay, where those that only its format has are moved to ``format_options``."""
+    own = {name for name in options if name not in Replay.__struct_fields__}
+    if not own:
+        return options
+    known = format_options(str(options.get("format") or detect(target)))
+    moved = {name: options[name] for name in own if name in known}
+    kept = {name: value for name, value in options.items() if name not in moved}
+    return {**kept, "format_options": {**kept.get("format_options", {}), **moved}} if moved else options
 
 
 def _exists(target: str) -> bool:

@@ -1,4 +1,4 @@
-"""Outcomes of requests, which sum to the requests planned, and the error messages of engines."""
+"""Outcomes of requests, which sum to the requests planned, how answers ended, and the engines' error messages."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.text.format import share_text
 
 OUTCOMES = tuple(Outcome)
 MAX_MESSAGES = 8
@@ -34,6 +35,19 @@ class OutcomeRow(msgspec.Struct, frozen=True):
     planned: int
 
 
+class EndRow(msgspec.Struct, frozen=True):
+    """How the answers of one engine at one load ended, over its valid trials.
+
+    Attributes:
+        shares: finish reason → share of the answers, the most frequent first.
+    """
+
+    engine: str
+    colour: str
+    level: str
+    shares: list[tuple[str, str]]
+
+
 class Message(msgspec.Struct, frozen=True):
     """A distinct error message and its count."""
 
@@ -52,6 +66,20 @@ def outcome_rows(run: Run) -> list[OutcomeRow]:
         for level in levels_of(run)
         for cell in level.cells
     ]
+
+
+def end_rows(run: Run) -> list[EndRow]:
+    """Finish reasons per engine and level, as the engines name them."""
+    engines = engines_of(run)
+    rows: list[EndRow] = []
+    for level in levels_of(run):
+        for cell in level.cells:
+            answered = [request for trial in run.valid_trials_of(cell) for request in trial.answered]
+            reasons = Counter(request.finish_reason or "(none)" for request in answered)
+            shares = [(reason, share_text(count, len(answered))) for reason, count in reasons.most_common()]
+            if shares:
+                rows.append(EndRow(cell.engine, engine_class(engines.index(cell.engine)), level.title, shares))
+    return rows
 
 
 def messages(run: Run) -> list[Message]:
@@ -88,11 +116,12 @@ SECTIONS = (
     Section(
         id="failures",
         title="Failures",
-        shows="one class for each request; error messages",
+        shows="one class for each request; finish reasons; error messages",
         place=120,
         build=lambda run: {
             "outcomes": [outcome.value.replace("_", " ") for outcome in OUTCOMES],
             "outcome_rows": outcome_rows(run),
+            "end_rows": end_rows(run),
             "messages": messages(run),
         },
     ),

@@ -47,6 +47,8 @@ SAMPLES = {
     "openai-jsonl": '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 7}\n'
     '{"prompt": "Once", "max_tokens": 9}\n',
     "questions": '{"question_id": 81, "turns": ["First?", "Second?"]}\n{"prompt": "Alone?"}\n',
+    "bfcl": '{"id": "a", "question": [[{"role": "user", "content": "Area?"}]], "function": [{"name": "geo.area", '
+    '"description": "d", "parameters": {"type": "dict", "properties": {"base": {"type": "float"}}}}]}\n',
     "csv": "at_s,input_tokens,output_tokens\n0.5,100,10\n0.75,200,20\n",
 }
 """One file of each format that is a file; ServeGen is a folder, see :func:`write_servegen`."""

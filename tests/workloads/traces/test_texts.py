@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bakeoff.workloads import BadTrace
 from bakeoff.workloads.traces.formats import detect, trace_format
 from bakeoff.workloads.traces.row import TraceRow
-from bakeoff.workloads.types import Message
-from tests.workloads.traces.samples import read, write
+from bakeoff.workloads.types import Check, Expected, Message, ToolCall
+from tests.workloads.traces.samples import read, refusal, write
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20).filter(str.strip)
 
@@ -119,6 +119,48 @@ def test_openai_bodies_come_bare_or_in_batch_envelopes(tmp_path: Path) -> None:
         TraceRow(None, None, 3, prompt="upon"),
         TraceRow(None, None, 99, "12", messages=(assistant(""), user("ab"))),
     ]
+
+
+def test_calls_of_tools_and_their_results_keep_their_ids(tmp_path: Path) -> None:
+    call = {"id": "t", "type": "function", "function": {"name": "w", "arguments": '{"a": 1}'}}
+    tool = {"type": "function", "function": {"name": "w", "parameters": {}}}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "t", "content": "20"},
+    ]
+    path = write(tmp_path / "trace.jsonl", json.dumps({"messages": messages, "tools": [tool], "max_tokens": 9}))
+    (row,) = read("openai-jsonl", path)
+    assert row.messages == (
+        user("Weather?"), Message("assistant", "", (ToolCall("t", "w", '{"a": 1}'),)), Message("tool", "20", (), "t"),
+    )  # fmt: skip
+    assert json.loads(row.tools or "") == [tool]
+
+
+def test_a_scored_prompt_set_asks_for_the_number_behind_the_mark(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", '{"question": "How many?", "answer": "3 * 6 = 18\\n#### 1,018"}\n')
+    (row,) = read("questions", path, score=True)
+    assert row.messages[0].content.startswith("How many?\n\nThink step by step.")
+    assert row.expected == Expected(Check.NUMBER, "1018")
+    unscored = write(tmp_path / "b.jsonl", '{"question": "How many?", "answer": "many"}\n')
+    assert "has no answer with a number behind ####" in refusal("questions", unscored, score=True)
+
+
+def test_questions_with_functions_become_tools_and_expected_calls(tmp_path: Path) -> None:
+    parameters = {"type": "dict", "properties": {"base": {"type": "float"}, "any": {"type": "any"}}}
+    line = {"id": "a", "question": [[{"role": "user", "content": "Area?"}]],
+            "function": [{"name": "geo.area", "description": "d", "parameters": parameters}]}  # fmt: skip
+    path = write(tmp_path / "simple.json", json.dumps(line))
+    (row,) = read("bfcl", path)
+    schema = {"type": "object", "properties": {"base": {"type": "number"}, "any": {}}}
+    assert json.loads(row.tools or "") == [
+        {"type": "function", "function": {"name": "geo_area", "description": "d", "parameters": schema}}
+    ]
+    assert json.loads(row.expected.value if row.expected else "") == {"functions": {"geo_area": schema}}
+    (tmp_path / "possible_answer").mkdir()
+    write(tmp_path / "possible_answer" / "simple.json", '{"id": "a", "ground_truth": [{"geo.area": {"base": [3]}}]}')
+    (row,) = read("bfcl", path)
+    assert json.loads(row.expected.value if row.expected else "")["calls"] == [{"geo_area": {"base": [3]}}]
 
 
 def test_openai_bodies_may_have_times_and_sessions(tmp_path: Path) -> None:

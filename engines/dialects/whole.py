@@ -1,0 +1,107 @@
+"""Answers that are one JSON document: those that are not streamed, embeddings, and ranked documents.
+
+The document tells its format by its fields: ``choices`` (OpenAI's chats and completions), ``output`` (Responses),
+``content`` (Anthropic's messages), ``data`` and ``results`` (embeddings and ranks).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.base import Event, Finish, StreamFault, TokenDelta, TokenKind, Usage
+from bakeoff.engines.dialects.openai import choice_events
+from bakeoff.engines.dialects.usage import stated_usage
+from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
+
+_UNKNOWN = "unknown"
+_KINDS = {"thinking": TokenKind.REASONING, "reasoning": TokenKind.REASONING, "tool_use": TokenKind.TOOL,
+          "function_call": TokenKind.TOOL}  # fmt: skip
+
+
+def whole_answer(data: bytes) -> list[Event]:
+    """Events of an answer in one document; invalid data is a :class:`StreamFault`, never an exception."""
+    try:
+        document = msgspec.json.decode(data)
+    except failures.UNREADABLE as error:
+        return [failures.unreadable(error, data)]
+    if isinstance(document, list):  # text-embeddings-inference answers without an object around it
+        document = {"results": document}
+    answer = mapping(document)
+    if answer.get("error"):
+        return [StreamFault(failures.error_text(answer["error"]))]
+    if isinstance(answer.get("choices"), list):
+        events = [event for choice in answer["choices"] for event in _of_choice(mapping(choice))]
+    elif isinstance(answer.get("output"), list):
+        events = list(_of_items(answer))
+    elif isinstance(answer.get("content"), list):
+        reason = text(answer.get("stop_reason")) or _UNKNOWN
+        events = [*(event for block in answer["content"] for event in _of_block(mapping(block))), Finish(reason)]
+    elif answer.keys() & {"data", "results", "embeddings"}:
+        return _of_passages(answer)
+    else:
+        return [StreamFault(f"not an answer of a known format: {failures.clip(data)}")]
+    usage = answer.get("usage")
+    return [*events, *([_counted(usage)] if isinstance(usage, dict) else [])]
+
+
+def _counted(usage: Mapping[str, Any]) -> Usage:
+    """The counts; Anthropic's prompt is the sum of three."""
+    stated = stated_usage(usage)
+    more = [first_count(usage, name) or 0 for name in ("cache_creation_input_tokens", "cache_read_input_tokens")]
+    if "prompt_tokens" in usage or stated.prompt_tokens is None or "input_tokens_details" in usage:
+        return stated
+    return msgspec.structs.replace(stated, prompt_tokens=stated.prompt_tokens + sum(more))
+
+
+def _of_choice(choice: Mapping[str, Any]) -> list[Event]:
+    """A whole message has the form of a streamed piece."""
+    delta = choice.get("message")
+    return choice_events({"delta": delta, "text": choice.get("text"), "finish_reason": choice.get("finish_reason")})
+
+
+def _of_items(answer: Mapping[str, Any]) -> Iterator[Event]:
+    """Items of Responses: reasoning, messages and calls of functions."""
+    for item in map(mapping, answer["output"]):
+        kind = _KINDS.get(text(item.get("type")), TokenKind.TEXT)
+        parts = [*items(item.get("summary")), *items(item.get("content"))]
+        words = text(item.get("arguments")) or "".join(text(mapping(part).get("text")) for part in parts)
+        if words:
+            yield TokenDelta(words, kind=kind)
+    incomplete = text(mapping(answer.get("incomplete_details")).get("reason"))
+    status = text(answer.get("status"))
+    if status == "failed":
+        yield StreamFault(failures.error_text(answer.get("error") or "the server reports a failed response"))
+    else:
+        yield Finish(incomplete or status or _UNKNOWN)
+
+
+def _of_block(block: Mapping[str, Any]) -> Iterator[Event]:
+    """A block of Anthropic's messages."""
+    kind = _KINDS.get(text(block.get("type")), TokenKind.TEXT)
+    words = text(block.get("thinking")) or text(block.get("text"))
+    if kind is TokenKind.TOOL:
+        words = msgspec.json.encode(block.get("input")).decode()
+    if words:
+        yield TokenDelta(words, kind=kind)
+
+
+def _of_passages(answer: Mapping[str, Any]) -> list[Event]:
+    """Embeddings and ranks: an arrival without tokens; each row must hold numbers."""
+    rows = items(answer.get("data")) or items(answer.get("results")) or items(answer.get("embeddings"))
+    if not rows or not all(map(_holds_numbers, rows)):
+        return [
+            StreamFault(f"the answer has no embeddings and no scores: {failures.clip(msgspec.json.encode(answer))}")
+        ]
+    tokens = first_count(mapping(answer.get("usage")), "prompt_tokens", "input_tokens", "total_tokens")
+    return [Usage(tokens), TokenDelta(""), Finish("complete")]
+
+
+def _holds_numbers(row: Any) -> bool:  # noqa: ANN401  (any JSON value)
+    values = row.get("embedding") or row.get("relevance_score", row.get("score")) if isinstance(row, dict) else row
+    if isinstance(values, str):  # base64
+        return bool(values)
+    if isinstance(values, list):
+        return bool(values) and all(isinstance(value, list) or number(value) is not None for value in values)
+    return number(values) is not None

@@ -1,0 +1,33 @@
+"""Answers that are scored: how many are right under load."""
+
+from bakeoff.results.metric import Better, Role, Unit
+from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
+from bakeoff.results.metrics.values import Value, absent
+from bakeoff.results.records import Outcome
+
+
+def scored(data: TrialData) -> list[bool]:
+    """Whether each scored answer is right, of the successful requests planned in the window."""
+    answered = (request for request in data.inside if request.outcome is Outcome.OK)
+    return [request.is_right for request in answered if request.is_right is not None]
+
+
+def _right(data: TrialData) -> Value:
+    found = data.once(scored)
+    return Value(sum(found) / len(found)) if found else absent("the workload scores no answers")
+
+
+METRICS = (
+    TrialMetric(
+        name="right_share",
+        title="right answers",
+        unit=Unit.SHARE,
+        better=Better.HIGHER,
+        definition="share of the scored answers that are right; failed requests and answers cut short are not scored",
+        observation="a scored answer to a request planned in the window",
+        roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.IF_PRESENT, Role.PER_TOKEN}),
+        needs=Needs.PLANNED,
+        of=_right,
+        count=lambda data: len(data.once(scored)),
+    ),
+)
