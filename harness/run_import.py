@@ -4,6 +4,7 @@ import hashlib
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,15 +26,20 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
-from bakeoff.results.views.import_vllm import VllmResult, read_vllm, requests_of
+from bakeoff.results.views.import_aiperf import read_aiperf
+from bakeoff.results.views.import_guidellm import read_guidellm
+from bakeoff.results.views.import_vllm import read_vllm, requests_of
+from bakeoff.results.views.imported import Imported
 
 WORKLOAD = "imported"
-TOOL = "vllm bench serve"
+_MARKED = "imported from {tool}: its client's stamps, whose error was not measured; no telemetry"
+_FEWEST_TIMES = 3
+"""With fewer times in every answer, nothing tells when answers advanced."""
+_VLLM = "vllm bench serve"
 NOTE = (
-    f"imported from {TOOL}: its client's stamps, whose error was not measured; no telemetry; its file does not name "
-    "the time zone of its date, which is shown as if it were UTC"
+    f"{_MARKED.format(tool=_VLLM)}; its file does not name the time zone of its date, which is shown as if it were UTC"
 )
-"""Printed below the run's tables."""
+"""Printed below the tables of a run imported from vllm bench serve."""
 
 
 def import_vllm(file: Path, root: Path) -> RunFolder:
@@ -46,23 +52,55 @@ def import_vllm(file: Path, root: Path) -> RunFolder:
         NotImportable: the file is damaged, or has no times of single requests.
         NotWritable: the folder cannot be made.
     """
-    results = read_vllm(file)
+    results = [
+        Imported(
+            result.engine, result.model_id, result.backend, result.load, requests_of(result, apportion),
+            _created(result.date),
+        )
+        for result in read_vllm(file)
+    ]  # fmt: skip
+    return _import(file, root, results, _VLLM, NOTE)
+
+
+def import_aiperf(path: Path, root: Path) -> RunFolder:
+    """Import ``profile_export.jsonl`` of AIPerf, or the folder that holds it, as a new run below ``root``.
+
+    Raises:
+        NotImportable, NotWritable: as :func:`import_vllm`.
+    """
+    return _import(path, root, read_aiperf(path), "AIPerf", _MARKED.format(tool="AIPerf"))
+
+
+def import_guidellm(file: Path, root: Path) -> RunFolder:
+    """Import ``benchmarks.json`` of GuideLLM as a new run below ``root``; benchmarks at one load become repeats.
+
+    Raises:
+        NotImportable, NotWritable: as :func:`import_vllm`.
+    """
+    note = f"{_MARKED.format(tool='GuideLLM')}; ITL is its mean within each answer, since the file has no single times"
+    return _import(file, root, read_guidellm(file), "GuideLLM", note)
+
+
+def _import(file: Path, root: Path, results: list[Imported], tool: str, note: str) -> RunFolder:
     plans = _plans(results)
-    created = _created(results[0].date, file)
-    started = _started(file, results, plans, created)
+    modified = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    created = results[0].measured_utc or modified
+    experiment = {"imported_from": str(file), "tool": tool, "backends": [result.backend for result in results]}
+    started = _started(experiment, plans, created, note)
     run = RunFolder.create(root, started)
     finished: list[TrialFinished] = []
     for order, (plan, result) in enumerate(zip(plans, results, strict=True), start=1):
         folder = run.trial(plan.id)
         folder.create()
-        requests = requests_of(result, apportion)
-        folder.write_requests(requests)
-        finished.append(TrialFinished(record=_judged(_record(plan, order, result, requests), requests, folder)))
+        folder.write_requests(result.requests)
+        finished.append(
+            TrialFinished(record=_judged(_record(plan, order, result, tool), result.requests, folder, tool))
+        )
     run.write_log([started, *finished, RunEnded(status=RunStatus.COMPLETE, ended_utc=created)])
     return run
 
 
-def _plans(results: list[VllmResult]) -> list[TrialPlan]:
+def _plans(results: list[Imported]) -> list[TrialPlan]:
     """Plan one trial per result; results of one engine at one load are repeats."""
     plans: list[TrialPlan] = []
     for number, result in enumerate(results, start=1):
@@ -71,7 +109,8 @@ def _plans(results: list[VllmResult]) -> list[TrialPlan]:
     return plans
 
 
-def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[RequestRecord]) -> TrialRecord:
+def _record(plan: TrialPlan, order: int, result: Imported, tool: str) -> TrialRecord:
+    requests = result.requests
     start_ns = min(request.planned_ns for request in requests)
     end_ns = max(request.ended_ns for request in requests)
     last_planned_ns = max(request.planned_ns for request in requests)
@@ -90,11 +129,11 @@ def _record(plan: TrialPlan, order: int, result: VllmResult, requests: list[Requ
         planned_requests=len(requests),
         workload_sha256=_fingerprint(result),
         verdict=Verdict.INVALID,
-        engine_description=EngineDescription(result.engine, TOOL, model=result.model_id),
+        engine_description=EngineDescription(result.engine, tool, model=result.model),
     )
 
 
-def _judged(record: TrialRecord, requests: list[RequestRecord], folder: TrialFolder) -> TrialRecord:
+def _judged(record: TrialRecord, requests: list[RequestRecord], folder: TrialFolder, tool: str) -> TrialRecord:
     evidence = Evidence(
         requests=requests,
         telemetry=[],
@@ -104,16 +143,18 @@ def _judged(record: TrialRecord, requests: list[RequestRecord], folder: TrialFol
         planned=record.planned_requests,
     )
     verdict, findings = judge(evidence)
-    imported = warning(FindingCode.IMPORTED, tool=TOOL)
+    if all(len(request.chunk_ns) < _FEWEST_TIMES for request in requests):
+        findings = [found for found in findings if found.code is not FindingCode.ENGINE_FROZE]
+    imported = warning(FindingCode.IMPORTED, tool=tool)
     return msgspec.structs.replace(record, verdict=verdict, findings=[*findings, imported], files=folder.stored_files())
 
 
-def _fingerprint(result: VllmResult) -> str:
-    """Hash the prompt lengths in order: the file has no other data on traffic. Equal seeds give equal lengths."""
-    return hashlib.sha256(msgspec.json.encode(result.input_lens)).hexdigest()
+def _fingerprint(result: Imported) -> str:
+    """Hash the prompt lengths in order: the files have no other data on traffic. Equal seeds give equal lengths."""
+    return hashlib.sha256(msgspec.json.encode([request.prompt_tokens for request in result.requests])).hexdigest()
 
 
-def _started(file: Path, results: list[VllmResult], plans: list[TrialPlan], created: str) -> RunStarted:
+def _started(experiment: dict[str, Any], plans: list[TrialPlan], created: str, note: str) -> RunStarted:
     return RunStarted(
         schema_version=SCHEMA_VERSION,
         run_id=new_run_id("import"),
@@ -123,21 +164,20 @@ def _started(file: Path, results: list[VllmResult], plans: list[TrialPlan], crea
         host="unknown",
         bakeoff_version=VERSION,
         git_commit=None,
-        experiment={"imported_from": str(file), "tool": TOOL, "backends": [result.backend for result in results]},
+        experiment=experiment,
         environment={},
         plan=plans,
-        notes=[NOTE],
+        notes=[note],
     )
 
 
-def _created(date: str, file: Path) -> str:
-    """The time of the measurement in UTC, as ISO 8601.
+def _created(date: str) -> str | None:
+    """The time of the measurement in UTC, as ISO 8601; None if ``date`` is not of the form ``20261120-101500``.
 
-    ``date`` has the form ``20261120-101500``. The file does not name its time zone. UTC is assumed, so that the same
-    file has the same date wherever it is imported. If ``date`` has another form, the file's modification time is used.
+    The file does not name its time zone. UTC is assumed, so that the same file has the same date wherever it is
+    imported.
     """
     try:
-        measured = datetime.strptime(date, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+        return datetime.strptime(date, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).isoformat(timespec="seconds")
     except ValueError:
-        measured = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-    return measured.isoformat(timespec="seconds")
+        return None

@@ -97,6 +97,44 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     return EXIT_OK
 
 
+@import_app.command(name="aiperf")
+def import_aiperf(file: Path, *, out: Out = DEFAULT_OUT) -> int:
+    """Import a profile_export.jsonl of AIPerf.
+
+    Model and load are read from profile_export_aiperf.json beside it.
+
+    Parameters
+    ----------
+    file
+        Result file, or the folder that holds it.
+    out
+        Parent of the new run folder.
+    """
+    from bakeoff.harness.cli.reading import read, show
+    from bakeoff.harness.run_import import import_aiperf as import_run
+
+    show(read(import_run(file, Path(out)).path), json=False)
+    return EXIT_OK
+
+
+@import_app.command(name="guidellm")
+def import_guidellm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
+    """Import a benchmarks.json of GuideLLM.
+
+    Parameters
+    ----------
+    file
+        Report; each of its benchmarks becomes a trial.
+    out
+        Parent of the new run folder.
+    """
+    from bakeoff.harness.cli.reading import read, show
+    from bakeoff.harness.run_import import import_guidellm as import_run
+
+    show(read(import_run(file, Path(out)).path), json=False)
+    return EXIT_OK
+
+
 def _summary(run: "Run", name: str | None) -> dict[str, Any]:
     import msgspec
 

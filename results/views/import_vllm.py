@@ -143,7 +143,9 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
     # In an open loop, time in the queue counts from the planned time; in a closed loop, the queue is the loop itself.
     queued_s = result.queue_times[i] if result.queue_times and result.load.rate_per_s is not None else 0.0
     tokens, error = result.column("output_lens")[i], result.column("errors")[i]
-    times = [] if error else _arrivals_ns(sent_s, result.column("ttfts")[i], result.column("itls")[i])
+    ttft_s, gaps_s = result.column("ttfts")[i], result.column("itls")[i]
+    is_empty = not error and not tokens and not gaps_s and ttft_s <= 0  # a time of 0 is no measurement
+    times = [] if error or is_empty else _arrivals_ns(sent_s, ttft_s, gaps_s)
     first, last = _token_chunks(len(times), tokens, chat=result.chat)
     chunks = times[first:last]
     counts, source = _counts(chunks, tokens, spread)
@@ -155,7 +157,7 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
         planned_ns=sent_ns - round(queued_s * NS_PER_S),
         sent_ns=sent_ns,
         ended_ns=times[-1] if times else sent_ns,
-        outcome=_outcome(error),
+        outcome=Outcome.EMPTY if is_empty else _outcome(error),
         status=None if error else 200,
         end=None if error else StreamEnd.COMPLETE,
         first_byte_ns=times[0] if times else None,

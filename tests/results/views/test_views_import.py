@@ -54,6 +54,14 @@ def requests_of(folder: Path, **changes: Any) -> list[RequestRecord]:
     return imported(folder, result(**changes)).finished[0].requests
 
 
+def test_answers_without_a_token_and_an_error_are_empty(tmp_path: Path) -> None:
+    """The tool writes a first-token time of 0 for them, which is no measurement."""
+    empty = {"ttfts": [0.1, 0.0] * 4, "itls": [[0.2] * 4, []] * 4, "output_lens": [5, 0] * 4}
+    requests = requests_of(tmp_path, **empty)
+    assert [request.outcome for request in requests[:2]] == [Outcome.OK, Outcome.EMPTY]
+    assert requests[1].chunk_ns == []
+
+
 @pytest.fixture(name="kolkata")
 def fixture_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This machine's time zone is five and a half hours ahead of UTC."""

@@ -1,0 +1,131 @@
+"""Result files of AIPerf and GuideLLM become runs; their lines are written by hand after those tools' schemas."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff.harness.run_import import import_aiperf, import_guidellm
+from bakeoff.results import NotImportable, Run, load
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.records import Outcome, Verdict
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def aiperf_line(number: int, **changes: Any) -> dict[str, Any]:
+    """A request of 100 ms to the first token, and two more tokens 10 ms apart; two are in flight at once."""
+    start = 1_760_000_000 * S + (number // 2) * 200 * MS
+    metadata = {"session_num": number, "conversation_id": f"c{number}", "turn_index": 0, "request_start_ns": start,
+                "credit_issued_ns": start - MS, "request_end_ns": start + 120 * MS,
+                "benchmark_phase": "profiling", "worker_id": "w", "was_cancelled": False}  # fmt: skip
+    metrics = {"time_to_first_token": {"value": 100.0, "unit": "ms"}, "request_latency": {"value": 120.0, "unit": "ms"},
+               "inter_chunk_latency": {"value": [10.0, 10.0], "unit": "ms"},
+               "output_sequence_length": {"value": 3, "unit": "tokens"},
+               "input_sequence_length": {"value": 64, "unit": "tokens"}}  # fmt: skip
+    return {"metadata": metadata | changes.pop("metadata", {}), "metrics": metrics, "error": None} | changes
+
+
+def aiperf(folder: Path, *lines: dict[str, Any], summary: dict[str, Any] | None = None) -> Run:
+    folder.mkdir(exist_ok=True)
+    (folder / "profile_export.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    if summary is not None:
+        (folder / "profile_export_aiperf.json").write_text(json.dumps(summary), encoding="utf-8")
+    return load(import_aiperf(folder, folder / "runs").path)
+
+
+def values(run: Run, *names: str) -> list[float | None]:
+    return [run.finished[0].metrics[name].value for name in names]
+
+
+def test_aiperfs_lines_are_measured_as_ours(tmp_path: Path) -> None:
+    warm_up = aiperf_line(0, metadata={"benchmark_phase": "warmup"})
+    config = {"models": ["m"], "phases": [{"name": "profiling", "type": "concurrency", "concurrency": 2}]}
+    summary = {"input_config": config, "start_time": "2025-10-09T10:53:20+02:00"}
+    run = aiperf(tmp_path / "a", warm_up, *(aiperf_line(i) for i in range(8)), summary=summary)
+    (trial,) = run.finished
+    assert trial.record.verdict is Verdict.VALID
+    assert trial.record.findings[-1].code is FindingCode.IMPORTED
+    assert (trial.record.load.label, len(trial.requests)) == ("c=2", 8)
+    assert run.manifest.created_utc == "2025-10-09T08:53:20+00:00"
+    assert values(run, "ttft_p50_s", "itl_p50_s", "tpot_p50_s", "e2e_p50_s") == pytest.approx(
+        [0.101, 0.01, 0.01, 0.121]
+    )
+    assert trial.record.engine_description is not None
+    assert trial.record.engine_description.model == "m"
+
+
+def test_aiperfs_load_without_a_summary_is_what_was_in_flight(tmp_path: Path) -> None:
+    assert aiperf(tmp_path / "a", *(aiperf_line(i) for i in range(8))).finished[0].record.load.concurrency == 2
+    rated = {"input_config": {"loadgen": {"request_rate": 5.0, "concurrency": 9}}}
+    rate = aiperf(tmp_path / "b", *(aiperf_line(i) for i in range(8)), summary=rated).finished[0].record.load
+    assert (rate.rate_per_s, rate.arrival, rate.max_in_flight) == (5.0, "poisson", 9)
+
+
+def test_aiperfs_failures_and_answers_without_gaps(tmp_path: Path) -> None:
+    refused = aiperf_line(1, metrics={}, error={"code": 503, "type": "Busy", "message": "full"})
+    cut = aiperf_line(2, metadata={"was_cancelled": True})
+    empty = aiperf_line(3, metrics={"request_latency": {"value": 5.0, "unit": "ms"}})
+    coarse = aiperf_line(4)
+    del coarse["metrics"]["inter_chunk_latency"]
+    requests = aiperf(tmp_path / "a", refused, cut, empty, coarse).finished[0].requests
+    by_session = {request.session: request for request in requests}
+    outcomes = [by_session[name].outcome for name in ("c1", "c2", "c3", "c4")]
+    assert outcomes == [Outcome.HTTP_ERROR, Outcome.CANCELLED, Outcome.EMPTY, Outcome.OK]
+    assert (by_session["c1"].status, by_session["c1"].error) == (503, "Busy: full")
+    assert by_session["c4"].chunk_tokens == [1, 2]
+
+
+def guidellm_stats(number: int, **timings: Any) -> dict[str, Any]:
+    start = 1_760_000_000.0 + 0.2 * number
+    times = {"targeted_start": start, "request_start": start, "first_token_iteration": start + 0.1,
+             "last_token_iteration": start + 0.12, "request_end": start + 0.13}  # fmt: skip
+    return {
+        "request_id": str(number), "output": "a b c",
+        "info": {"conversation_id": f"c{number}", "turn_index": 0, "timings": times | timings, "error": None},
+        "input_metrics": {"text_tokens": 64, "total_tokens": 64}, "output_metrics": {"total_tokens": 3},
+    }  # fmt: skip
+
+
+def guidellm(folder: Path, *benchmarks: dict[str, Any]) -> Run:
+    file = folder / "benchmarks.json"
+    file.write_text(json.dumps({"metadata": {}, "benchmarks": list(benchmarks)}), encoding="utf-8")
+    return load(import_guidellm(file, folder / "runs").path)
+
+
+def benchmark(strategy: dict[str, Any], **groups: Any) -> dict[str, Any]:
+    config = {"strategy": strategy, "backend": {"kind": "openai_http", "model": "m"}}
+    requests = {"successful": [guidellm_stats(i) for i in range(8)], "errored": [], "incomplete": [], "total": None}
+    return {"config": config, "requests": requests | groups, "start_time": 1_760_000_000.0}
+
+
+def test_guidellms_benchmarks_are_trials(tmp_path: Path) -> None:
+    run = guidellm(
+        tmp_path, benchmark({"type_": "synchronous"}), benchmark({"type_": "constant", "rate": 5.0}),
+        benchmark({"type_": "concurrent", "streams": 4}),
+    )  # fmt: skip
+    assert [trial.record.load.label for trial in run.finished] == ["c=1", "constant 5/s", "c=4"]
+    assert values(run, "ttft_p50_s", "tpot_p50_s", "e2e_p50_s") == pytest.approx([0.1, 0.01, 0.12])
+    assert run.manifest.created_utc == "2025-10-09T08:53:20+00:00"
+    assert not any(found.code is FindingCode.ENGINE_FROZE for trial in run.finished for found in trial.record.findings)
+
+
+def test_guidellms_failures_and_requests_that_were_never_sent(tmp_path: Path) -> None:
+    errored = [guidellm_stats(1, first_token_iteration=None, last_token_iteration=None)]
+    unsent = [guidellm_stats(2, request_start=None), guidellm_stats(3)]
+    run = guidellm(tmp_path, benchmark({"type_": "synchronous"}, errored=errored, incomplete=unsent))
+    outcomes = [request.outcome for request in run.finished[0].requests]
+    assert outcomes.count(Outcome.STREAM_ERROR) == outcomes.count(Outcome.CANCELLED) == 1
+    assert len(outcomes) == 10
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"benchmarks": []}', '{"benchmarks": [{"requests": {}}]}'])
+def test_what_is_no_result_is_one_line(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(content, encoding="utf-8")
+    for read in (import_aiperf, import_guidellm):
+        with pytest.raises(NotImportable) as raised:
+            read(file, tmp_path / "runs")
+        assert "\n" not in str(raised.value)
