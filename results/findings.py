@@ -108,6 +108,8 @@ class FindingCode(StrEnum):
     """The server closed connections that it had promised to keep, so requests were sent again on new ones."""
     HIDDEN_REASONING = "hidden_reasoning"
     """The engine counted tokens of reasoning that it did not stream: they take time before the first token."""
+    THINKING_IN_TEXT = "thinking_in_text"
+    """Answers have tags of thinking in their text, so that reasoning counts as visible."""
     NOTHING_VISIBLE = "nothing_visible"
     """Answers ended while the model was still reasoning, so that a user saw nothing of them."""
     TOKENS_ASSUMED = "tokens_assumed"
@@ -187,6 +189,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
     FindingCode.RESENT: Cause.ENGINE,
     FindingCode.HIDDEN_REASONING: Cause.ENGINE,
+    FindingCode.THINKING_IN_TEXT: Cause.EXPERIMENT,
     FindingCode.NOTHING_VISIBLE: Cause.EXPERIMENT,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
     FindingCode.BUFFERED: Cause.ENGINE,

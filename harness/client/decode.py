@@ -301,13 +301,22 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
         return None
     if body.startswith(_GZIP):
         return _COMPRESSED
-    try:
-        is_json = isinstance(msgspec.json.decode(body), dict)
-    except UNREADABLE:
-        is_json = False
-    if is_json:
+    first, *others = body.strip().splitlines() or [b""]
+    if others and _is_object(first) and _is_object(others[-1]):
+        return (
+            "the answer is lines of JSON, as of Ollama's own API, and no stream of events; give the address of the "
+            "server's OpenAI API, which ends in /v1"
+        )
+    if _is_object(body):
         return _refusal(dialect, 200, body).removeprefix("HTTP 200: ")
     return f"the answer is not a stream of events; it begins with: {clip(body, _FIRST_CHARS)}"
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(data), dict)
+    except UNREADABLE:
+        return False
 
 
 def _outcome(

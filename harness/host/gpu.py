@@ -87,7 +87,7 @@ class Gpu:
         """Name, UUID, memory and driver version; the memory is None if the GPU uses the host's."""
         memory_bytes = None
         with contextlib.suppress(pynvml.NVMLError):
-            memory_bytes = int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).total)
+            memory_bytes = int(self._memory().total)
         return {
             "name": _text(self.nvml.nvmlDeviceGetName(self._own)),
             "uuid": self._uuid(),
@@ -101,7 +101,13 @@ class Gpu:
         Raises:
             pynvml.NVMLError: NVML does not know, for example because the GPU uses the host's memory.
         """
-        return int(self.nvml.nvmlDeviceGetMemoryInfo(self._own).used)
+        return int(self._memory().used)
+
+    def _memory(self) -> Any:  # noqa: ANN401  (pynvml has no types)
+        memory = self.nvml.nvmlDeviceGetMemoryInfo(self._own)
+        if not memory.total:  # of a GPU in the host's memory, where the driver does not refuse the query
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return memory
 
     def shares_chip(self) -> bool:
         """Whether this is one of several MIG slices, so that others may use the GPU's power and links."""

@@ -63,6 +63,9 @@ share, and by this many standard errors."""
 _MAX_DRAIN_SHARE = 0.1
 """Largest share of a makespan after the last planned request."""
 _ROUNDING = 1e-6
+_THINKING_BEGINS = ("<think>", "<thinking>", "<|channel|>analysis", "[THINK]")
+_THINKING_ENDS = ("</think>", "</thinking>", "[/THINK]")
+"""Tags of DeepSeek and Qwen, older models, gpt-oss and Mistral."""
 _MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
 """Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
 than this share of them do."""
@@ -449,6 +452,8 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
             FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
             hidden_tokens=round(sum(hidden) / len(hidden)),
         )  # fmt: skip
+    if thinking := sum(_thinks_in_text(request) for request in answered):
+        yield warning(FindingCode.THINKING_IN_TEXT, thinking_requests=thinking, ok_requests=len(answered))
     if invisible := sum(first_visible_ns(request) is None and "r" in request.chunk_kinds for request in answered):
         yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
     streamed = (request for request in answered if request.is_streamed)
@@ -456,6 +461,13 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     buffered = sum(_is_in_one_piece(request) for request in long)
     if long and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _thinks_in_text(request: RequestRecord) -> bool:
+    """Whether no chunk is reasoning, but the text begins with it or has the tag that ends it."""
+    if "r" in request.chunk_kinds:
+        return False
+    return request.text.lstrip().startswith(_THINKING_BEGINS) or any(tag in request.text for tag in _THINKING_ENDS)
 
 
 def _is_in_one_piece(request: RequestRecord) -> bool:

@@ -137,6 +137,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{hidden_requests} of {ok_requests} answers have reasoning that was not streamed, {hidden_tokens} tokens on "
         "average: it is part of TTFT, and of no other figure but the hidden tokens; compare TTFT accordingly"
     ),
+    FindingCode.THINKING_IN_TEXT: (
+        "{thinking_requests} of {ok_requests} answers have thinking in their text, so it counts as visible; start the "
+        "server with its reasoning parser"
+    ),
     FindingCode.NOTHING_VISIBLE: (
         "{invisible_requests} of {ok_requests} answers end while the model is still reasoning; request longer answers, "
         "or less reasoning (request in the experiment, --reasoning-effort of bench)"

@@ -67,6 +67,7 @@ class FakeNvml:
         self.slices = slices
         self.ecc = [7, 0]
         self.pending = 0
+        self.total = 80
         self.events: list[Any] = []
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, int] = {}
@@ -103,7 +104,7 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
         if isinstance(handle, int):
-            return SimpleNamespace(used=7, total=80)
+            return SimpleNamespace(used=min(7, self.total), total=self.total)
         return SimpleNamespace(used=2 + handle[1], total=10)
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from bakeoff.results.text.format import plain_block
 from bakeoff.workloads import Random, Replay, workload_names
+from bakeoff.workloads.passages import Embeddings, Rerank
 from bakeoff.workloads.presets import built_in, preset_names
 from bakeoff.workloads.registry import ENTRY_POINTS, FileOptions, PresetOptions
 from bakeoff.workloads.sample import Sessions
@@ -17,6 +18,8 @@ from bakeoff.workloads.traces.formats import TRACE_FORMATS
 
 REPLAYS = {
     "random": ("random words of fixed or uniformly distributed lengths", Random),
+    "embeddings": ("random texts to embed, by /v1/embeddings", Embeddings),
+    "rerank": ("random documents to rank by a query, by /v1/rerank", Rerank),
     "trace": ("a trace: its times, lengths and shared prefixes, with synthetic text", Replay),
     "sessions": ("recorded sessions, as bakeoff workloads sample writes them", Sessions),
     "preset": ("your own preset, as bakeoff workloads fit writes it", FileOptions),

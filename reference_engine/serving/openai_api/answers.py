@@ -16,6 +16,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """Numbers of generated tokens; those of reasoning are part of the completion's."""
+
+    reasoning_tokens: int
+
+
 class Timings(msgspec.Struct):
     """Time that a request spent inside the server, in seconds; with several choices each phase's maximum.
 
@@ -36,6 +42,7 @@ class Usage(msgspec.Struct):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
 
 
@@ -101,6 +108,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatChoice(msgspec.Struct):

@@ -11,6 +11,7 @@ from bakeoff.reference_engine.engine.text_writer import Text, TextWriter
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
+from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):
@@ -62,6 +63,7 @@ class Choice:
         "num_characters",
         "prompt_logprobs",
         "prompt_token_ids",
+        "reasoning",
         "request_id",
         "token_texts",
     )
@@ -76,6 +78,7 @@ class Choice:
         self.prompt_logprobs: tuple[PromptLogprob, ...] | None = (
             None  # with the first token of the prompt's first choice
         )
+        self.reasoning: ReasoningSplitter | None = None  # of a chat with a model that reasons
         self.detokenize_s = 0.0  # seconds of turning tokens into text
         self._phases = Phases(0.0, 0.0, 0.0)  # from the engine's last report
         self._decode_s = 0.0

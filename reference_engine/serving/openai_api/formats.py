@@ -10,6 +10,7 @@ from bakeoff.reference_engine.serving.openai_api.answers import (
     Answer,
     ChatChoice,
     ChatChunkChoice,
+    CompletionTokensDetails,
     Message,
     PromptTokensDetails,
     TextChoice,
@@ -61,6 +62,7 @@ def usage_of(choices: Sequence[Choice], prompts: Sequence[Sequence[int]]) -> Usa
         completion_tokens=completion,
         total_tokens=prompt_tokens + completion,
         prompt_tokens_details=PromptTokensDetails(sum(cached)) if cached else UNSET,
+        completion_tokens_details=_details(choices),
     )
 
 
@@ -150,12 +152,12 @@ class ChatFormat:
         answer.prompt_token_ids = choice.prompt_token_ids if self._return_token_ids else UNSET
         return [answer]
 
-    def chunk(self, event: TokenEvent, choice: Choice) -> Answer:  # noqa: ARG002 (the protocol's signature)
+    def chunk(self, event: TokenEvent, choice: Choice) -> Answer:
         """See `AnswerFormat.chunk`."""
         return self._chunk(
             ChatChunkChoice(
                 index=event.index,
-                delta=Message(content=event.text),
+                delta=_piece(event, choice),
                 logprobs=chat_logprobs([event]),
                 finish_reason=event.finish_reason,
                 stop_reason=event.stop_reason,
@@ -170,6 +172,7 @@ class ChatFormat:
     def whole(self, choices: list[tuple[Choice, list[TokenEvent]]], usage: Usage) -> Answer:
         """See `AnswerFormat.whole`."""
         written = [self._whole_choice(choice, events) for choice, events in choices]
+        usage.completion_tokens_details = _details([choice for choice, _ in choices])  # counted while writing
         answer = Answer(self._id, "chat.completion", self._created, self._model, written, usage)
         first, _ = choices[0]
         answer.prompt_token_ids = first.prompt_token_ids if self._return_token_ids else UNSET
@@ -179,7 +182,7 @@ class ChatFormat:
     def _whole_choice(self, choice: Choice, events: list[TokenEvent]) -> ChatChoice:
         return ChatChoice(
             index=choice.index,
-            message=Message(role="assistant", content="".join(event.text for event in events)),
+            message=_message(events, choice),
             logprobs=chat_logprobs(events),
             finish_reason=events[-1].finish_reason,
             stop_reason=events[-1].stop_reason,
@@ -188,3 +191,23 @@ class ChatFormat:
 
     def _chunk(self, *choices: ChatChunkChoice, usage: Usage | UnsetType = UNSET) -> Answer:
         return Answer(self._id, "chat.completion.chunk", self._created, self._model, list(choices), usage)
+
+
+def _details(choices: Sequence[Choice]) -> CompletionTokensDetails | UnsetType:
+    splitters = [choice.reasoning for choice in choices if choice.reasoning is not None]
+    return CompletionTokensDetails(sum(splitter.num_tokens for splitter in splitters)) if splitters else UNSET
+
+
+def _piece(event: TokenEvent, choice: Choice) -> Message:
+    """What a token adds to a message; a chunk of reasoning alone has no content, even none without text."""
+    if choice.reasoning is None:
+        return Message(content=event.text)
+    reasoning, content = choice.reasoning.push(event.text, is_last=event.finish_reason is not None)
+    return Message(content=content or ("" if not reasoning else None), reasoning_content=reasoning or None)
+
+
+def _message(events: Sequence[TokenEvent], choice: Choice) -> Message:
+    pieces = [_piece(event, choice) for event in events]
+    reasoning = "".join(piece.reasoning_content or "" for piece in pieces)
+    content = "".join(piece.content or "" for piece in pieces)
+    return Message(role="assistant", content=content, reasoning_content=reasoning or None)

@@ -35,9 +35,11 @@ from bakeoff.reference_engine.serving.openai_api.parsing import (
     parse_body,
     sampling_params,
 )
+from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter, has_thinking_tags
 from bakeoff.reference_engine.serving.openai_api.structured_output import grammar_of
 from bakeoff.reference_engine.serving.service import Service, Serving
 
+_TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
 _SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
@@ -72,7 +74,10 @@ class GenerationRoutes:
         prompts = [await chat_prompt(fields, serving.tokenizer)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace))
+        job = _Job(answer_id, prompts, form, serving, trace)
+        if has_thinking_tags(serving.tokenizer.chat_template):
+            job.prompt_end = serving.tokenizer.decode(prompts[0][-_TAG_TOKENS:], skip_special_tokens=False)
+        return await self._generate(http, fields, job)
 
     def _check_model_name(self, fields: GenerationFields) -> None:
         name = self._service.config.model_name
@@ -94,6 +99,8 @@ class GenerationRoutes:
                 seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
                 group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
                 choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
+                if job.prompt_end is not None:
+                    choices[-1].reasoning = ReasoningSplitter(job.prompt_end)
             # The prompt is computed once; then the others are forked off and share its blocks.
             group[0].siblings = tuple(group[1:])
             leaders.append(group[0])
@@ -115,7 +122,7 @@ class GenerationRoutes:
 
 
 class _Job:
-    """A parsed request."""
+    """A parsed request; `prompt_end` is the last text of a prompt whose answer may reason."""
 
     def __init__(
         self,
@@ -130,6 +137,7 @@ class _Job:
         self.form = form
         self.serving = serving
         self.trace = trace
+        self.prompt_end: str | None = None
 
     def request(
         self, prompt: list[int], fields: GenerationFields, grammar: str | None, *, index: int, seed: int

@@ -45,6 +45,8 @@ COMMANDS = {
     "frontier": ("runs/run", 0, "per user"),
     "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "TPOT p50 at c=1"),
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
+    "import aiperf": ("vllm.json", 2, "not a request of AIPerf"),
+    "import guidellm": ("vllm.json", 2, "not a report of GuideLLM"),
     "import vllm": ("vllm.json", 0, "report: "),
     "machine": ("--seconds 0", 2, "seconds"),
     "models distil": ("nothing student --out out", 2, "unknown model 'nothing'"),

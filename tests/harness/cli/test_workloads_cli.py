@@ -73,7 +73,7 @@ class TestList:
     def test_every_workload_that_is_no_preset_is_described(self) -> None:
         assert {*preset_names(), *REPLAYS} <= set(workload_names())
         for name, (_, kind) in REPLAYS.items():
-            assert "path" in kind.__struct_fields__ or name == "random"
+            assert "path" in kind.__struct_fields__ or name in {"random", "embeddings", "rerank"}
 
 
 class TestShow:

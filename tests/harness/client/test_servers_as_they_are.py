@@ -86,6 +86,7 @@ class TestNoStream:
         [
             (b'{"error":{"message":"model m is not loaded","code":404}}', "model m is not loaded"),
             (b'{"detail":"busy"}', "busy"),
+            (b'{"message": {"content": "a"}}\n{"done": true}\n', "lines of JSON, as of Ollama's own API"),
             (b"<!doctype html><title>Sign in</title>", "not a stream of events; it begins with: <!doctype html>"),
             (gzip.compress(b"data: x\n\n", mtime=0), "compressed, although no compression was asked for"),
         ],

@@ -126,6 +126,13 @@ def test_a_gpu_in_the_hosts_memory_has_no_memory_of_its_own() -> None:
     assert used_bytes(gpus) == []
     (record,) = reads(GpuProbe(gpus[0]))
     assert record.reasons == {"memory_used_bytes": "Function Not Found"}
+    nvml = FakeNvml()
+    nvml.total = 0  # as some drivers say instead of refusing
+    gpus, _ = open_gpus(nvml)
+    assert gpus[0].identity()["memory_bytes"] is None
+    assert used_bytes(gpus) == []
+    (record,) = reads(GpuProbe(gpus[0]))
+    assert record.reasons == {"memory_used_bytes": "Not Supported"}
 
 
 def test_a_counter_that_fails_for_a_while_comes_back() -> None:

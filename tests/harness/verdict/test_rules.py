@@ -317,6 +317,18 @@ def test_reasoning_that_nobody_sees_is_a_warning():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "thinks"), [("<think>hm</think>18", True), ("hm</think>18", True), ("what is <think>?", False)]
+)
+def test_thinking_in_the_text_is_a_warning(text: str, thinks: bool):
+    found = findings_of([request(0, text=text), *GOOD[1:5]])
+    assert found == ([warning(FindingCode.THINKING_IN_TEXT, thinking_requests=1, ok_requests=5)] if thinks else [])
+
+
+def test_right_and_wrong_answers_may_have_any_length():
+    assert findings_of([request(i, requested_output_tokens=3, check="number") for i in range(5)]) == []
+
+
 def test_lengths_that_were_not_requested_are_not_checked():
     assert findings_of([request(i, requested_output_tokens=None, requested_input_tokens=None) for i in range(10)]) == []
 

