@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -205,7 +206,10 @@ class RealWorld:
         """Install the callback as signal handler of the running loop, for Ctrl-C too; only the first signal counts.
 
         A second one must not cut off the work that the first has begun: recording the requests and the run's end.
+        Outside the main thread, as in a program with several, signals are the program's own business.
         """
+        if threading.current_thread() is not threading.main_thread():
+            return
         signals = iter([callback])
 
         def stop() -> None:

@@ -44,3 +44,16 @@ def test_cancelled_work_in_a_thread_ends_before_its_files_may_go():
         return order
 
     assert asyncio.run(cancelled_while_it_runs()) == ["written", "cancelled"]
+
+
+def test_a_run_in_a_thread_leaves_signals_to_the_program() -> None:
+    """Only the main thread may install handlers; a program with several threads has its own."""
+    called: list[str] = []
+
+    async def scene() -> None:
+        RealWorld().on_termination(lambda: called.append("stopped"))
+
+    thread = threading.Thread(target=lambda: called.append(str(asyncio.run(scene()))))
+    thread.start()
+    thread.join()
+    assert called == ["None"]
