@@ -32,7 +32,7 @@ def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> N
     cells = msgspec.json.format(msgspec.json.encode(run.cells), indent=1)
     (folder / "summary.json").write_bytes(cells + b"\n")
     run.trials.to_csv(folder / "trials.csv", index=False, float_format="%.6g")
-    requests = run.requests[run.requests.phase == "measured"]
+    requests = run.all_requests[run.all_requests.phase == "measured"]
     columns = [name for name in _REQUEST_COLUMNS if name in requests.columns]
     requests[columns].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
     (folder / "README.md").write_text(page(run, command), encoding="utf-8")

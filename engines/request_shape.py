@@ -220,6 +220,8 @@ class ShapedDialect:
             if not isinstance(self.plain, OpenAiDialect):
                 raise BadOption(f"the {self.name} format has no embeddings and no ranks")
             return passages_request(turn, model)
+        if self.shape.tools and turn.tools is None:  # an answer that may call them ends by itself
+            turn = msgspec.structs.replace(turn, tools=msgspec.json.encode(self.shape.tools).decode())
         plain = self.plain.request(turn, model, logprobs=logprobs)
         if self.shape.stream:
             return plain

@@ -479,6 +479,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The start that served this trial; None in runs of other tools."""
     profiled: bool = False
     """Whether the engine recorded its steps meanwhile, which costs time, so that no metric counts this trial."""
+    replaces: str | None = None
+    """The trial that it repeats, since the client or the machine spoilt that one."""
     step_log_missing: str | None = None
     """Why a profiled trial has no record of the engine's steps; None if it has one."""
     kernels_missing: str | None = None
@@ -529,4 +531,6 @@ class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     load: Load
     repeat: int
     profiled: bool = False
+    """As in :class:`TrialRecord`."""
+    replaces: str | None = None
     """As in :class:`TrialRecord`."""

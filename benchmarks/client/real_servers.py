@@ -27,7 +27,8 @@ from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.results.statistics.distributions import t_quantile
 from benchmarks.bars import Bars, model_argument
 
-INPUT_TOKENS, OUTPUT_TOKENS, CONCURRENCY, REQUESTS = 64, 48, 2, 24
+INPUT_TOKENS, OUTPUT_TOKENS, SPREAD, CONCURRENCY, REQUESTS = 64, 48, 0.5, 2, 40
+"""Lengths vary, as equal ones keep the slots of a closed loop in step: both prompts then always arrive together."""
 _DRIVER = Path(__file__).parents[1] / "peers" / "drivers" / "vllm_bench.py"
 TTFT_MS, ITL_MS = 80.0, 15.0
 TOOL = {"type": "function", "function": {"name": "sky", "description": "Colour of the sky.", "parameters": {
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--gguf", type=Path, help="the same model for llama-server; without it, it is left out")
+    parser.add_argument("--fields-only", action="store_true", help="only see whether fields arrive")
     parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
     bars = Bars()
@@ -70,6 +72,10 @@ async def _real(engine: ServerEngine, name: str, options: argparse.Namespace, fo
     async with launched(launch, folder / f"{name}.log") as server:
         model, url = Path(options.model), server.base_url
         await _own(url, "m", name, model, folder)  # warms up
+        for field, seen in (await _fields(url, name, model, folder)).items():
+            bars.add(f"{name}_{field}_arrives", float(seen), ">=", 1)
+        if options.fields_only:
+            return
         ratios: dict[str, list[float]] = {"ttft_ms": [], "tpot_ms": []}
         for number in range(options.rounds):
             turns = (_own(url, "m", name, model, folder), _peer(url, "m", model, folder))
@@ -88,8 +94,6 @@ async def _real(engine: ServerEngine, name: str, options: argparse.Namespace, fo
             )
             bars.add(f"{name}_{key}_ratio_off_beyond_interval", max(0.0, abs(mean) - half), "<=", 0.0)
             bars.add(f"{name}_{key}_half_width", half, "<=", 0.05)
-        for field, seen in (await _fields(url, name, model, folder)).items():
-            bars.add(f"{name}_{field}_arrives", float(seen), ">=", 1)
 
 
 async def _fields(url: str, name: str, model: Path, folder: Path) -> dict[str, bool]:
@@ -97,13 +101,14 @@ async def _fields(url: str, name: str, model: Path, folder: Path) -> dict[str, b
     plain = await _answers(url, name, model, folder, {})
     biased = await _answers(url, name, model, folder, {"body": {"logit_bias": {"28": 100}}})
     sampled = await _answers(url, name, model, folder, {"temperature": 1.5, "seed": 7})
-    stopped = await _answers(url, name, model, folder, {"body": {"stop": [" the"]}})
+    forced = ["ignore_eos", "min_tokens"] if name == "vllm" else ["ignore_eos"]
+    stopped = await _answers(url, name, model, folder, {"body": {"stop": [" "]}, "omit": forced})
     choice = {"type": "function", "function": {"name": "sky"}} if name == "vllm" else "required"
     called = await _answers(url, name, model, folder, {"tools": [TOOL], "tool_choice": choice})
     return {
         "bias": all(len(set(one.text.strip())) <= 2 for one in biased) and biased[0].text != plain[0].text,
         "sampling": [one.text for one in sampled] != [one.text for one in plain],
-        "body_field": any(" the" in one.text for one in plain) and not any(" the" in one.text for one in stopped),
+        "body_field": any(" " in one.text for one in plain) and not any(" " in one.text for one in stopped),
         "tool": any("c" in one.chunk_kinds for one in called),
     }
 
@@ -126,12 +131,12 @@ async def _own(url: str, served: str, name: str, model: Path, folder: Path) -> d
 async def _run(
     url: str, served: str, name: str, model: Path, folder: Path, request: Mapping[str, Any], workload: str = "random"
 ) -> bakeoff.Run:
-    lengths = {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}
+    lengths = {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS, "spread": SPREAD}
     experiment = {
         "name": "real", "model": {"name": served, "tokenizer": str(model)}, "engines": [{"adapter": name, "url": url}],
         "workload": {"name": workload, "options": lengths if workload == "random" else {"scale": 0.1}},
         "loads": [{"concurrency": CONCURRENCY}], "repeats": 1, "request": dict(request),
-        "trial": {"duration_s": 15 if workload == "random" else 4, "ramp_s": 2, "max_foreign_share": 1, "warm_up_s": 0},
+        "trial": {"duration_s": 20 if workload == "random" else 4, "ramp_s": 2, "max_foreign_share": 1, "warm_up_s": 0},
         "client": {"calibrate": False, "max_error_share": 1}, "quality": {"samples": 0},
     }  # fmt: skip
     return await asyncio.to_thread(bakeoff.run, experiment, out=str(folder / "runs"))
@@ -144,6 +149,7 @@ async def _peer(url: str, served: str, model: Path, folder: Path) -> dict[str, f
         "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions",
         "--model", served, "--tokenizer", str(model), "--dataset-name", "random", "--num-prompts", str(REQUESTS),
         "--random-input-len", str(INPUT_TOKENS), "--random-output-len", str(OUTPUT_TOKENS), "--ignore-eos",
+        "--random-range-ratio", str(SPREAD),
         "--max-concurrency", str(CONCURRENCY), "--disable-tqdm", "--save-result", "--result-dir", str(folder),
         "--result-filename", "peer.json", "--temperature", "0",
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from bakeoff.harness.conduct.trial import TrialRunner
 from bakeoff.harness.conduct.warm_up import WarmUp
 from bakeoff.harness.experiment.fingerprint import fingerprint
 from bakeoff.harness.quality import check_quality
+from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.findings import REJECTIONS
 from bakeoff.results.log.run_log import (
@@ -108,7 +109,7 @@ class Conductor:
             planned_trials = [trial for trial in started.plan if trial.repeat == plan.repeat] if started else []
             # plan the whole repeat now, because no engine runs that the CPU work could disturb
             for trial in planned_trials or [plan]:
-                await self._world.in_thread(self._preparation.planner.traffic, trial.load, trial.repeat, trial.engine)
+                await self._world.in_thread(self._traffic, trial)
         self._turn_plans.append(plan)
 
     async def _measure(self, planned: TrialPlanned) -> None:
@@ -126,7 +127,7 @@ class Conductor:
         under_test = running.under_test
         if death := under_test.server.died():
             raise death
-        traffic = await self._world.in_thread(self._preparation.planner.traffic, plan.load, plan.repeat, plan.engine)
+        traffic = await self._world.in_thread(self._traffic, plan)
         record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
         running.trials += 1
         self._append(TrialFinished(record=record))
@@ -253,17 +254,21 @@ class Conductor:
         source, record = earlier
         self._run.reuse(plan.id, source.trial_of(record))
         reused = structs.replace(
-            record, id=plan.id, engine=plan.engine, order=self._order(plan),
+            record, id=plan.id, engine=plan.engine, order=self._order(plan), replaces=plan.replaces,
             reused_from=record.reused_from or source.path.name,
         )  # fmt: skip
         self._append(TrialFinished(record=reused))
         self._runner.learn_pace(reused)
         return True
 
+    def _traffic(self, plan: TrialPlan) -> Traffic:
+        planner, again = self._preparation.planner, plan.replaces is not None
+        return planner.traffic(plan.load, plan.repeat, plan.engine, again=again)
+
     def fingerprint(self, plan: TrialPlan) -> str:
         """The trial's fingerprint; see :mod:`bakeoff.harness.experiment.fingerprint`."""
         preparation = self._preparation
-        traffic = preparation.planner.traffic(plan.load, plan.repeat, plan.engine)
+        traffic = self._traffic(plan)
         if plan.engine not in self._builds:
             self._builds[plan.engine] = self._world.build(preparation.engines[plan.engine])
         return fingerprint(

@@ -163,6 +163,7 @@ class TrialRunner:
             start_s=under_test.server.start_s,
             startup=under_test.startup,
             profiled=plan.profiled,
+            replaces=plan.replaces,
             step_log_missing=log.missing if log else None,
             fingerprint=fingerprint,
             clients=result.clients if result else [],

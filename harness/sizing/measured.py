@@ -95,7 +95,7 @@ def _run(path: Path) -> tuple[Sequence[Row], Sequence[Row], Mapping[str, Any]]:
     from bakeoff import results  # noqa: PLC0415  (its frames take pandas, 0.3 s; only plans with a run need them)
 
     run = results.load(path)
-    sent = [row for row in _rows(run.requests) if row["phase"] == "measured"]
+    sent = [row for row in _rows(run.all_requests) if row["phase"] == "measured"]
     return _rows(run.trials), sent, run.manifest.experiment
 
 

@@ -153,8 +153,8 @@ class TrafficPlanner:
         self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
         self._reach_s = reach_s
 
-    def traffic(self, load: Load, repeat: int, engine: str) -> Traffic:
-        """The traffic of one trial.
+    def traffic(self, load: Load, repeat: int, engine: str, *, again: bool = False) -> Traffic:
+        """The traffic of one trial; ``again`` for other words of the same lengths, which no cache knows.
 
         Raises:
             WorkloadError: the workload cannot be planned under this load.
@@ -163,6 +163,8 @@ class TrafficPlanner:
             self._forget()
             self._repeat = repeat
         seed = self._seed(load, repeat, engine)
+        if again:
+            seed = Seed(seed.traffic, f"{seed.words}/again")
         if seed not in self._planned:
             self._planned[seed] = self._plan(load, seed)
         return self._planned[seed]

@@ -428,7 +428,8 @@ def _resent(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in answered if r.check is None):
+    forced = (r for r in answered if r.check is None and "c" not in r.chunk_kinds)  # others end by themselves
+    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in forced):
         output, requested = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,

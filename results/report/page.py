@@ -13,6 +13,7 @@ from bakeoff.results.report import sections
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.section import Section
+from bakeoff.results.report.standing import Standing, standing, status_text, why_not_all
 from bakeoff.results.report.verdict import VerdictLine, verdict
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
@@ -26,13 +27,16 @@ _STATUS = {
     RunStatus.INCOMPLETE: "The run's process disappeared before it finished; some trials are missing.",
 }
 
+_CLASSES = {Standing.WHOLE: "complete", Standing.PARTLY_VALID: "partly", Standing.BROKEN: "incomplete"}
+
 
 class Page(msgspec.Struct, frozen=True):
     """The head of the page, its sections in order, and the data for its script."""
 
     name: str
     status: str
-    complete: bool
+    standing: str
+    """Class of the line with the status."""
     status_meaning: str
     failure: str | None
     verdict: VerdictLine
@@ -58,9 +62,9 @@ def page_of(run: Run) -> Page:
     built = [(section, content) for section in all_sections() if (content := section.build(run))]
     return Page(
         name=manifest.name,
-        status=_banner(run.status),
-        complete=run.status is RunStatus.COMPLETE,
-        status_meaning=_STATUS[run.status],
+        status=_banner(run),
+        standing=_CLASSES[standing(run)],
+        status_meaning=why_not_all(run) or _STATUS[run.status],
         failure=manifest.failure,
         verdict=verdict(run),
         facts=_facts(run),
@@ -73,10 +77,10 @@ def page_of(run: Run) -> Page:
     )
 
 
-def _banner(status: RunStatus) -> str:
-    if status in {RunStatus.COMPLETE, RunStatus.INCOMPLETE}:
-        return status.value.upper()
-    return f"INCOMPLETE ({status.value})"
+def _banner(run: Run) -> str:
+    if run.status in {RunStatus.COMPLETE, RunStatus.INCOMPLETE}:
+        return status_text(run)
+    return f"INCOMPLETE ({run.status.value})"
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:
@@ -88,6 +92,6 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("started", moment_text(manifest.created_utc)),
         ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (not recorded)"),
         ("foreign load", foreign_load_text(run) or "– (nothing was sampled)"),
-        ("trials", f"{len(run.finished)} of {len(manifest.trials)} ended"),
+        ("trials", f"{len(run.counted)} of {run.planned} ended"),
         ("bakeoff", manifest.bakeoff_version),
     ]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.footnotes import Footnotes
@@ -20,13 +20,21 @@ from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
 from bakeoff.results.report.sections.models import figures_of, shown_columns
+from bakeoff.results.report.standing import (
+    UNJUDGED,
+    Standing,
+    merged_warnings,
+    standing,
+    status_text,
+    why_not_all,
+)
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.model_mix import ModelRow, model_rows
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.findings import sentence, sentences
+from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import (
     ABSENT,
     interval_parts,
@@ -42,6 +50,7 @@ WIDTH = 100
 """Columns that the summary needs; output to a pipe has at least this width."""
 _ENGINE_WIDTH = 12
 """Minimum columns for an engine's name, and below it ``5/5 valid`` and ``0/512 failed``."""
+_STYLES = {Standing.WHOLE: "green", Standing.PARTLY_VALID: "yellow", Standing.BROKEN: "bold red"}
 _MIN_SHARE = 0.1
 """Fraction of the mean E2E above which a part other than prefill and decode is reported."""
 _FULL = 0.95
@@ -131,12 +140,13 @@ def _centre(cell: Cell, name: str) -> float | None:
 
 def _print_head(run: Run, console: Console) -> None:
     manifest = run.manifest
-    style = "green" if run.status is RunStatus.COMPLETE else "bold red"
-    console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(run.status.value.upper(), style))
+    console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(status_text(run), _STYLES[standing(run)]))
+    if reason := why_not_all(run):
+        console.print(_line(reason, "yellow"))
     console.print(_line(verdict(run).sentence, "bold"))
     if manifest.failure:
         console.print(_line(f"Failure: {manifest.failure}", "red"))
-    runs = f"{len(run.finished)} of {len(manifest.trials)} trials"
+    runs = f"{len(run.counted)} of {run.planned} trials"
     commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
     where = machine_text(manifest)
     console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
@@ -178,6 +188,10 @@ def _figures(
 ) -> Iterator[Text]:
     for name in columns:
         interval = cell.intervals.get(name)
+        if interval is None and (value := cell.unjudged.get(name)) is not None:
+            text = f"({value_text(CATALOGUE[name].unit, value)})"
+            yield Text(f"{text}\n{notes.mark('in parentheses', UNJUDGED)}", "dim")
+            continue
         if interval is None:
             yield Text(f"{ABSENT} {notes.mark(_heading(name), cell.reasons[name])}")
             continue
@@ -230,12 +244,7 @@ def _torn(run: Run) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    of_trials = [
-        f"{_trial_text(trial.record)}: {sentence(warning)}"
-        for trial in run.finished
-        for warning in trial.record.warnings
-    ]
-    return of_trials + quality_warnings(run)
+    return [*merged_warnings(run), *quality_warnings(run)]
 
 
 def _trial_text(trial: TrialRecord | TrialPlan) -> str:

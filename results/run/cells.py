@@ -73,7 +73,7 @@ class Cell(msgspec.Struct, frozen=True):
         workload: name.
         load: label of the load.
         valid: number of valid trials.
-        planned: number of planned trials.
+        planned: number of planned trials; one that was measured again counts once.
         failures: failed requests and all requests planned inside the windows of all finished trials.
         intervals: metric → 95 % interval over the valid trials; absent metrics have no entry.
         reasons: metric → why it has no entry.
@@ -82,6 +82,7 @@ class Cell(msgspec.Struct, frozen=True):
         server: server-side metrics over the valid trials.
         quality: comparison of answers with a reference's, over all finished trials.
         unchecked: why ``quality`` is None.
+        unjudged: metric → mean over its INVALID trials, if none is valid: shown as such, and never compared.
     """
 
     engine: str
@@ -97,6 +98,7 @@ class Cell(msgspec.Struct, frozen=True):
     server: ServerCell = ServerCell()
     quality: QualitySummary | None = None
     unchecked: str | None = None
+    unjudged: dict[str, float] = {}
 
     def holds(self, trial: Trial) -> bool:
         """Whether a trial belongs to the cell."""
@@ -105,6 +107,11 @@ class Cell(msgspec.Struct, frozen=True):
     def error_s(self, metric: str) -> float | None:
         """Client error of a latency metric in seconds; None if unknown, or for other metrics."""
         return client_error.error_s(metric, self.client_error)
+
+
+def repeated_trials(plans: Sequence[TrialPlan]) -> set[str]:
+    """Ids of the trials that the client or the machine spoilt, and that were planned again."""
+    return {plan.replaces for plan in plans if plan.replaces is not None}
 
 
 def _score_interval(scores: Interval, valid: Sequence[Trial]) -> Interval:
@@ -122,8 +129,9 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
         plans: planned trials of the run.
         trials: finished trials of the run.
     """
-    planned = [plan for plan in plans if key_of(plan) == key]
-    finished = [trial for trial in trials if key_of(trial.record) == key]
+    repeated = repeated_trials(plans)
+    planned = [plan for plan in plans if key_of(plan) == key and plan.id not in repeated]
+    finished = [trial for trial in trials if key_of(trial.record) == key and trial.record.id not in repeated]
     valid = [trial for trial in finished if trial.record.verdict is Verdict.VALID]
     intervals: dict[str, Interval] = {}
     reasons: dict[str, str] = {}
@@ -153,7 +161,14 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
         server=server_cell([trial.server for trial in valid]),
         quality=quality,
         unchecked=why_unchecked(checked) if quality is None else None,
+        unjudged={} if valid else _means(finished),
     )
+
+
+def _means(trials: Sequence[Trial]) -> dict[str, float]:
+    """Metric → mean over the trials that have it."""
+    values = {name: [v for trial in trials if (v := trial.metrics[name].value) is not None] for name in CATALOGUE}
+    return {name: statistics.fmean(own) for name, own in values.items() if own}
 
 
 def queue_intervals(intervals: Mapping[str, Interval], valid: Sequence[Trial]) -> dict[str, Interval]:

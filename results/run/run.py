@@ -5,6 +5,7 @@
 >>> run.requests.groupby(["engine", "load"]).ttft_s.median()
 """
 
+import html
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -20,7 +21,15 @@ from bakeoff.results.log.run_log import Manifest, RunLog
 from bakeoff.results.log.search import SearchRecord
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
-from bakeoff.results.metrics import client_error, headline, latency, trial_metrics, under_load, whole_load_metrics
+from bakeoff.results.metrics import (
+    CATALOGUE,
+    client_error,
+    headline,
+    latency,
+    trial_metrics,
+    under_load,
+    whole_load_metrics,
+)
 from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import (
     RequestRecord,
@@ -29,7 +38,7 @@ from bakeoff.results.records import (
     TrialRecord,
     Verdict,
 )
-from bakeoff.results.run.cells import Cell, Trial, cell_of, key_of
+from bakeoff.results.run.cells import Cell, Trial, cell_of, key_of, repeated_trials
 from bakeoff.results.run.search_fold import search_record
 from bakeoff.results.run.work import work_of
 from bakeoff.results.server_view import server_view
@@ -60,6 +69,34 @@ class Run:
         """Finished profiled trials, in planned order; no metric of the run counts them."""
         return self._finished(self.manifest.profiled)
 
+    def __repr__(self) -> str:
+        """The table of the terminal, as text: engines, loads, and the summary's columns."""
+        head = f"{self.manifest.name}: {self.status.value.upper()}, {self.valid} of {self.planned} trials valid"
+        return f"{head} ({self.path})\n{self._table.to_string()}"
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        head, *_ = repr(self).splitlines()
+        return f"<p>{html.escape(head)}</p>{self._table.to_html(float_format='{:.4g}'.format)}"
+
+    @property
+    def _table(self) -> "pd.DataFrame":
+        import pandas as pd  # noqa: PLC0415
+
+        rows = {
+            (cell.load, cell.engine): {
+                **{
+                    CATALOGUE[name].title: cell.intervals[name].centre if name in cell.intervals else None
+                    for name in self.headline
+                    if name != "failures"
+                },
+                "failed": f"{cell.failures[0]}/{cell.failures[1]}",
+                "valid": f"{cell.valid}/{cell.planned}",
+            }
+            for cell in self.cells
+        }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
     def check(self) -> None:
         """Read all finished trials now, so that a damaged one is refused before anything is shown.
 
@@ -77,6 +114,26 @@ class Run:
     def unfinished(self) -> list[TrialPlan]:
         """Planned trials that did not finish."""
         return [plan for plan in self.manifest.trials if plan.id not in self.log.finished]
+
+    @cached_property
+    def counted(self) -> list[Trial]:
+        """Finished trials without those that were measured again."""
+        repeated = repeated_trials(self.manifest.trials)
+        return [trial for trial in self.finished if trial.record.id not in repeated]
+
+    def counted_of(self, engine: str) -> list[Trial]:
+        """Those of one engine."""
+        return [trial for trial in self.counted if trial.record.engine == engine]
+
+    @property
+    def planned(self) -> int:
+        """Number of planned trials; one that was measured again counts once."""
+        return len(self.manifest.trials) - len(repeated_trials(self.manifest.trials))
+
+    @property
+    def valid(self) -> int:
+        """Number of valid trials."""
+        return sum(trial.record.verdict is Verdict.VALID for trial in self.finished)
 
     @cached_property
     def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
@@ -130,7 +187,7 @@ class Run:
     @cached_property
     def headline(self) -> tuple[str, ...]:
         """Metrics of the summary table."""
-        return headline({name for cell in self.cells for name in cell.intervals})
+        return headline({name for cell in self.cells for name in (*cell.intervals, *cell.unjudged)})
 
     @cached_property
     def trials(self) -> "pd.DataFrame":
@@ -141,7 +198,23 @@ class Run:
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
-        """One row per request, warm-up (column ``phase``) and salvaged ones (``verdict`` missing) included."""
+        """One row per measured request of a valid trial: those that the report's latencies count."""
+        import pandas as pd  # noqa: PLC0415
+
+        rows = [
+            _request_row(trial.record, trial.record.verdict.value, request)
+            for trial in self.finished
+            if trial.record.verdict is Verdict.VALID
+            for request in planned_inside(under_load(trial.requests), trial.window)
+        ]
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def all_requests(self) -> "pd.DataFrame":
+        """One row per request of any trial.
+
+        Warm-up, ramp and tail are included (column ``phase``), INVALID trials and salvaged ones (``verdict`` missing).
+        """
         import pandas as pd  # noqa: PLC0415
 
         rows = [

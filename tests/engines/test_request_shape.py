@@ -104,6 +104,11 @@ class TestSettings:
         assert blocks["tool_choice"] == {"type": "tool", "name": "sky"}
         assert sent(AnthropicDialect(), CHAT, tools=[TOOL], tool_choice="required")["tool_choice"] == {"type": "any"}
 
+    def test_an_answer_that_may_call_tools_ends_by_itself(self) -> None:
+        assert sent(VllmDialect(), CHAT)["ignore_eos"] is True
+        body = sent(VllmDialect(), CHAT, tools=[TOOL])
+        assert not {"ignore_eos", "min_tokens"} & body.keys()
+
     def test_thinking_of_anthropic_is_beside_the_answer(self) -> None:
         body = sent(AnthropicDialect(), CHAT, thinking_tokens=1024)
         assert body["thinking"] == {"type": "enabled", "budget_tokens": 1024}

@@ -1,5 +1,6 @@
 """Background of the numbers: engines, machine, definitions, configuration and reproduction."""
 
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
+from bakeoff.results.records import EngineDescription
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import client_rows
 from bakeoff.results.report.quality import match_of
@@ -19,13 +21,21 @@ from bakeoff.results.text.format import ABSENT, interval_text, value_text
 
 
 class EngineCard(msgspec.Struct, frozen=True):
-    """One engine's description of itself; ``unknown`` names the facts it does not report."""
+    """One engine's description of itself.
+
+    Attributes:
+        label: of the engine.
+        colour: class of its colour.
+        facts: names and texts.
+        unknown: facts that it does not report.
+        changed: what differs between its starts.
+    """
 
     label: str
     colour: str
     facts: list[tuple[str, str]]
     unknown: list[str]
-    variants: int
+    changed: list[str]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -156,7 +166,7 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
     ]
     colour = engine_class(position)
     if not described:
-        return EngineCard(engine, colour, [], ["description (no trial of this engine ended with one)"], 0)
+        return EngineCard(engine, colour, [], ["description (no trial of this engine ended with one)"], [])
     first = described[0]
     fields: list[tuple[str, str | None]] = [
         ("adapter", first.adapter),
@@ -168,8 +178,23 @@ def _card(run: Run, engine: str, position: int) -> EngineCard:
         *flattened(first.details),
     ]
     facts = [(name, text) for name, text in fields if text is not None]
-    variants = len({msgspec.json.encode((v.version, v.argv, v.model_sha256)) for v in described})
-    return EngineCard(engine, colour, facts, [name for name, text in fields if text is None], variants)
+    absent = [name for name, text in fields if text is None]
+    return EngineCard(engine, colour, facts, absent, _changed(described))
+
+
+def _changed(described: Sequence[EngineDescription]) -> list[str]:
+    """What differs between an engine's starts; the port that the launcher chose does not count."""
+    known = {
+        "version": {one.version for one in described},
+        "command": {tuple(_without_port(one)) for one in described},
+        "model": {one.model_sha256 for one in described},
+    }
+    return [name for name, values in known.items() if len(values) > 1]
+
+
+def _without_port(described: EngineDescription) -> list[str]:
+    port = urllib.parse.urlsplit(described.url or "").port
+    return [part.replace(str(port), "PORT") if port else part for part in described.argv]
 
 
 def _entry(cell: Cell, metric: Metric) -> Entry:

@@ -17,6 +17,7 @@ from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of, unca
 from bakeoff.results.report.quality import MatchText, match_of, unchecked_text
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.background import metric_tables
+from bakeoff.results.report.standing import UNJUDGED
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -42,6 +43,7 @@ class Figure(msgspec.Struct, frozen=True):
         note: why the value, its bounds, its error or some trials are missing; empty otherwise.
         strip: trials as dots.
         best: whether ``bakeoff compare`` judges it better than that of every other engine.
+        unjudged: whether it is of INVALID trials.
     """
 
     key: str
@@ -52,6 +54,7 @@ class Figure(msgspec.Struct, frozen=True):
     note: str
     strip: Markup
     best: bool
+    unjudged: bool
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -140,6 +143,9 @@ def _figure(
 ) -> Figure:
     interval = cell.intervals.get(metric.name)
     centre, bounds = interval_parts(metric, interval)
+    unjudged = cell.unjudged.get(metric.name) if interval is None else None
+    if unjudged is not None:
+        centre = f"({value_text(metric.unit, unjudged)})"
     valid = _values(done, metric, Verdict.VALID)
     invalid = _values(done, metric, Verdict.INVALID)
     values = ", ".join(value_text(metric.unit, value) for value in valid) or ABSENT
@@ -156,6 +162,7 @@ def _figure(
         error=error.text if error else "",
         note="; ".join(note for note in notes if note),
         strip=dot_strip(title, axis, valid, invalid=invalid, interval=interval, colour=colour),
+        unjudged=unjudged is not None,
         best=interval is not None and judgements.is_best(metric, level, cell),
     )
 
@@ -168,7 +175,7 @@ def _error(metric: Metric, level: Level, cell: Cell) -> ErrorText | None:
 
 def _note(metric: Metric, cell: Cell, interval: Interval | None) -> str:
     if interval is None:
-        return cell.reasons[metric.name]
+        return UNJUDGED if metric.name in cell.unjudged else cell.reasons[metric.name]
     if interval.reason:
         return "one trial: no interval" if interval.n == 1 else interval.reason
     return f"{interval.n} of {cell.valid} valid trials have it" if interval.n < cell.valid else ""

@@ -108,7 +108,7 @@ def _read_back(folder: Path, whole: int, *, complete: bool) -> dict[str, int]:
     saved = sum(len(list(log)) for log in streams)
     # An answer that had just been written may not have reached the harness when it was killed: one per slot.
     lost = max(0, whole - CONCURRENCY - saved)
-    unreadable = saved - len(run.requests)
+    unreadable = saved - len(run.all_requests)
     torn = sum(log.torn_bytes > 0 for log in streams)
     return {
         "lost": lost, "torn": max(0, torn - 1), "wrong_status": int(run.status is not expected),

@@ -120,7 +120,9 @@ def savers(bars: Bars, count: int) -> None:
         failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
         print(f"2 processes saved {count} runs each in {time.monotonic() - started:.1f} s")
         runs = [results.load(run.path) for run in runs_below(Path(root))]
-        whole = sum(run.status is RunStatus.COMPLETE and len(run.finished) == len(run.requests) == 1 for run in runs)
+        whole = sum(
+            run.status is RunStatus.COMPLETE and len(run.finished) == len(run.all_requests) == 1 for run in runs
+        )
     bars.add("savers_failed", failed, "==", 0)
     bars.add("saved_runs", whole, "==", 2 * count)
 

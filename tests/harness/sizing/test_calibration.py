@@ -257,7 +257,7 @@ def test_a_run_folder_is_read_like_a_published_run(tmp_path: Path):
     assert (engine.engine, engine.limits) == ("a", Limits(step_tokens=512)), "a running server has its own settings"
     (load,) = engine.loads
     assert load.concurrency == 4
-    sent = len(run.requests[run.requests.phase == "measured"])
+    sent = len(run.all_requests[run.all_requests.phase == "measured"])
     assert len(load.requests) % sent == 0
     assert {(request.prompt_tokens, request.output_tokens) for request in load.requests} == {(8, 5)}
     assert load.measured["itl_p50_s"] == run.trials.itl_p50_s[0]

@@ -1,6 +1,7 @@
 """The terminal summary: complete, narrow enough, and immune to escape sequences."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def test_absent_values_carry_a_footnote(one_trial: results.Run) -> None:
 def test_a_run_without_valid_trials_says_why(tmp_path: Path) -> None:
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=4, invalid=(0,))
     text = printed(results.load(build_run(tmp_path, sheet)))
-    assert "– (1)" in text
-    assert "(1) TTFT p50, ITL p50, TPOT p50, tokens out, requests and peak mem: no valid trial" in text
+    assert "demo: COMPLETE, 0 of 1 trials valid\nINVALID: only, c=1, repeat 1: gpu0 lowered its clocks" in text
+    assert re.search(r"^only +\([\d.]+ ms\) \([\d.]+ ms\)", text, re.MULTILINE), "figures in parentheses"
+    assert "(1) in parentheses: of INVALID trials, so no evidence; no comparison uses them" in text
+    assert "No verdict" in text
 
 
 @pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.FAILED])

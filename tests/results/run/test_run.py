@@ -18,7 +18,7 @@ from tests.results.builders import FAST, LOADS, Sheet, build_run
 
 def test_frames_have_a_row_for_each_record(demo: results.Run) -> None:
     assert len(demo.trials) == 24
-    assert len(demo.requests) == 24 * 26
+    assert len(demo.all_requests) == 24 * 26
     assert len(demo.chunks) == sum(len(r.chunk_ns) for t in demo.finished for r in t.requests)
     assert set(CATALOGUE) <= set(demo.trials.columns)
     assert {"rss_bytes", "cpu_s", "source"} <= set(demo.telemetry.columns)
@@ -26,7 +26,7 @@ def test_frames_have_a_row_for_each_record(demo: results.Run) -> None:
 
 def test_medians_of_the_frame_are_the_metrics(demo: results.Run) -> None:
     trial = demo.finished[0]
-    frame = demo.requests.query("trial == @trial.record.id and phase == 'measured' and outcome == 'ok'")
+    frame = demo.all_requests.query("trial == @trial.record.id and phase == 'measured' and outcome == 'ok'")
     assert frame.ttft_s.median() == pytest.approx(trial.metrics["ttft_p50_s"].value)
     assert frame.tpot_s.median() == pytest.approx(trial.metrics["tpot_p50_s"].value)
 
@@ -112,4 +112,4 @@ def test_one_trial_has_no_interval(one_trial: results.Run) -> None:
 def test_a_run_that_never_started_a_trial(tmp_path: Path) -> None:
     run = results.load(build_run(tmp_path, Sheet(finished=0)))
     assert run.finished == []
-    assert len(run.trials) == len(run.requests) == len(run.chunks) == len(run.telemetry) == 0
+    assert len(run.trials) == len(run.requests) == len(run.all_requests) == len(run.chunks) == len(run.telemetry) == 0

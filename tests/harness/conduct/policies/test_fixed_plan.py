@@ -1,0 +1,60 @@
+"""Trials that the client or the machine spoilt are measured once more; those of the engine are its evidence."""
+
+import pytest
+
+from bakeoff.harness.conduct.policies import Done
+from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan, is_spoilt
+from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.log.run_log import RunLog, TrialFinished, TrialPlanned
+from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window
+
+LOAD = Load(concurrency=1)
+PLAN = [TrialPlan(f"{engine}-{repeat}", engine, "w", LOAD, repeat) for repeat in (1, 2) for engine in "ab"]
+
+
+def record(plan: TrialPlan, *codes: FindingCode) -> TrialRecord:
+    return TrialRecord(
+        id=plan.id, engine=plan.engine, workload="w", load=LOAD, repeat=plan.repeat, order=1, started_ns=0, ended_ns=1,
+        issue_start_ns=0, issue_end_ns=1, window=Window(0, 1), planned_requests=0, workload_sha256="",
+        verdict=Verdict.INVALID if codes else Verdict.VALID, replaces=plan.replaces,
+        findings=[Finding(code, Severity.INVALID, {}) for code in codes],
+    )  # fmt: skip
+
+
+def measured(spoilt: dict[str, FindingCode]) -> list[str]:
+    """Ids in the order of measuring."""
+    log, policy, order = RunLog(), FixedPlan(PLAN), list[str]()
+    while isinstance(decision := policy.next(log), TrialPlanned):
+        assert not decision.ends_turn, "its engine must still run if it is measured again"
+        order.append(decision.plan.id)
+        codes = [spoilt[decision.plan.id]] if decision.plan.id in spoilt else []
+        log.add(TrialFinished(record=record(decision.plan, *codes)))
+    assert isinstance(decision, Done)
+    return order
+
+
+def test_a_spoilt_trial_is_measured_again_while_its_engine_runs() -> None:
+    order = measured({"a-1": FindingCode.FOREIGN_LOAD})
+    assert order == ["a-1", "a-1-again", "b-1", "a-2", "b-2"]
+
+
+def test_it_is_measured_again_once_and_only_so_many_are() -> None:
+    again = FindingCode.CLIENT_STALLED
+    assert measured({"a-1": again, "a-1-again": again}).count("a-1-again") == 1
+    names = measured({plan.id: again for plan in PLAN})
+    assert [name for name in names if name.endswith("-again")] == ["a-1-again", "b-1-again"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "spoilt"),
+    [
+        ([FindingCode.THROTTLED], True),
+        ([FindingCode.CLIENT_LATE, FindingCode.FOREIGN_LOAD], True),
+        ([FindingCode.FOREIGN_LOAD, FindingCode.FAILED_REQUESTS], False),
+        ([FindingCode.ENGINE_DIED], False),
+        ([FindingCode.WINDOW_TOO_SHORT], False),
+        ([], False),
+    ],
+)
+def test_an_engines_failures_are_never_repeated(codes: list[FindingCode], spoilt: bool) -> None:
+    assert is_spoilt(record(PLAN[0], *codes)) is spoilt
