@@ -2,10 +2,19 @@
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, print_line, print_notice
 from bakeoff.harness.errors import RunInterrupted
+
+REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)
+"""Whether the command that runs was given ``--dry-run``."""
+
+
+class Rehearsed(Exception):
+    """A dry run has checked everything."""
+
 
 _Result = TypeVar("_Result")
 _PARAMETERS = "Parameters\n    ----------\n"
@@ -31,8 +40,12 @@ def command(
 
     def call(*arguments: Any, **options: Any) -> int:  # noqa: ANN401  (those of the function)
         shown = {name: options.pop(name, parameter.default) for name, parameter in of_show.items()}
+        rehearsing = REHEARSING.set(bool(shown.get("dry_run")))
         try:
             result = function(*arguments, **options)
+        except Rehearsed:
+            print_line("dry run: everything is in place")
+            return EXIT_OK
         except RunInterrupted as interrupted:
             show(interrupted.run, **shown)
             print_line(f"interrupted: {interrupted}")
@@ -44,6 +57,8 @@ def command(
                 raise
             print_notice(f"INVALID: {error}" if no_evidence == EXIT_INVALID else str(error))
             return no_evidence
+        finally:
+            REHEARSING.reset(rehearsing)
         show(result, **shown)
         return exit_code(result)
 

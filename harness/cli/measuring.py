@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import REHEARSING, Rehearsed, command
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     EXIT_INVALID,
     EXIT_OK,
+    DryRun,
     File,
     Headers,
     Json,
@@ -80,7 +81,8 @@ def run(
     from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(loaded_experiment(experiment), workers, ray)
-    return _measured(loaded, out, earlier_run(Path(out), loaded.name, resume, print_notice) if resume else None)
+    earlier = earlier_run(Path(out), loaded.name, resume, print_notice) if resume else None
+    return _measured(loaded, out, earlier)
 
 
 def profile(
@@ -279,15 +281,19 @@ def bench(
 
 
 def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":
-    """Measure an experiment.
+    """Measure an experiment; in a dry run of its command, only check it.
 
     Raises:
         RunInterrupted: Ctrl-C; it has the finished trials.
+        Rehearsed: it was a dry run, and everything is in place.
     """
     from bakeoff.harness.cli.reading import read
-    from bakeoff.harness.conduct.run import create_run, run_into
+    from bakeoff.harness.conduct.run import create_run, rehearse, run_into
     from bakeoff.harness.errors import RunInterrupted
 
+    if REHEARSING.get():
+        rehearse(experiment)
+        raise Rehearsed
     folder = create_run(experiment, Path(out), earlier)
     interrupted = run_into(folder, experiment, earlier)
     measured = read(folder.path)
@@ -296,11 +302,13 @@ def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" =
     return measured
 
 
-def _show(measured: "Run | list[Difference]", *, json: Json = False) -> None:
+def _show(measured: "Run | list[Difference]", *, dry_run: DryRun = False, json: Json = False) -> None:  # noqa: ARG001
     """Print a run's table, and write its page and traces; or print differences.
 
     Parameters
     ----------
+    dry_run
+        Say what would run and for how long, check everything, and send nothing.
     json
         Print the summary as JSON.
     """

@@ -37,6 +37,7 @@ else:
 
 Out = Annotated[File, cyclopts.Parameter(name="--out")]
 """Folder for run folders."""
+DryRun = Annotated[bool, cyclopts.Parameter(name="--dry-run", negative="")]
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
 Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]

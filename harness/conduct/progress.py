@@ -6,7 +6,16 @@ from statistics import fmean
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.expected import ExpectedLength
@@ -158,7 +167,7 @@ class LiveObserver:
     def __init__(self, bar: Progress, experiment: Experiment) -> None:
         self._bar = bar
         self._estimate = Estimate(experiment)
-        self._task = bar.add_task("preparing", total=len(experiment.plan()), left="")
+        self._task = bar.add_task("preparing", total=len(experiment.plan()), ends_s=None)
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Show the bytes downloaded so far."""
@@ -181,8 +190,31 @@ class LiveObserver:
                 pass
 
     def _show(self, text: str) -> None:
-        left = f"about {clock_text(self._estimate.left_s())} left"
-        self._bar.update(self._task, description=text, left=left)
+        self._bar.update(self._task, description=text, ends_s=self._bar.get_time() + self._estimate.left_s())
+
+
+class _LeftColumn(ProgressColumn):
+    """The estimated time left, which counts down between the events of a run."""
+
+    max_refresh = 1.0
+
+    def render(self, task: Task) -> Text:
+        """See :class:`rich.progress.ProgressColumn`."""
+        ends_s: float | None = task.fields["ends_s"]
+        return Text("" if ends_s is None else f"about {clock_text(max(0.0, ends_s - task.get_time()))} left")
+
+
+def plan_text(experiment: Experiment) -> str:
+    """What a run will do: ``chat to 2 engines at 1 load, 3 repeats: 6 trials, about 2:10``."""
+    plan = experiment.plan()
+    engines, loads = len(experiment.engines), len(experiment.loads)
+    counts = f"{_counted(engines, 'engine')} at {_counted(loads, 'load')}, {_counted(experiment.repeats, 'repeat')}"
+    trials, left = _counted(len(plan), "trial"), clock_text(Estimate(experiment).left_s())
+    return f"{experiment.workload.name} to {counts}: {trials}, about {left}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @contextlib.contextmanager
@@ -190,12 +222,14 @@ def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator
     """The observer of a run: one line per trial for a search; else a live bar on a terminal, plain lines elsewhere."""
     if log.search is not None:
         yield SearchObserver(console, log.search.over)
-    elif not console.is_terminal:
+        return
+    console.print(plan_text(experiment), markup=False, highlight=False)
+    if not console.is_terminal:
         yield PlainObserver(console, experiment)
     else:
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            _LeftColumn(),
         )  # fmt: skip
         with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
             yield LiveObserver(bar, experiment)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from bakeoff.engines import dialect
+from bakeoff.engines import dialect, pick_port
 from bakeoff.engines.identification import tokenizer_folder
 from bakeoff.engines.secrets import conceal_environment, masked, masked_data
 from bakeoff.harness.client import decode_stream
@@ -32,6 +32,7 @@ from bakeoff.harness.conduct.world import World, current_world
 from bakeoff.harness.errors import first_leaf
 from bakeoff.harness.experiment.config import EngineConfig, Experiment, ModelConfig
 from bakeoff.harness.host.environment import VERSION
+from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.results import Run
 from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
 from bakeoff.results.files.integrity import RESTORE
@@ -123,6 +124,30 @@ def run_into(
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
     return False
+
+
+def rehearse(experiment: Experiment) -> None:
+    """Check everything that can be checked without a load: model, tokenizer, engines' programs, traffic.
+
+    Raises:
+        BakeoffError: as :func:`run_into` would; nothing is left behind.
+    """
+    with scratch_folder() as scratch:
+        folder = create_run(experiment, scratch)
+        current_world().run(_rehearsed(experiment, folder))
+
+
+async def _rehearsed(experiment: Experiment, folder: RunFolder) -> None:
+    world = current_world()
+    with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
+        async with prepared(experiment, folder, world, observer.fetching) as preparation:
+            for engine in preparation.engines.values():
+                if not engine.url:
+                    engine.launch(pick_port())
+                elif not experiment.client.ray:  # workers elsewhere may reach what this machine cannot
+                    await world.require_listener(engine.url)
+            for load in experiment.loads:
+                await world.in_thread(preparation.planner.traffic, load, 1, experiment.engines[0].name)
 
 
 async def run_experiment(

@@ -50,7 +50,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.RAMP_FAILURES: (
         "{failed_requests} of {ramp_requests} requests failed in the ramp, the first as {outcome}: {error}; wait until "
-        "the server is ready, or raise trial.ramp_s"
+        "the server is ready, or raise {ramp}"
     ),
     FindingCode.TOKENS_MISCOUNTED: (
         "{miscounted_requests} of {ok_requests} answers claim more tokens than they can have (the first: "
@@ -59,33 +59,33 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
-        "window and {last_in_flight} in the last; lower rate_per_s, or raise trial.ramp_s if the load was still "
+        "window and {last_in_flight} in the last; lower rate_per_s, or raise {ramp} if the load was still "
         "building up"
     ),
-    FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise trial.duration_s",
+    FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise {duration}",
     FindingCode.WINDOW_TOO_SHORT: (
         "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s or "
         "trial.max_requests, or give the workload more requests"
     ),
-    FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise trial.duration_s, or the load"),
+    FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise {duration}, or the load"),
     FindingCode.CLIENT_LOST: (
         "{detail}; find out what killed or stopped it (the machine may be out of memory), and repeat"
     ),
     FindingCode.CLIENT_LATE: (
-        "the client sent {late_share} of the requests more than {send_lag_s} late; add client.workers"
+        "the client sent {late_share} of the requests more than {send_lag_s} late; add {workers}"
     ),
-    FindingCode.CLIENT_OFF_RATE: "the client sent requests at {rate_share} of the planned rate; add client.workers",
+    FindingCode.CLIENT_OFF_RATE: "the client sent requests at {rate_share} of the planned rate; add {workers}",
     FindingCode.CLIENT_STALLED: (
         "the client's event loop was {loop_lag_s} late, more than {max_loop_lag_s}; "
-        "give the client a core of its own (client.cores) or add client.workers"
+        "give the client a core of its own (client.cores) or add {workers}"
     ),
     FindingCode.CLIENT_ERROR: (
         "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}; "
-        "give the client a core of its own (client.cores) or add client.workers"
+        "give the client a core of its own (client.cores) or add {workers}"
     ),
     FindingCode.CACHE_NOT_COLD: (
         "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "
-        "{repeated_tokens} of its own; restart the engine or change seed"
+        "{repeated_tokens} of its own; restart the engine, or change {seed}"
     ),
     FindingCode.SAMPLER_LOST: (
         "the machine was sampled in only {sampled_share} of the window, so foreign load and faults of GPUs may have "
@@ -171,13 +171,13 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.BACKLOG_GREW: (
         "{first_in_flight} requests were in flight in the first tenth of the window and {last_in_flight} in the last, "
-        "more than the arrivals explain: the engine may be falling behind; raise trial.ramp_s and trial.duration_s to "
+        "more than the arrivals explain: the engine may be falling behind; raise {ramp} and {duration} to "
         "tell"
     ),
     FindingCode.CAPACITY_UNCLEAR: (
         "requests queued at about {utilisation} times the engine's capacity, and {planned_requests} requests are too "
         "few to tell whether the queue stays bounded, so latencies depend on the length of the window; a verdict needs "
-        "about {needed_requests} requests: raise trial.duration_s"
+        "about {needed_requests} requests: raise {duration}"
     ),
     FindingCode.PLAN_ENDED_EARLY: (
         "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; raise "
@@ -185,11 +185,11 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.TURN_MIX: (
         "the mean turn of the window's requests is {window_turn} and that of the load in the long run {workload_turn}, "
-        "so the window shows another load; raise trial.ramp_s and trial.duration_s"
+        "so the window shows another load; raise {ramp} and {duration}"
     ),
     FindingCode.LENGTH_MIX: (
         "the window's requests ask for {window_tokens} tokens on average and those of the load in the long run for "
-        "{workload_tokens}, so the window shows another load; raise trial.duration_s"
+        "{workload_tokens}, so the window shows another load; raise {duration}"
     ),
     FindingCode.ENGINE_FROZE: (
         "no answer advanced for {silent_s}, {window_share} of the window, with {in_flight} requests in flight, and "
@@ -201,7 +201,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.WINDOW_SHORT_FOR_QUEUE: (
         "at this load the requests in flight change so slowly that {window_s} show only a part of their course, and "
-        "latencies of another window may be several times as long; raise trial.duration_s to {needed_window_s}"
+        "latencies of another window may be several times as long; raise {duration} to {needed_window_s}"
     ),
     FindingCode.SOME_FOREIGN_LOAD: (
         "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure (above "
@@ -252,6 +252,13 @@ _WORDS = {
     },
 }
 """Codes in words, by parameter."""
+OPTIONS = {
+    "duration": "trial.duration_s (--duration of bench)",
+    "ramp": "trial.ramp_s (--ramp of bench)",
+    "seed": "seed (--seed of bench)",
+    "workers": "client.workers (--workers of bench)",
+}
+"""What sentences advise to change: keys of an experiment, and the options of bench that set them."""
 _UNRECORDED = {"power_basis": "how this is known was not recorded"}
 """Texts of parameters that findings of earlier runs lack."""
 
@@ -259,7 +266,7 @@ _UNRECORDED = {"power_basis": "how this is known was not recorded"}
 def sentence(finding: Finding) -> str:
     """One sentence without a full stop. It may quote engine output: :func:`~bakeoff.results.text.format.plain` it."""
     texts = {name: _text(name, value) for name, value in finding.parameters.items()}
-    return (_special_template(finding) or SENTENCES[finding.code]).format_map(_UNRECORDED | texts)
+    return (_special_template(finding) or SENTENCES[finding.code]).format_map(OPTIONS | _UNRECORDED | texts)
 
 
 def _special_template(finding: Finding) -> str | None:

@@ -3,14 +3,14 @@
 from string import Formatter
 
 from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
-from bakeoff.results.text.findings import SENTENCES
+from bakeoff.results.text.findings import OPTIONS, SENTENCES
 
 _TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "power_basis", "cache", "example", "tool"}
 
 
 def parameters_of(code: FindingCode) -> set[str]:
-    """The fields of a code's sentence."""
-    return {field for _, field, _, _ in Formatter().parse(SENTENCES[code]) if field is not None}
+    """The fields of a code's sentence, without the options that it names."""
+    return {field for _, field, _, _ in Formatter().parse(SENTENCES[code]) if field is not None} - OPTIONS.keys()
 
 
 def void(code: FindingCode, **parameters: Parameter) -> Finding:

@@ -77,6 +77,19 @@ def test_bench_takes_one_kind_of_load(capsys: pytest.CaptureFixture[str]):
     assert "give either a concurrency or a rate" in capsys.readouterr().err
 
 
+def test_a_dry_run_says_what_would_run_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "e.toml"
+    file.write_text(
+        'name = "e"\nrepeats = 2\nmodel = { name = "m", tokenizer = "approximate" }\nloads = [{ concurrency = 1 }]\n'
+        'workload = { name = "random" }\n[[engines]]\nadapter = "openai"\nurl = "http://127.0.0.1:9"\n', "utf-8"
+    )  # fmt: skip
+    assert in_process("run", str(file), "--dry-run", "--out", str(tmp_path / "runs")) == 2
+    said = capsys.readouterr().err
+    assert "random to 1 engine at 1 load, 2 repeats: 2 trials, about " in said
+    assert "http://127.0.0.1:9 cannot be reached" in said
+    assert not (tmp_path / "runs").exists()
+
+
 def test_bench_of_an_address_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[str]):
     url = f"http://127.0.0.1:{pick_port()}"
     assert in_process("bench", "--url", url) == 2
@@ -149,8 +162,8 @@ def test_the_default_of_foreign_load_is_that_of_an_experiment():
 
 
 def test_every_function_has_the_parameters_of_its_command():
-    """A command has more only to say how the result is shown."""
-    shown = {"json", "github", "junit", "markdown", "out"}
+    """A command has more only to say how the result is shown, or that there shall be none."""
+    shown = {"json", "github", "junit", "markdown", "out", "dry_run"}
     names = "bench compare demo export floor frontier gate history plan profile run search"
     for name in names.split():
         function = inspect.signature(getattr(api, name)).parameters

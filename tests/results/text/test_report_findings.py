@@ -58,7 +58,7 @@ def test_every_finding_has_the_parameters_of_its_sentence() -> None:
     [
         (
             invalid(FindingCode.CLIENT_LATE, late_share=0.01, send_lag_s=0.0312),
-            "the client sent 1 % of the requests more than 31.2 ms late; add client.workers",
+            "the client sent 1 % of the requests more than 31.2 ms late; add client.workers (--workers of bench)",
         ),
         (
             invalid(FindingCode.WINDOW_TOO_SHORT, window_s=0.5, needed_window_s=1),
