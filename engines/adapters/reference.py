@@ -18,6 +18,7 @@ from bakeoff.engines.launcher import Server
 from bakeoff.engines.recording import ask_recorder
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.engines.spec import Cannot, Setting, Speculation, Spellings, flag, one_of, option_argv, switch
+from bakeoff.installation import how_to_install
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """Packages of the extra ``engine``; checked without importing them, because torch takes seconds."""
@@ -150,7 +151,7 @@ class ReferenceEngine(ServerEngine):
     def command(self) -> Sequence[str]:
         """The interpreter that runs Bakeoff, since the engine is part of it."""
         if not all(importlib.util.find_spec(package) for package in _PACKAGES):
-            raise NotInstalled("the reference engine is not installed here", "pip install 'bakeoff[engine]'")
+            raise NotInstalled("the reference engine is not installed here", how_to_install("engine"))
         return (sys.executable, "-m", "bakeoff.reference_engine", "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

@@ -16,10 +16,10 @@ from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, field_of, lis
 from bakeoff.engines.launcher import Server
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.engines.spec import Spellings, flag, one_of
+from bakeoff.installation import how_to_install
 
 _SERVING = ("fastapi", "openai", "uvicorn")
 """Packages of transformers' extra ``serving``: without them the command exists, but exits at once."""
-_INSTALL = "pip install 'bakeoff[hf]'"
 
 
 class TransformersOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -79,9 +79,9 @@ class TransformersEngine(ServerEngine):
         place = self.environment()
         program = place.program("transformers")
         if not program.exists():
-            raise NotInstalled("transformers is not installed here", _INSTALL)
+            raise NotInstalled("transformers is not installed here", how_to_install("hf"))
         if missing := [name for name in _SERVING if place.version(name) is None]:
-            raise NotInstalled(f"transformers serve also needs {', '.join(missing)}", _INSTALL)
+            raise NotInstalled(f"transformers serve also needs {', '.join(missing)}", how_to_install("hf"))
         return (str(program), "serve")
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:

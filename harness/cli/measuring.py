@@ -1,5 +1,6 @@
 """Commands that measure: demo, run, bench and profile. Also serve."""
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from bakeoff.results.attribution.difference import Difference
     from bakeoff.results.log.store import RunFolder
 
+_ENGINE_PACKAGES = ("torch", "llguidance", "safetensors", "gguf")
 DEFAULT_CONCURRENCY = (1, 8)
 """Default load levels of bench: a single user, and a moderate load."""
 
@@ -335,7 +337,15 @@ COMMANDS = tuple(command(function, _show, _exit_code) for function in (demo, run
 
 
 def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
-    """Serve a known model or a checkpoint with the reference engine; bakeoff serve --help lists its options."""
+    """Serve a known model or a checkpoint with the reference engine: bakeoff serve MODEL.
+
+    bakeoff serve --help lists its options.
+    """
+    from bakeoff.engines.errors import NotInstalled
+    from bakeoff.installation import how_to_install
+
+    if missing := [name for name in _ENGINE_PACKAGES if importlib.util.find_spec(name) is None]:
+        raise NotInstalled(f"bakeoff serve needs {' and '.join(missing)}", how_to_install("engine"))
     argv = [sys.executable, "-m", "bakeoff.reference_engine", "serve", *_with_folder(arguments)]
     os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
 
@@ -347,6 +357,8 @@ def _with_folder(arguments: Sequence[str]) -> list[str]:
     from bakeoff.engines.models import KNOWN_MODELS
     from bakeoff.harness.cli.listing import named_model
 
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--model", *arguments]
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", nargs="?")  # a missing value is the engine's to report
     options, others = parser.parse_known_args(arguments)

@@ -17,6 +17,7 @@ from bakeoff.harness.client.fleet import Fleet
 from bakeoff.harness.client.forwarder import Forwarder
 from bakeoff.harness.client.ray_worker import RayWorker, Untyped, called
 from bakeoff.harness.errors import ClientFailed
+from bakeoff.installation import how_to_install
 
 _REACH_S = 5.0
 """Limit for a TCP connection to the cluster's head; Ray itself would retry for minutes."""
@@ -59,7 +60,7 @@ def _imported() -> ModuleType:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise ClientFailed("client.ray needs Ray, which is not installed: pip install 'bakeoff[ray]'") from error
+        raise ClientFailed(f"client.ray needs Ray, which is not installed: {how_to_install('ray')}") from error
 
 
 @contextlib.asynccontextmanager

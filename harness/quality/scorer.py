@@ -10,6 +10,7 @@ import msgspec
 
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.host.child import child_process, read_line, send, tail
+from bakeoff.installation import how_to_install
 from bakeoff.results.metrics.quality import TokenMatch
 
 _PACKAGES = ("torch", "safetensors", "gguf")
@@ -48,7 +49,7 @@ def not_installed() -> str | None:
     """The reason why the reference cannot run here; None if it can."""
     if all(importlib.util.find_spec(package) for package in _PACKAGES):
         return None
-    return "the reference is not installed here; run: pip install 'bakeoff[engine]'"
+    return f"the reference is not installed here; run: {how_to_install('engine')}"
 
 
 async def scored(model: str, lines: Sequence[Line], limit_s: float) -> Scores:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.errors import CheckpointError, ConfigError, RequestError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
 from bakeoff.reference_engine.loading.quantised import QuantisedDirectory
@@ -24,7 +25,7 @@ def open_directory(path: Path) -> Checkpoint:
         ConfigError: Transformers is not installed.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ConfigError("Transformers is not installed here; run: pip install 'bakeoff[engine,hf]'")
+        raise ConfigError(f"Transformers is not installed here; run: {how_to_install('engine', 'hf')}")
     checkpoint = open_plain(path)
     if checkpoint.config.model_type not in FAMILIES or checkpoint.config.cla_factor > 1:
         raise CheckpointError(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from bakeoff.installation import how_to_install
 from bakeoff.results.errors import NotExportable
 from bakeoff.results.run.run import Run
 
@@ -76,7 +77,7 @@ def _parquet(data: "pd.DataFrame") -> bytes:
     try:
         typed.to_parquet(target, index=False)
     except ImportError as error:
-        raise NotExportable("Parquet needs pyarrow: pip install 'bakeoff[parquet]'") from error
+        raise NotExportable(f"Parquet needs pyarrow: {how_to_install('parquet')}") from error
     return target.getvalue()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import platformdirs
 
+from bakeoff.installation import how_to_install
 from bakeoff.results.errors import NotReachable, NotWritable, RunNotFound
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.log.store import LOG_NAME
@@ -38,7 +39,7 @@ def fetched(address: str) -> Path:
     try:
         import fsspec  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise NotReachable(f"{address} is in a remote store: pip install 'bakeoff[remote]'") from error
+        raise NotReachable(f"{address} is in a remote store: {how_to_install('remote')}") from error
     try:
         store, root = fsspec.core.url_to_fs(address)
         return _updated_copy(store, _files(store, root, address), _cache_folder(address))

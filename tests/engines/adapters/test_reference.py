@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, Speculation, attached
 from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.__main__ import build_parser
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
@@ -195,4 +196,4 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(NotInstalled) as caught:
         launch()
-    assert str(caught.value) == "the reference engine is not installed here; run: pip install 'bakeoff[engine]'"
+    assert str(caught.value) == f"the reference engine is not installed here; run: {how_to_install('engine')}"

@@ -11,6 +11,7 @@ import pytest
 from bakeoff.engines import Deployment, EngineSpec, Launch, Model, Setup, attached
 from bakeoff.engines.adapters.transformers import TransformersEngine, TransformersOptions
 from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
+from bakeoff.installation import how_to_install
 
 MODEL = Model("smol", "/models/smol")
 
@@ -108,7 +109,7 @@ def test_without_the_program_it_says_how_to_install_it(venv: Path) -> None:
     (venv / "bin/transformers").unlink()
     with pytest.raises(NotInstalled) as caught:
         launch(venv)
-    assert str(caught.value) == "transformers is not installed here; run: pip install 'bakeoff[hf]'"
+    assert str(caught.value) == f"transformers is not installed here; run: {how_to_install('hf')}"
 
 
 def test_without_packages_of_the_server_it_names_them(venv: Path) -> None:
@@ -116,4 +117,4 @@ def test_without_packages_of_the_server_it_names_them(venv: Path) -> None:
         shutil.rmtree(next(venv.glob(f"lib/*/site-packages/{name}-*.dist-info")))
     with pytest.raises(NotInstalled) as caught:
         launch(venv)
-    assert str(caught.value) == "transformers serve also needs fastapi, uvicorn; run: pip install 'bakeoff[hf]'"
+    assert str(caught.value) == f"transformers serve also needs fastapi, uvicorn; run: {how_to_install('hf')}"

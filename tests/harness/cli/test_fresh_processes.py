@@ -35,7 +35,7 @@ COMMANDS = {
     "compare": ("runs/run@a runs/run@b", 0, "TTFT"),
     "dashboard": ("nothing", 2, "is not a folder"),
     "demo": ("--out file", 3, "cannot make the folder"),
-    "doctor": ("", 0, "governor"),
+    "doctor": ("--json extra", 2, "extra"),  # what it finds depends on the machine; test_doctor.py has its exit codes
     "engines doctor": ("openai", 0, "at its url"),
     "engines install": ("nothing", 2, "unknown environment 'nothing'"),
     "engines list": ("vllm", 0, "vllm: options block_size"),

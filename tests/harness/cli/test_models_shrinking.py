@@ -15,6 +15,7 @@ from bakeoff.harness.cli import listing, make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.cli.shrinking import built_in_prompts
 from bakeoff.harness.quality import scorer
+from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.__main__ import build_parser, main
 from bakeoff.reference_engine.tools.distillation import Distillation
 from bakeoff.reference_engine.tools.head_training import HeadTraining
@@ -135,5 +136,5 @@ def test_a_missing_model_or_package_is_one_line(folder, tmp_path, monkeypatch, c
     monkeypatch.setattr(scorer, "_PACKAGES", ("torch", "no_such_package"))
     assert guarded(make_app(), ["models", "distil", str(folder), str(folder), "--out", "o"]) == 2
     assert capsys.readouterr().err == (
-        "bakeoff: the reference is not installed here; run: pip install 'bakeoff[engine]'\n"
+        f"bakeoff: the reference is not installed here; run: {how_to_install('engine')}\n"
     )

@@ -14,6 +14,7 @@ from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.host import ceilings
 from bakeoff.harness.host.ceilings import Size, measure, rates
 from bakeoff.harness.host.environment import environment
+from bakeoff.installation import how_to_install
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.machine.ceilings import Ceilings, store_ceilings, stored_ceilings
 
@@ -130,4 +131,4 @@ def test_without_torch_one_line_says_what_to_install(
     monkeypatch.delitem(sys.modules, "bakeoff.harness.host.ceilings")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert guarded(make_app(), ["machine"]) == 2
-    assert capsys.readouterr().err == "bakeoff: bakeoff machine needs torch; run: pip install 'bakeoff[engine]'\n"
+    assert capsys.readouterr().err == f"bakeoff: bakeoff machine needs torch; run: {how_to_install('engine')}\n"

@@ -10,6 +10,7 @@ import pynvml
 import pytest
 
 from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.host.doctor import Check, State, examine_machine
 
 CPUS = "sys/devices/system/cpu"
@@ -204,9 +205,19 @@ def test_the_command_prints_one_line_for_each(
     ]
     monkeypatch.setattr("bakeoff.harness.host.doctor.examine_machine", lambda: checks)
     app = make_app()
-    assert app("doctor", result_action="return_value") == 0
+    assert app("doctor", result_action="return_value") == 1
     assert capsys.readouterr().out.splitlines() == [
         "disturbs  turbo: on; clocks vary → echo 1", "fine      swap: none", "unknown   SMT: not shown",
     ]  # fmt: skip
-    assert app(["doctor", "--json"], result_action="return_value") == 0
+    assert app(["doctor", "--json"], result_action="return_value") == 1
     assert [check["subject"] for check in json.loads(capsys.readouterr().out)] == ["turbo", "swap", "SMT"]
+
+
+@pytest.mark.parametrize(("state", "code"), [(State.FINE, 0), (State.UNKNOWN, 0), (State.DISTURBS, 1)])
+def test_the_exit_code_tells_a_job_whether_to_measure(
+    state: State, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = [Check("SMT", State.FINE, "none"), Check("load", state, "98 %")]
+    monkeypatch.setattr("bakeoff.harness.host.doctor.examine_machine", lambda: checks)
+    assert guarded(make_app(), ["doctor"]) == code
+    assert "98 %" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.quality import asks_logprobs, check_quality
 from bakeoff.harness.quality.scorer import Line, Score, Scores
 from bakeoff.harness.traffic.planner import traffic_planner
+from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.offline import generate, load_engine
@@ -296,7 +297,7 @@ def test_without_the_extra_there_is_a_reason(tmp_path: Path, model: Path, monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     record = scene.checked()
     assert record is not None
-    assert record.why == "the reference is not installed here; run: pip install 'bakeoff[engine]'"
+    assert record.why == f"the reference is not installed here; run: {how_to_install('engine')}"
 
 
 def test_words_of_another_plan_are_not_compared(tmp_path: Path, model: Path) -> None:

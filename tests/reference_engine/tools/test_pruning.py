@@ -15,6 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.__main__ import main
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
@@ -258,5 +259,5 @@ def test_models_that_cannot_be_pruned_are_named(capsys, monkeypatch, tmp_path, c
     monkeypatch.setattr(transformers_model.importlib.util, "find_spec", lambda _: None)
     assert main(["prune", str(checkpoint_dir), *rest]) == 2
     assert (
-        "error: Transformers is not installed here; run: pip install 'bakeoff[engine,hf]'\n" in capsys.readouterr().err
+        f"error: Transformers is not installed here; run: {how_to_install('engine', 'hf')}\n" in capsys.readouterr().err
     )
