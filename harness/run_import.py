@@ -12,12 +12,14 @@ from bakeoff.harness.client.token_counts import apportion
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.results.errors import NotImportable
 from bakeoff.results.findings import FindingCode, warning
 from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished
 from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (
     SCHEMA_VERSION,
     EngineDescription,
+    Outcome,
     RequestRecord,
     RunStatus,
     TrialPlan,
@@ -29,7 +31,7 @@ from bakeoff.results.records import (
 from bakeoff.results.views.import_aiperf import read_aiperf
 from bakeoff.results.views.import_guidellm import read_guidellm
 from bakeoff.results.views.import_vllm import read_vllm, requests_of
-from bakeoff.results.views.imported import Imported
+from bakeoff.results.views.imported import Imported, checked_load
 
 WORKLOAD = "imported"
 _MARKED = "imported from {tool}: its client's stamps, whose error was not measured; no telemetry"
@@ -52,12 +54,14 @@ def import_vllm(file: Path, root: Path) -> RunFolder:
         NotImportable: the file is damaged, or has no times of single requests.
         NotWritable: the folder cannot be made.
     """
+    read = read_vllm(file)
+    several = len({result.model_id for result in read}) > 1
     results = [
         Imported(
-            result.engine, result.model_id, result.backend, result.load, requests_of(result, apportion),
-            _created(result.date),
+            f"{result.engine} {result.model_id}" if several else result.engine, result.model_id, result.backend,
+            checked_load(result.load, str(file)), requests_of(result, apportion), _created(result.date),
         )
-        for result in read_vllm(file)
+        for result in read
     ]  # fmt: skip
     return _import(file, root, results, _VLLM, NOTE)
 
@@ -82,6 +86,10 @@ def import_guidellm(file: Path, root: Path) -> RunFolder:
 
 
 def _import(file: Path, root: Path, results: list[Imported], tool: str, note: str) -> RunFolder:
+    if not any(request.outcome is Outcome.OK for result in results for request in result.requests):
+        failed = sum(request.outcome is not Outcome.CANCELLED for result in results for request in result.requests)
+        if not failed:
+            raise NotImportable(f"{file}: every request was cancelled, so there is nothing to measure")
     plans = _plans(results)
     modified = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
     created = results[0].measured_utc or modified

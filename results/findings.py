@@ -113,6 +113,8 @@ class FindingCode(StrEnum):
     NOTHING_VISIBLE = "nothing_visible"
     """Answers ended while the model was still reasoning, so that a user saw nothing of them."""
     TOKENS_ASSUMED = "tokens_assumed"
+    TOKENS_ESTIMATED = "tokens_estimated"
+    """Answers that came as a whole do not say how many tokens they have."""
     BUFFERED = "buffered"
     """Most answers arrived in one piece, so their TTFT is the time of the whole answer."""
     CACHE_UNKNOWN = "cache_unknown"
@@ -192,6 +194,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.THINKING_IN_TEXT: Cause.EXPERIMENT,
     FindingCode.NOTHING_VISIBLE: Cause.EXPERIMENT,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
+    FindingCode.TOKENS_ESTIMATED: Cause.ENGINE,
     FindingCode.BUFFERED: Cause.ENGINE,
     FindingCode.CACHE_UNKNOWN: Cause.ENGINE,
     FindingCode.CACHE_UNUSED: Cause.ENGINE,

@@ -89,6 +89,8 @@ class TokenSource(StrEnum):
     UNPLACED = "unplaced"
     """Like ``APPORTIONED``, where more than half of the tokens are not in the text: they have no time of their own, so
     the answer has neither ITL nor TPOT."""
+    ESTIMATED = "estimated"
+    """Estimated from the text of an answer that came as a whole, without usage and without the model's tokenizer."""
     ASSUMED = "assumed"
     """Neither ids nor usage nor a tokenizer: one token for each chunk is a guess."""
 
@@ -148,6 +150,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the answer is a stream of events; otherwise it is one document, and only its end has a time."""
     model: str | None = None
     """The model that it was sent to, if the workload mixes several."""
+    passages: int | None = None
+    """Texts to embed or to rank, each of which needs a row in the answer."""
     check: str | None = None
     """How its answer is scored (:class:`bakeoff.workloads.types.Check`); None if it is not."""
     expected: str | None = None

@@ -13,7 +13,7 @@ _RANGE = 1 << 64
 class ModelShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A model of the mix."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
     """As requests name it; a LoRA adapter has a name of its own."""
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
     """Its share of the sessions, relative to the others."""

@@ -16,12 +16,20 @@ from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
 
 _UNKNOWN = "unknown"
+_STREAM_FIELDS = (b"data:", b"event:", b": ")
 _KINDS = {"thinking": TokenKind.REASONING, "reasoning": TokenKind.REASONING, "tool_use": TokenKind.TOOL,
           "function_call": TokenKind.TOOL}  # fmt: skip
 
 
-def whole_answer(data: bytes) -> list[Event]:
-    """Events of an answer in one document; invalid data is a :class:`StreamFault`, never an exception."""
+def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
+    """Events of an answer in one document; invalid data is a :class:`StreamFault`, never an exception.
+
+    Args:
+        data: the document.
+        passages: texts that were to be embedded or ranked, each of which needs a row of its own; None if unknown.
+    """
+    if data.lstrip().startswith(_STREAM_FIELDS):
+        return [StreamFault("the server streams although a whole answer was asked for; leave out stream (--no-stream)")]
     try:
         document = msgspec.json.decode(data)
     except failures.UNREADABLE as error:
@@ -39,7 +47,7 @@ def whole_answer(data: bytes) -> list[Event]:
         reason = text(answer.get("stop_reason")) or _UNKNOWN
         events = [*(event for block in answer["content"] for event in _of_block(mapping(block))), Finish(reason)]
     elif answer.keys() & {"data", "results", "embeddings"}:
-        return _of_passages(answer)
+        return _of_passages(answer, passages)
     else:
         return [StreamFault(f"not an answer of a known format: {failures.clip(data)}")]
     usage = answer.get("usage")
@@ -87,14 +95,17 @@ def _of_block(block: Mapping[str, Any]) -> Iterator[Event]:
         yield TokenDelta(words, kind=kind)
 
 
-def _of_passages(answer: Mapping[str, Any]) -> list[Event]:
+def _of_passages(answer: Mapping[str, Any], passages: int | None) -> list[Event]:
     """Embeddings and ranks: an arrival without tokens; each row must hold numbers."""
     rows = items(answer.get("data")) or items(answer.get("results")) or items(answer.get("embeddings"))
     if not rows or not all(map(_holds_numbers, rows)):
         return [
             StreamFault(f"the answer has no embeddings and no scores: {failures.clip(msgspec.json.encode(answer))}")
         ]
-    tokens = first_count(mapping(answer.get("usage")), "prompt_tokens", "input_tokens", "total_tokens")
+    places = {mapping(row).get("index", number) for number, row in enumerate(rows)}
+    if passages is not None and (len(rows) != passages or len(places) != passages):
+        return [StreamFault(f"the answer has {min(len(rows), len(places))} rows of its own for {passages} texts")]
+    tokens = first_count(mapping(answer.get("usage")), "prompt_tokens", "input_tokens", "total_tokens") or None
     return [Usage(tokens), TokenDelta(""), Finish("complete")]
 
 

@@ -101,6 +101,11 @@ class Reads(Protocol):
         """Whether they are a stream of events."""
         ...
 
+    @property
+    def passages(self) -> int | None:
+        """Texts that the request embeds or ranks."""
+        ...
+
 
 class _Identified(msgspec.Struct):
     id: str | None = None
@@ -196,7 +201,7 @@ def _read_whole(decoded: DecodedStream, stream: Reads) -> None:
     if body.startswith(_GZIP):
         decoded.fault = _COMPRESSED
         return
-    for event in whole_answer(body):
+    for event in whole_answer(body, stream.passages):
         _add(decoded, end_ns, event)
     decoded.last_event_ns, decoded.answer_id = end_ns, _answer_id(body)
 
@@ -307,6 +312,8 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
             "the answer is lines of JSON, as of Ollama's own API, and no stream of events; give the address of the "
             "server's OpenAI API, which ends in /v1"
         )
+    if b'"choices"' in body and _is_object(body):
+        return "the server answers in one document although a stream was asked for; set stream = false (--no-stream)"
     if _is_object(body):
         return _refusal(dialect, 200, body).removeprefix("HTTP 200: ")
     return f"the answer is not a stream of events; it begins with: {clip(body, _FIRST_CHARS)}"
@@ -329,7 +336,7 @@ def _outcome(
     if stream.end is not StreamEnd.COMPLETE:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if not decoded.is_whole and not by_closing:
-        return Outcome.TRUNCATED, "the stream ended without a finish reason"
+        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without a finish reason"
     if not decoded.deltas:
         return Outcome.EMPTY, "the answer has no token"
     return Outcome.OK, None

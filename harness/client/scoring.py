@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?|-?\$?\.\d+")
-_MARKED = re.compile(r"####\s*([^\n]*)|\\boxed\{([^{}]*)\}")
+_MARKED = re.compile(r"####\s*([^\n]*)|\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|[\u00a0\u2009\u202f])(?=\d{3})")
+"""What LaTeX and typographers put between thousands."""
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "limit"})
 """Finish reasons of an answer that its bound cut."""
 
@@ -54,24 +56,30 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def is_right(expected: Expected, answer: Answer) -> bool | None:
-    """Whether an answer is right; None if its bound cut it, where only a whole answer can be judged."""
+    """Whether an answer is right; one that its bound cut is wrong, and JSON that was cut is not judged (None)."""
     match expected.check:
         case Check.NUMBER:
-            return last_number(answer.text) == _decimal(expected.value)
+            found = last_number(answer.text)
+            return found is not None and not answer.is_cut and found == _decimal(expected.value)
         case Check.SCHEMA:
             return None if answer.is_cut else _follows(answer.text, expected.value)
         case Check.CALLS:
-            return are_right(calls_of(answer), msgspec.json.decode(expected.value, type=ExpectedCalls))
+            return not answer.is_cut and are_right(
+                calls_of(answer), msgspec.json.decode(expected.value, type=ExpectedCalls)
+            )
 
 
 def last_number(words: str) -> Decimal | None:
-    """The number behind the last mark of an answer, else the last number of the text; None if there is none."""
+    """The number behind the last mark of an answer, else the last number of the text; None if there is none.
+
+    Behind a mark it is the first number, or the first one behind the last ``=``.
+    """
+    words = _THOUSANDS.sub(",", words)
     marked = [first or second for first, second in _MARKED.findall(words)]
-    for place in [*reversed(marked), words]:
-        numbers = [_decimal(found) for found in _NUMBER.findall(place)]
-        if numbers:
-            return numbers[0] if place in marked else numbers[-1]
-    return None
+    for place in reversed(marked):
+        if numbers := _NUMBER.findall(place.rpartition("=")[2]) or _NUMBER.findall(place):
+            return _decimal(numbers[0])
+    return _decimal((_NUMBER.findall(words) or [""])[-1])
 
 
 def calls_of(answer: Answer) -> list[Call] | None:
@@ -114,15 +122,18 @@ def _streamed(pieces: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Name and arguments of each call of a chat, whose pieces belong together by their index."""
     names: dict[Any, str] = {}
     arguments: dict[Any, str] = {}
+    last: Any = 0
     for piece in pieces:
         try:
             decoded = msgspec.json.decode(piece)
         except UNREADABLE:
             continue
         for number, part in enumerate(decoded if isinstance(decoded, list) else [{"function": decoded}]):
-            key = mapping(part).get("index", number)
-            function = mapping(mapping(part).get("function"))
-            names[key] = names.get(key, "") + text(function.get("name"))
+            piece_ = mapping(part)
+            key = last = piece_.get("index", piece_.get("id") or (number or last))
+            function = mapping(piece_.get("function"))
+            name, known = text(function.get("name")), names.get(key, "")
+            names[key] = known if name == known else known + name  # some servers repeat it in every piece
             given = function.get("arguments")
             whole = msgspec.json.encode(given).decode() if isinstance(given, dict) else text(given)
             arguments[key] = arguments.get(key, "") + whole

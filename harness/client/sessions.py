@@ -44,6 +44,11 @@ class RequestInFlight(StreamLog):
         """Whether its answer is a stream of events."""
         return self.session.wire.turns[self.number].request.is_streamed
 
+    @property
+    def passages(self) -> int | None:
+        """Texts that it embeds or ranks."""
+        return self.session.wire.turns[self.number].passages
+
     def record(self, phase: Phase) -> StreamRecord:
         """The record to store."""
         plan = self.session.wire
@@ -69,6 +74,7 @@ class RequestInFlight(StreamLog):
             status=self.status,
             is_streamed=self.is_streamed,
             model=plan.model,
+            passages=self.passages,
             check=turn.check,
             expected=turn.expected,
             read_ns=self.read_ns,

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from bakeoff.engines.dialects import TokenDelta, TokenKind, Usage
 from bakeoff.harness.client.plausibility import is_borne
 from bakeoff.results.records import TokenSource
-from bakeoff.workloads import Tokenizer
+from bakeoff.workloads import APPROXIMATE, Tokenizer, tokenizer_at
 
 
 def token_counts(
@@ -98,7 +98,8 @@ def counts_of_whole(
     if usage_tokens is not None:
         return [usage_tokens, *[0] * (len(deltas) - 1)], TokenSource.COUNTS
     if tokenizer is None:
-        return [1] * len(deltas), TokenSource.ASSUMED
+        tokenizer = tokenizer_at(APPROXIMATE)
+        return [max(1, tokenizer.count(delta.text)) for delta in deltas], TokenSource.ESTIMATED
     return [max(1, tokenizer.count(delta.text)) for delta in deltas], TokenSource.TOKENIZER
 
 

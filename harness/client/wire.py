@@ -33,6 +33,7 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     requested_output_tokens: int
     check: str | None = None
     expected: str | None = None
+    passages: int | None = None
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
@@ -104,6 +105,7 @@ def wire_sessions(
                 turn.output_tokens,
                 turn.expected.check.value if turn.expected else None,
                 turn.expected.value if turn.expected else None,
+                len(turn.passages) if turn.passages is not None else None,
             )
             for number, turn in enumerate(planned.session.turns)
         )

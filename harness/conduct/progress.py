@@ -127,7 +127,7 @@ class PlainObserver:
             case TrialFinished():
                 number = len(log.finished)
                 left = f", about {clock_text(self._estimate.left_s())} left" if number < self._total else ""
-                self._print(f"[{number}/{self._total}] {trial_line(event.record)}{left}")
+                self._print(f"[{number}/{max(number, self._total)}] {trial_line(event.record)}{left}")
             case _:
                 pass
 
@@ -238,8 +238,9 @@ def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator
 def trial_line(record: TrialRecord) -> str:
     """A trial's result in a line, such as ``reference c=8 r1: VALID``, or INVALID and why."""
     why = f" ({sentences(record.invalidating)})" if record.invalidating else ""
+    again = ", measured again" if record.replaces else ""
     reused = f", reused from {record.reused_from}" if record.reused_from else ""
-    return f"{record.engine} {record.load.label} r{record.repeat}: {record.verdict.value}{why}{reused}"
+    return f"{record.engine} {record.load.label} r{record.repeat}{again}: {record.verdict.value}{why}{reused}"
 
 
 def clock_text(seconds: float) -> str:

@@ -215,6 +215,8 @@ def _has_failed_ramp(evidence: Evidence) -> bool:
 def _failed(measured: Sequence[RequestRecord], evidence: Evidence) -> Iterator[Finding]:
     is_ramp = _has_failed_ramp(evidence)
     failed = [request for request in measured if has_failed(request)]
+    if is_ramp:  # what the client cancelled when it gave up is neither
+        measured = [request for request in measured if request.outcome is not Outcome.CANCELLED]
     if not failed or (not is_ramp and len(failed) <= evidence.max_failure_share * len(measured)):
         return
     ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
@@ -428,8 +430,7 @@ def _resent(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
 
 def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    forced = (r for r in answered if r.check is None and "c" not in r.chunk_kinds)  # others end by themselves
-    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in forced):
+    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in filter(_is_forced, answered)):
         output, requested = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
@@ -441,13 +442,7 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
             FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), engine_tokens=counted,
             planned_tokens=planned,
         )  # fmt: skip
-    sources = Counter(request.token_source for request in answered)
-    if apportioned := sources[TokenSource.APPORTIONED]:
-        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
-    if unplaced := sources[TokenSource.UNPLACED]:
-        yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
-    if assumed := sources[TokenSource.ASSUMED]:
-        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
+    yield from _guessed_counts(answered)
     if hidden := [request.hidden_tokens for request in answered if request.hidden_tokens]:
         yield warning(
             FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
@@ -462,6 +457,24 @@ def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
     buffered = sum(_is_in_one_piece(request) for request in long)
     if long and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _is_forced(request: RequestRecord) -> bool:
+    """Whether an answer should be as long as asked; those that are scored or call tools end by themselves."""
+    is_counted = request.token_source is not TokenSource.ESTIMATED
+    return request.check is None and "c" not in request.chunk_kinds and is_counted
+
+
+def _guessed_counts(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
+    sources = Counter(request.token_source for request in answered)
+    if apportioned := sources[TokenSource.APPORTIONED]:
+        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
+    if unplaced := sources[TokenSource.UNPLACED]:
+        yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
+    if estimated := sources[TokenSource.ESTIMATED]:
+        yield warning(FindingCode.TOKENS_ESTIMATED, estimated_requests=estimated, ok_requests=len(answered))
+    if assumed := sources[TokenSource.ASSUMED]:
+        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
 
 
 def _thinks_in_text(request: RequestRecord) -> bool:

@@ -90,7 +90,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
     if main is None:
         raise NotComparable("the two sides have no load level in common")
     pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
-    chosen = (main.label, config.primary or primary_metric(main))
+    chosen = (main.label, config.primary or primary_metric(main, _known(pairs[main.label])))
     rest = [
         (load.label, name)
         for load in shared

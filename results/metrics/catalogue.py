@@ -58,6 +58,7 @@ def headline(known: Container[str]) -> tuple[str, ...]:
     names = HEADLINE
     if "e2e_p50_s" in known and "ttft_p50_s" not in known:  # the answers are not streamed
         names = (*_WHOLE, *(name for name in HEADLINE if name not in _OF_TOKENS))
+        names = tuple(name for name in names if name != "output_tokens_per_s" or name in known)
     memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
     columns = (name for name in names if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
     return tuple(memory if name == "peak_host_bytes" else name for name in columns)

@@ -42,6 +42,8 @@ def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Va
         requests: all under load, those planned outside the window included.
         window: of the trial.
     """
+    if requests and not any(request.is_streamed or request.total_chunk_tokens for request in requests):
+        return absent("the answers have no tokens")
     return per_second(tokens_inside(requests, window), window)
 
 

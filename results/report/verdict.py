@@ -44,7 +44,7 @@ def verdict(run: Run) -> VerdictLine:
     level = primary_level(levels_of(run))
     if level is None:
         return VerdictLine("No verdict: nothing was planned.", decided=False)
-    metric = CATALOGUE[primary_metric(level.load)]
+    metric = CATALOGUE[primary_metric(level.load, {name for cell in level.cells for name in cell.intervals})]
     ranked = sorted(
         (cell for cell in level.cells if metric.name in cell.intervals),
         key=lambda cell: cell.intervals[metric.name].centre,

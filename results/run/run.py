@@ -85,11 +85,7 @@ class Run:
 
         rows = {
             (cell.load, cell.engine): {
-                **{
-                    CATALOGUE[name].title: cell.intervals[name].centre if name in cell.intervals else None
-                    for name in self.headline
-                    if name != "failures"
-                },
+                **{CATALOGUE[name].title: _shown(cell, name) for name in self.headline if name != "failures"},
                 "failed": f"{cell.failures[0]}/{cell.failures[1]}",
                 "valid": f"{cell.valid}/{cell.planned}",
             }
@@ -207,7 +203,7 @@ class Run:
             if trial.record.verdict is Verdict.VALID
             for request in planned_inside(under_load(trial.requests), trial.window)
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=None if rows else self.all_requests.columns)
 
     @cached_property
     def all_requests(self) -> "pd.DataFrame":
@@ -398,6 +394,13 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
     }
 
 
+def _shown(cell: Cell, name: str) -> float | str | None:
+    """A figure of the table; in parentheses if no trial is valid."""
+    if name in cell.intervals:
+        return cell.intervals[name].centre
+    return f"({cell.unjudged[name]:.4g})" if name in cell.unjudged else None
+
+
 def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
     return {
         "trial": plan.id,
@@ -417,6 +420,9 @@ def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: Re
         "output_tokens": request.output_tokens,
         "reasoning_tokens": request.reasoning_tokens,
         "hidden_tokens": request.hidden_tokens,
+        "image_tokens": request.image_tokens,
+        "model": request.model,
+        "is_right": request.is_right,
         "chunks": len(request.chunk_ns),
         "ttft_s": latency.ttft_s(request),
         "first_visible_s": latency.first_visible_s(request),

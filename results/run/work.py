@@ -42,7 +42,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
         delivered: p10, p50 and p90 over answers of output tokens per requested token, or of output tokens if none were
             requested.
         finishes: finish reason → number of answers.
-        scored: answers that were scored, each question once.
+        scored: questions whose answers were scored; two are one if both their length and what is expected are equal.
     """
 
     requests: int = 0
@@ -71,7 +71,7 @@ def work_of(measured: Sequence[RequestRecord]) -> Work:
         asked_tokens=sum(requested_tokens) if is_known else None,
         delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if answered else [],
         finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in answered)),
-        scored=len({(r.session, r.turn) for r in answered if r.is_right is not None}),
+        scored=len({(r.requested_input_tokens, r.expected) for r in answered if r.is_right is not None}),
     )
 
 

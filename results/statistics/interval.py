@@ -131,7 +131,9 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interva
     weight = 1 + z * z / n
     middle = (share + z * z / (2 * n)) / weight
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / weight
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), n)
+    # At 0 and n successes a bound is the share itself, but for rounding.
+    low, high = (0.0 if not successes else middle - half), (1.0 if successes == n else middle + half)
+    return Interval(share, max(0.0, low), min(1.0, high), n)
 
 
 def reciprocal(interval: Interval) -> Interval:

@@ -150,6 +150,10 @@ SENTENCES: dict[FindingCode, str] = {
         "chunk is assumed, on which ITL, TPOT, output and normalised latency rest; let the engine return usage or "
         "token ids"
     ),
+    FindingCode.TOKENS_ESTIMATED: (
+        "{estimated_requests} of {ok_requests} answers do not say how many tokens they have, so output is estimated "
+        "from their text; let the engine return usage"
+    ),
     FindingCode.CACHE_UNKNOWN: (
         "the prefix cache was to be {cache}, but the engine does not say what it hit; compare with a cold trial"
     ),

@@ -95,7 +95,7 @@ def bounds_text(interval: Interval, scale: Scale) -> str:
     """
     if interval.low is None or interval.high is None:
         return ""
-    if interval.low > 0 and interval.high >= WIDE_FACTOR * interval.centre:
+    if min(interval.low, interval.centre) > 0 and interval.high >= WIDE_FACTOR * interval.centre:
         factor = interval.high / interval.centre
         digits = f"{factor:,.0f}" if factor < 1_000 else f"{factor:.0e}".replace("e+0", "e").replace("e+", "e")
         return f"[÷{digits}, ×{digits}]"

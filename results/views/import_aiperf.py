@@ -16,7 +16,7 @@ import msgspec
 from bakeoff.results.errors import UNDECODABLE, NotImportable
 from bakeoff.results.records import Load
 from bakeoff.results.units import NS_PER_S
-from bakeoff.results.views.imported import Answer, Imported, first_of, peak_in_flight, record_of
+from bakeoff.results.views.imported import Answer, Imported, checked_load, first_of, peak_in_flight, record_of
 
 SUMMARY = "profile_export_aiperf.json"
 _PROFILING = "profiling"
@@ -36,6 +36,11 @@ class _Metadata(msgspec.Struct):
 
 class _Metric(msgspec.Struct):
     value: Any = None
+    unit: str | None = None
+
+
+_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "s": 1e3, "sec": 1e3}
+"""Milliseconds in the units of time that are none."""
 
 
 class _Error(msgspec.Struct):
@@ -82,7 +87,7 @@ def read_aiperf(path: Path) -> list[Imported]:
             engine="aiperf",
             model=model.strip("[]'\""),
             backend=str(first_of(summary, "endpoint_type", "type") or "openai"),
-            load=_load(summary, answers),
+            load=checked_load(_load(summary, answers), str(file)),
             requests=requests,
             measured_utc=_utc(started),
         )
@@ -93,9 +98,9 @@ def _utc(started: Any) -> str | None:  # noqa: ANN401  (any JSON value)
     """A date in UTC, which a date without a zone is taken for; None if it is none."""
     try:
         moment = datetime.fromisoformat(str(started))
-    except ValueError:
+        utc = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    utc = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     return utc.isoformat(timespec="seconds")
 
 
@@ -117,7 +122,7 @@ def _answer(line: _Line) -> Answer:
         turn=about.turn_index or 0,
         start_s=start_s,
         end_s=end_s,
-        planned_s=None if about.credit_issued_ns is None else about.credit_issued_ns / NS_PER_S,
+        planned_s=about.credit_issued_ns / NS_PER_S if about.credit_issued_ns else None,
         arrivals_s=arrivals_s,
         tokens=tokens,
         prompt_tokens=_count(line, "input_sequence_length"),
@@ -130,7 +135,8 @@ def _answer(line: _Line) -> Answer:
 def _numbers(line: _Line, name: str) -> list[float]:
     metric = line.metrics.get(name)
     values = metric.value if metric and isinstance(metric.value, list) else [metric.value] if metric else []
-    return [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    factor = _MS.get(metric.unit or "", 1.0) if metric else 1.0
+    return [factor * value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
 
 
 def _count(line: _Line, name: str) -> int | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from bakeoff.results.errors import UNDECODABLE, NotImportable
 from bakeoff.results.records import Load
-from bakeoff.results.views.imported import Answer, Imported, first_of, peak_in_flight, record_of
+from bakeoff.results.views.imported import Answer, Imported, checked_load, first_of, peak_in_flight, record_of
 
 _GROUPS = ("successful", "errored", "incomplete")
 _ARRIVALS = frozenset({"poisson", "constant"})
@@ -41,7 +41,10 @@ def read_guidellm(path: Path) -> list[Imported]:
         raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
     except UNDECODABLE as error:
         raise NotImportable(f"{path} is not a report of GuideLLM ({error}); give its benchmarks.json") from error
-    results = [_imported(benchmark, str(path)) for benchmark in report.benchmarks]
+    try:
+        results = [_imported(benchmark, str(path)) for benchmark in report.benchmarks]
+    except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:  # a field of another type
+        raise NotImportable(f"{path} is damaged, or of another version of GuideLLM ({error})") from error
     if not results:
         raise NotImportable(f"{path} has no benchmark")
     return results
@@ -56,7 +59,7 @@ def _imported(benchmark: _Benchmark, place: str) -> Imported:
         engine="guidellm",
         model=str(first_of(benchmark.config, "model") or "unknown"),
         backend=str(first_of(benchmark.config.get("backend"), "kind", "type_") or "openai_http"),
-        load=_load(benchmark.config, answers),
+        load=checked_load(_load(benchmark.config, answers), place),
         requests=[record_of(answer, index, place) for index, answer in enumerate(answers)],
         measured_utc=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds") if started else None,
     )

@@ -124,6 +124,10 @@ def _check(path: Path, result: VllmResult) -> None:
         if column and len(column) != len(result.column("start_times")):
             raise NotImportable(f"{path} is damaged: {name} has {len(column)} entries for other requests than the rest")
     starts_s = result.column("start_times")
+    if any(
+        length_s < 0 for length_s in (*result.column("ttfts"), *itertools.chain.from_iterable(result.column("itls")))
+    ):
+        raise NotImportable(f"{path} is damaged: it has times below 0")
     lengths_s = [
         *result.column("ttfts"),
         *itertools.chain.from_iterable(result.column("itls")),

@@ -1,5 +1,6 @@
 """Results of other tools, as what all of them share: an engine, a load, and the records of its requests."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,18 +78,20 @@ def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
     Raises:
         NotImportable: a time or a count is impossible.
     """
-    times = [answer.start_s, answer.end_s, answer.planned_s or answer.start_s, *answer.arrivals_s]
-    if max(times) - min(times) > MAX_SPAN_S or not 0 <= answer.tokens <= MAX_TOKENS:
-        raise NotImportable(f"{place} is damaged: request {index} has an impossible time or number of tokens")
+    planned_s = answer.start_s if answer.planned_s is None else answer.planned_s
+    times = [planned_s, answer.start_s, *answer.arrivals_s, answer.end_s]
+    is_odd = not all(map(math.isfinite, times)) or times != sorted(times) or times[-1] - times[0] > MAX_SPAN_S
+    if is_odd or not 0 <= answer.tokens <= MAX_TOKENS or not 0 <= (answer.prompt_tokens or 0) <= MAX_TOKENS:
+        raise NotImportable(f"{place}: request {index} has impossible times or numbers of tokens; correct the file")
     has_failed = answer.error is not None or answer.was_cancelled
-    arrivals = [] if has_failed else [_ns(time_s) for time_s in answer.arrivals_s][: answer.tokens]
+    arrivals = [] if has_failed else [_ns(time_s) for time_s in answer.arrivals_s]
     counts, source = _counts(arrivals, answer.tokens)
     return RequestRecord(
         index=index,
         phase=Phase.MEASURED,
         session=answer.session,
         turn=answer.turn,
-        planned_ns=_ns(answer.start_s if answer.planned_s is None else answer.planned_s),
+        planned_ns=_ns(planned_s),
         sent_ns=_ns(answer.start_s),
         ended_ns=_ns(answer.end_s),
         outcome=_outcome(answer, arrivals),
@@ -103,6 +106,20 @@ def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
         error=answer.error,
         text=answer.text,
     )
+
+
+def checked_load(load: Load, place: str) -> Load:
+    """The load of a file.
+
+    Raises:
+        NotImportable: its rate or its concurrency is impossible.
+    """
+    rate, slots, cap = load.rate_per_s, load.concurrency, load.max_in_flight
+    if (rate is not None and not 0 < rate < math.inf) or any(
+        number is not None and number < 1 for number in (slots, cap)
+    ):
+        raise NotImportable(f"{place} states an impossible load ({load.label}); correct the file")
+    return load
 
 
 def peak_in_flight(answers: Sequence[Answer]) -> int:
@@ -138,6 +155,8 @@ def _counts(arrivals: Sequence[int], tokens: int) -> tuple[list[int], TokenSourc
         return [], None
     if len(arrivals) == tokens:
         return [1] * tokens, TokenSource.CHUNKS
+    if len(arrivals) > tokens:  # another tokenizer, or chunks without a token
+        return [1] * len(arrivals), TokenSource.ASSUMED
     if len(arrivals) == 1:
         return [tokens], TokenSource.APPORTIONED
     rest, gaps = tokens - 1, len(arrivals) - 1

@@ -50,6 +50,8 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, least, most in (("images", 0, 64), ("image_width", 1, 8192), ("image_height", 1, 8192)):
             if not least <= (value := getattr(self, name)) <= most:
                 raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        if not self.images and (self.image_width, self.image_height) != (1024, 1024):
+            raise ValueError("image_width and image_height need images, their number in each question")
         if self.images and self.api != "chat":
             raise ValueError("images needs api = 'chat'")
 

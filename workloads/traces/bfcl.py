@@ -35,7 +35,7 @@ class _Function(msgspec.Struct, frozen=True):
 class _Line(msgspec.Struct, frozen=True):
     id: str
     question: list[list[_Message]]
-    function: list[_Function]
+    function: list[_Function] = []
 
 
 class _Answers(msgspec.Struct, frozen=True):
@@ -62,8 +62,12 @@ class Bfcl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         del seed  # the trace leaves nothing to chance
         right = self._right_calls()
         for row, line in records(self.path, msgspec.json.Decoder(_Line)):
-            if len(line.question) != 1:
-                raise bad(self.path, row, f"has {len(line.question)} turns; only questions of one turn can be scored")
+            if len(line.question) != 1 or not line.function:
+                raise bad(
+                    self.path,
+                    row,
+                    f"has {len(line.question)} turns; only questions of one turn with functions can be scored",
+                )
             if right is not None and line.id not in right:
                 raise bad(
                     self.path, row, f"has no right calls in {self._answers_file()}; give the answers of this file"

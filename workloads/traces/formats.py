@@ -71,6 +71,7 @@ _JSON_FORMATS = (
     ("openai-jsonl", {"prompt", "max_tokens"}),
     ("openai-jsonl", {"prompt", "max_completion_tokens"}),
     ("bfcl", {"question", "function"}),
+    ("bfcl", {"question", "initial_config"}),
     ("questions", {"turns"}),
     ("questions", {"prompt"}),
     ("questions", {"question"}),

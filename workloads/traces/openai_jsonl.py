@@ -25,12 +25,14 @@ class _Function(msgspec.Struct, frozen=True):
 class _Call(msgspec.Struct, frozen=True):
     function: _Function | None = None
     id: str = ""
+    type: str = "function"
 
 
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | list[_Part] | None = None
     tool_calls: list[_Call] | None = None
+    function_call: Any = None
     tool_call_id: str | None = None
 
 
@@ -78,7 +80,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """What is not replayed."""
         return [
-            "openai-jsonl: messages, tools and prompts as recorded; sampling options are not sent",
+            "openai-jsonl: messages, tools and prompts as recorded; no other fields, such as sampling, are sent",
             "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
             f"openai-jsonl: a body without max_tokens requests {self.output_tokens} tokens",
         ]
@@ -122,6 +124,11 @@ class _Arrivals:
 
 
 def _messages(messages: list[_Message]) -> tuple[Message, ...]:
+    for message in messages:
+        odd = next((call.type for call in message.tool_calls or () if call.type != "function"), None)
+        if odd is not None or message.function_call is not None or message.role == "function":
+            kind = quoted(odd) if odd is not None else "the older form (function_call)"
+            raise ValueError(f"a message has a call of {kind}; only calls of functions in tool_calls can be replayed")
     return tuple(
         Message(
             message.role,

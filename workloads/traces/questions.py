@@ -4,6 +4,7 @@ Detected by the field that holds the text: ``turns`` (MT-Bench, Spec-Bench), ``p
 ``question`` (GSM8K), ``instruction`` (Alpaca). A line may state the length of its answers.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ _DEFAULT_TOKENS = 256
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
 _ASKING = "Think step by step. End with the final answer, as a number behind ####."
+_NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 _CODE_FIELDS = ("entry_point", "canonical_solution")
 """Fields of code to be completed instead of a question to be answered."""
 
@@ -103,9 +105,10 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _number(line: Mapping[str, Any]) -> Expected:
     """The number that a right answer ends with."""
     _, mark, number = str(line.get("answer", "")).rpartition("####")
-    if not mark:
-        raise ValueError("has no answer with a number behind ####, by which it could be scored; leave out score")
-    return Expected(Check.NUMBER, number.strip().replace(",", ""))
+    plain = number.strip().replace(",", "").replace("$", "").rstrip(".")
+    if not mark or not _NUMBER.fullmatch(plain):
+        raise ValueError("has no answer with a number alone behind ####, by which it could be scored; leave out score")
+    return Expected(Check.NUMBER, plain)
 
 
 def _chat(row: int, texts: list[str], tokens: int) -> Iterator[TraceRow]:

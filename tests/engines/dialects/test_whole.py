@@ -80,6 +80,20 @@ def test_what_is_no_answer_is_a_fault(document: Any) -> None:
     assert isinstance(fault, StreamFault)
 
 
+def test_each_text_needs_a_row_of_its_own() -> None:
+    rows = [{"index": i, "embedding": [0.5]} for i in range(2)]
+    assert whole_answer(json.dumps({"data": rows}).encode(), 2)[-1] == Finish("complete")
+    for short in (rows[:1], [rows[0], rows[0]]):
+        (fault,) = whole_answer(json.dumps({"data": short}).encode(), 2)
+        assert fault == StreamFault("the answer has 1 rows of its own for 2 texts")
+
+
+def test_a_stream_instead_of_a_document_is_named() -> None:
+    (fault,) = whole_answer(b'data: {"choices": []}\n\n')
+    assert isinstance(fault, StreamFault)
+    assert "the server streams although a whole answer was asked for" in fault.message
+
+
 @given(data=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_random_bytes_raise_nothing(data: bytes) -> None:
     assert all(isinstance(event, Event) for event in whole_answer(data))

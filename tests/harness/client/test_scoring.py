@@ -23,10 +23,21 @@ def right(check: Check, value: str, text: str = "", *pieces: Any, finish: str = 
         ("so 3 + 4 = 7.\n#### 7", True), ("#### $1,007", False), ("It is 7", True), ("7 apples, not 8", False),
         ("#### 7\nI used 3 steps.", True), ("the answer is \\boxed{7}", True), ("7.0", True), ("-7", False),
         ("#### seven, so 7", True), ("none", False), ("", False), ("#### 6\nNo: #### 7", True),
+        ("#### 3 + 4 = 7", True), ("#### 7 in 3 steps", True), ("\\boxed{7\\text{ dollars}} in 3 steps", True),
     ],
 )  # fmt: skip
 def test_a_number_is_the_marked_one_or_the_last(text: str, expected: bool) -> None:
     assert right(Check.NUMBER, "7", text) is expected
+
+
+@pytest.mark.parametrize("text", ["70,000", "\\boxed{70{,}000}", "70\u202f000", "\\boxed{70,\\!000}", "$70,000.00"])
+def test_thousands_are_separated_in_many_ways(text: str) -> None:
+    assert right(Check.NUMBER, "70000", text) is True
+
+
+def test_nothing_is_not_a_number_and_a_cut_answer_is_wrong() -> None:
+    assert right(Check.NUMBER, "eighteen", "I do not know") is False
+    assert right(Check.NUMBER, "7", "First, 7", finish="length") is False
 
 
 @pytest.mark.parametrize(
@@ -65,6 +76,15 @@ def test_calls_come_in_any_order_and_all_of_them() -> None:
     assert right(Check.CALLS, expected, "", *first, *second) is True
     assert right(Check.CALLS, expected, "", *first) is False
     assert right(Check.CALLS, expected, "", *first, *second, *call("area", '{"base": 1}', index=2)) is False
+
+
+def test_pieces_may_repeat_the_name_and_calls_may_lack_their_index() -> None:
+    both = json.dumps({"functions": {"area": AREA}, "calls": [{"area": {"base": [1]}}, {"area": {"base": [2]}}]})
+    once = json.dumps({"functions": {"area": AREA}, "calls": [{"area": {"base": [1]}}]})
+    named = [[{"index": 0, "function": {"name": "area", "arguments": part}}] for part in ('{"base"', ": 1}")]
+    assert right(Check.CALLS, once, "", *named) is True
+    whole = [[{"id": f"t{n}", "function": {"name": "area", "arguments": f'{{"base": {n}}}'}}] for n in (1, 2)]
+    assert right(Check.CALLS, both, "", *whole) is True
 
 
 def test_calls_are_also_read_from_the_text() -> None:

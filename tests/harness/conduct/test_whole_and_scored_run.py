@@ -12,6 +12,7 @@ from aiohttp import web
 from bakeoff.results import Run
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome, Verdict
+from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.model_mix import model_rows
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import Script, event
@@ -78,7 +79,8 @@ def test_passages_have_an_end_and_no_tokens(name: str, tmp_path: Path) -> None:
     assert e2e_s
     assert rate
     assert prompts == pytest.approx(7 * rate)
-    assert run.headline[:2] == ("e2e_p50_s", "prompt_tokens_per_s")
+    assert run.headline[:3] == ("e2e_p50_s", "prompt_tokens_per_s", "requests_per_s")
+    assert verdict(run).sentence.startswith("openai: requests ")
     field = "input" if name == "embeddings" else "documents"
     assert all(len(body[field]) == (1 if name == "embeddings" else 16) for body in fake.bodies)
 

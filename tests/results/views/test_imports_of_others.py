@@ -121,6 +121,36 @@ def test_guidellms_failures_and_requests_that_were_never_sent(tmp_path: Path) ->
     assert len(outcomes) == 10
 
 
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"request_end_ns": 5}, "impossible times"), ({"credit_issued_ns": 2 * 1_760_000_000 * S}, "impossible times"),
+        ({"was_cancelled": True}, "every request was cancelled"),
+    ],
+)  # fmt: skip
+def test_what_no_tool_measures_is_refused_and_leaves_no_run(
+    metadata: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NotImportable, match=named):
+        aiperf(tmp_path / "a", aiperf_line(0, metadata=metadata))
+    assert not list((tmp_path / "a").glob("runs/*"))
+
+
+def test_units_of_times_are_read(tmp_path: Path) -> None:
+    line = aiperf_line(0)
+    line["metrics"]["time_to_first_token"] = {"value": 0.1, "unit": "s"}
+    (request,) = aiperf(tmp_path / "a", line).finished[0].requests
+    assert request.chunk_ns[0] - (request.sent_ns or 0) == 100 * MS
+
+
+@pytest.mark.parametrize(
+    "odd", [{"info": "x"}, {"info": {"timings": []}}, {"output_metrics": [1]}, {"info": {"turn_index": "two"}}]
+)
+def test_odd_fields_of_guidellm_are_one_line(odd: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(NotImportable):
+        guidellm(tmp_path, benchmark({"type_": "synchronous"}, successful=[guidellm_stats(0) | odd]))
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"benchmarks": []}', '{"benchmarks": [{"requests": {}}]}'])
 def test_what_is_no_result_is_one_line(content: str, tmp_path: Path) -> None:
     file = tmp_path / "r.json"

@@ -137,13 +137,28 @@ def test_calls_of_tools_and_their_results_keep_their_ids(tmp_path: Path) -> None
     assert json.loads(row.tools or "") == [tool]
 
 
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"role": "function", "name": "w", "content": "20"}, "the older form"),
+        ({"role": "assistant", "content": "", "function_call": {"name": "w", "arguments": "{}"}}, "the older form"),
+        ({"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "custom"}]}, "'custom'"),
+    ],
+)
+def test_calls_that_cannot_be_replayed_are_named(message: dict[str, object], named: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", json.dumps({"messages": [message], "max_tokens": 9}))
+    assert f"a message has a call of {named}" in refusal("openai-jsonl", path)
+
+
 def test_a_scored_prompt_set_asks_for_the_number_behind_the_mark(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.jsonl", '{"question": "How many?", "answer": "3 * 6 = 18\\n#### 1,018"}\n')
     (row,) = read("questions", path, score=True)
     assert row.messages[0].content.startswith("How many?\n\nThink step by step.")
     assert row.expected == Expected(Check.NUMBER, "1018")
+    worded = write(tmp_path / "w.jsonl", '{"question": "How many?", "answer": "#### 42 dollars"}\n')
+    assert "a number alone behind ####" in refusal("questions", worded, score=True)
     unscored = write(tmp_path / "b.jsonl", '{"question": "How many?", "answer": "many"}\n')
-    assert "has no answer with a number behind ####" in refusal("questions", unscored, score=True)
+    assert "has no answer with a number alone behind ####" in refusal("questions", unscored, score=True)
 
 
 def test_questions_with_functions_become_tools_and_expected_calls(tmp_path: Path) -> None:
