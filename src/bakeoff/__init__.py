@@ -3,6 +3,7 @@
     import bakeoff
 
     run = bakeoff.bench(url="http://127.0.0.1:8000")
+    print(run)
     run.requests.groupby(["engine", "load"]).ttft_s.median()
 
 Each function does what the command of the same name does, with the same parameters; it returns what the command prints.

@@ -10,6 +10,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.verdict.judge import Evidence, judge
 from bakeoff.harness.virtual import (
     Batched,
     Death,
@@ -31,12 +32,14 @@ from bakeoff.harness.virtual import (
 )
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import Outcome as Gate
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.log.run_log import EngineStarting
 from bakeoff.results.log.search import Over
 from bakeoff.results.records import Outcome, Phase, RunStatus, Verdict
 
 TRIAL: dict[str, Any] = {"warm_up_s": 0.0, "duration_s": 5.0, "ramp_s": 0.5}
 LOADS = [{"concurrency": 2}, {"rate_per_s": 20.0, "arrival": "poisson"}]
+FOREIGN = invalid(FindingCode.FOREIGN_LOAD, foreign_share=0.5, foreign_cores=1.0, max_foreign_share=0.2)
 NOISY = VirtualEngine(trial_noise=0.004, start_noise=0.002)
 
 
@@ -278,3 +281,29 @@ def test_faults_within_a_batch_leave_the_other_answers_alone(tmp_path: Path, fau
 def test_impossible_engines_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="virtual engine"):
         VirtualEngine(**wrong)
+
+
+def test_a_trial_that_the_machine_spoilt_is_measured_again_with_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The same lengths on the same start of the engine; the spoilt trial counts nowhere."""
+    calls: list[int] = []
+
+    def spoiling_first(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
+        calls.append(len(calls))
+        verdict, findings = judge(evidence)
+        return (verdict, findings) if len(calls) > 1 else (Verdict.INVALID, [*findings, FOREIGN])
+
+    monkeypatch.setattr("bakeoff.harness.conduct.trial.judge", spoiling_first)
+    run, _ = served_run(tmp_path, VirtualEngine(), repeats=2)
+    first, again, second = run.finished
+    assert [trial.record.id for trial in run.counted] == [again.record.id, second.record.id]
+    assert again.record.replaces == first.record.id
+    assert (again.record.repeat, first.record.workload_sha256) == (1, again.record.workload_sha256)
+    assert first.record.traffic != again.record.traffic, "other words"
+    starts = [event for event in run.log.events if isinstance(event, EngineStarting)]
+    assert len(starts) == 2, "one for each repeat"
+    assert (run.status, run.valid, run.planned) == (RunStatus.COMPLETE, 2, 2)
+    (cell,) = run.cells
+    assert (cell.valid, cell.planned, cell.intervals["ttft_p50_s"].n) == (2, 2, 2)
+    assert results.load(run.path).log.plans == run.log.plans

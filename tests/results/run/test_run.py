@@ -31,6 +31,28 @@ def test_medians_of_the_frame_are_the_metrics(demo: results.Run) -> None:
     assert frame.tpot_s.median() == pytest.approx(trial.metrics["tpot_p50_s"].value)
 
 
+def test_requests_are_those_that_the_report_counts(tmp_path: Path) -> None:
+    """README's example: its medians are those of the table, where failed requests count as later than all others."""
+    run = results.load(build_run(tmp_path, Sheet(repeats=1, invalid=(1,))))
+    frame = run.requests
+    frame.loc[frame.outcome != "ok", "ttft_s"] = float("inf")
+    medians = frame.groupby(["engine", "load"]).ttft_s.median()
+    shown = {(cell.engine, cell.load): cell.intervals["ttft_p50_s"].centre for cell in run.cells if cell.valid}
+    assert {key: pytest.approx(value) for key, value in medians.items()} == shown
+    assert len(run.requests) < len(run.all_requests)
+    text, page = repr(run), run._repr_html_()
+    assert text.startswith(f"demo: COMPLETE, {run.valid} of {run.planned} trials valid")
+    for (engine, _), value in shown.items():
+        assert engine in text
+        assert f"{value:.6f}"[:6] in text
+    assert "(" in text, "figures of the INVALID trial"
+    assert page.count("<tr>") >= len(run.cells)
+    nothing = results.load(
+        build_run(tmp_path / "b", Sheet(repeats=1, engines={"a": FAST}, loads=LOADS[:1], invalid=(0,)))
+    )
+    assert list(nothing.requests.columns) == list(nothing.all_requests.columns)
+
+
 def test_chunks_count_tokens(demo: results.Run) -> None:
     tokens = demo.chunks.groupby(["trial", "request"]).tokens.sum()
     request = demo.finished[0].requests[3]
