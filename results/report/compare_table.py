@@ -8,8 +8,10 @@ from rich.text import Text
 
 from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.text import change_text, mix_text, why_text, work_text
+from bakeoff.results.metric import Better
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.metrics.quality import QualitySummary
+from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.quality import match_text
 from bakeoff.results.report.tallies import tally_text
 from bakeoff.results.report.terminal_table import terminal_table
@@ -36,7 +38,11 @@ def print_comparison(compared: EngineComparison, console: Console) -> None:
     """
     a, b = plain(compared.a), plain(compared.b)
     console.print(Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold"))
-    console.print(_table(compared))
+    console.print(Text("↑: higher is better, ↓: lower is better", "dim"))
+    notes = Footnotes()
+    console.print(_table(compared, notes))
+    for line in notes.lines():
+        console.print(Text(line, "dim"))
     for line in trial_lines(compared):
         console.print(Text(plain(line), "yellow"))
     console.print(Text(tally(compared), "dim"))
@@ -76,9 +82,9 @@ def tally(compared: EngineComparison) -> str:
 
 
 def title(comparison: Comparison) -> str:
-    """The metric, and which direction is better."""
+    """The metric, and which direction is better: ``TTFT p50 ↓``."""
     metric = COMPARED[comparison.metric]
-    return f"{metric.title} ({metric.better.value} is better)"
+    return f"{metric.title} {'↑' if metric.better is Better.HIGHER else '↓'}"
 
 
 def judgement_text(comparison: Comparison) -> str:
@@ -94,34 +100,38 @@ def smallest_text(comparison: Comparison) -> str:
     return change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]), "±")
 
 
-def _table(compared: EngineComparison) -> Table:
+def _table(compared: EngineComparison, notes: Footnotes) -> Table:
+    """One line for each metric; reasons are footnotes, because most metrics of a comparison share one."""
     table = terminal_table("metric")
     table.add_column(Text("ratio B/A [interval]"), justify="right", no_wrap=True)
     table.add_column("judgement", no_wrap=True)
     table.add_column("detectable", justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table.add_column("why", no_wrap=True)
     for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level):
         table.add_row(Text(plain(level), "bold"))
         for comparison in members:
-            table.add_row(*_row(compared, comparison))
+            table.add_row(*_row(compared, comparison, notes))
         if level in compared.answers:
-            table.add_row(*_agreement(*compared.answers[level]))
+            table.add_row(*_agreement(*compared.answers[level], notes))
         table.add_section()
     return table
 
 
-def _row(compared: EngineComparison, comparison: Comparison) -> tuple[Text, Text, Text, Text, Text]:
+def _row(compared: EngineComparison, comparison: Comparison, notes: Footnotes) -> tuple[Text, Text, Text, Text, Text]:
     judgement = comparison.judgement
+    why = why_text(compared, comparison)
     return (
         Text(f"{'● ' if comparison is compared.primary else ''}{title(comparison)}"),
         Text(effect_text(comparison)),
         Text(judgement_text(comparison), _STYLES[judgement]),
         Text(smallest_text(comparison)),
-        Text(plain(why_text(compared, comparison)), "dim"),
+        Text(notes.mark(COMPARED[comparison.metric].title, why) if why else "", "dim"),
     )
 
 
-def _agreement(a: QualitySummary | None, b: QualitySummary | None) -> tuple[Text, Text, Text, Text, Text]:
+def _agreement(
+    a: QualitySummary | None, b: QualitySummary | None, notes: Footnotes
+) -> tuple[Text, Text, Text, Text, Text]:
     """Token match of each side; a side that differs by more than rounding explains is marked."""
     sides = [match_text(summary, "not compared") for summary in (a, b)]
     shares = Text(" → ").join(Text(side.text, "bold red" if side.differs else "") for side in sides)
@@ -132,4 +142,4 @@ def _agreement(a: QualitySummary | None, b: QualitySummary | None) -> tuple[Text
     counts = ", ".join(
         f"{name}: {side.why or f'{side.answers} answers'}" for name, side in zip("AB", sides, strict=True)
     )
-    return Text("token match"), shares, marked, Text(""), Text(counts, "dim")
+    return Text("token match"), shares, marked, Text(""), Text(notes.mark("token match", counts), "dim")

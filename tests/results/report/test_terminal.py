@@ -119,7 +119,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     )
     text = out.getvalue()
     assert "branch [2J against main" in text
-    for words in ("● output (higher is better)", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
+    for words in ("● output ↑", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
     assert "there are 3 and 0 runs, and each side needs 3" in text
     assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
