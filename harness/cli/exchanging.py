@@ -38,9 +38,13 @@ def views(run: str, *, as_: Tool = None, json: Json = False) -> int:
     from rich.console import Console
 
     from bakeoff.harness.cli.reading import print_json, read
+    from bakeoff.results.errors import NotExportable
     from bakeoff.results.report.view_tables import WIDTH, print_tool, print_views
+    from bakeoff.results.views.base import is_streamed
 
     loaded = read(run)
+    if loaded.finished and not any(map(is_streamed, loaded.finished)):
+        raise NotExportable(f"views are of streamed answers; those of {run} came whole: see bakeoff report {run}")
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     if json:
         print_json(_summary(loaded, as_))

@@ -68,8 +68,8 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
         gap_s=statistics.fmean(gaps_s) if gaps_s else shape.gap_s,
         chunks=max(1, round(statistics.fmean(len(latency.arrivals(request)) for request in answers))),
         ttft_s=statistics.median(ttfts_s) if ttfts_s else shape.ttft_s,
-        tokens_per_chunk=round(
-            sum(r.total_chunk_tokens for r in answers) / sum(len(latency.arrivals(r)) for r in answers)
+        tokens_per_chunk=max(  # an answer of embeddings has none
+            1, round(sum(r.total_chunk_tokens for r in answers) / sum(len(latency.arrivals(r)) for r in answers))
         ),
         body_bytes=spread_of([request.sent_bytes for request in answers if request.sent_bytes is not None]),
     )

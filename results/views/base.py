@@ -99,6 +99,11 @@ class Log(msgspec.Struct, frozen=True):
         return cls(requests, trial.record.issue_start_ns, trial.record.load)
 
 
+def is_streamed(trial: Trial) -> bool:
+    """Whether its answers came as streams. The views read streams; the tools time whole answers by other code."""
+    return all(request.is_streamed for request in trial.requests)
+
+
 class View(msgspec.Struct, frozen=True):
     """Figures of a tool for one log.
 

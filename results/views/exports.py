@@ -8,27 +8,36 @@ from bakeoff.results.errors import NotExportable, NotWritable
 from bakeoff.results.export.benchmark_json import benchmark_json
 from bakeoff.results.export.tables import Format, Table, table
 from bakeoff.results.files.atomic import write_atomic
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
 from bakeoff.results.views import export_aiperf, export_guidellm, export_vllm
+from bakeoff.results.views.base import is_streamed
 
 Files = dict[str, bytes]
 """Relative path → contents."""
 
 
+def _streamed(run: Run) -> list[Trial]:
+    trials = [trial for trial in run.finished if is_streamed(trial)]
+    if not trials:
+        raise NotExportable(f"other tools' files hold streams; the answers of {run.path} came whole: use --as json")
+    return trials
+
+
 def _vllm(run: Run) -> Files:
-    return {f"{trial.record.id}.json": export_vllm.encode(run, trial) for trial in run.finished}
+    return {f"{trial.record.id}.json": export_vllm.encode(run, trial) for trial in _streamed(run)}
 
 
 def _aiperf(run: Run) -> Files:
     return {
         f"{trial.record.id}/{name}": data
-        for trial in run.finished
+        for trial in _streamed(run)
         for name, data in export_aiperf.encode(run, trial).items()
     }
 
 
 def _guidellm(run: Run) -> Files:
-    return {"benchmarks.json": export_guidellm.encode(run, run.finished)}
+    return {"benchmarks.json": export_guidellm.encode(run, _streamed(run))}
 
 
 def _pytest_benchmark(run: Run) -> Files:
@@ -61,7 +70,7 @@ def export(run: Run, tool: str, out: Path) -> list[Path]:
         the files.
 
     Raises:
-        NotExportable: there is no finished trial, or no valid one if the format allows valid trials only.
+        NotExportable: there is no finished trial, or no valid one or no streamed one if the format allows no others.
         NotWritable: the folder cannot be made or written.
     """
     if not run.finished:

@@ -9,6 +9,7 @@ from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.views import VIEWS, MetricFamily, View, views
+from bakeoff.results.views.base import is_streamed
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -38,8 +39,8 @@ COLUMNS = (
 
 
 def view_trials(run: Run) -> list[ViewedTrial]:
-    """Finished trials of a run with their views."""
-    return [ViewedTrial(trial, views(trial)) for trial in run.finished]
+    """Finished trials with streamed answers of a run, with their views."""
+    return [ViewedTrial(trial, views(trial)) for trial in run.finished if is_streamed(trial)]
 
 
 def ours(cell: Cell) -> list[float | None]:

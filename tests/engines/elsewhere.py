@@ -149,7 +149,10 @@ def _redirected(word: str, remote_port: str, local_port: str) -> str:
 
 def _ended(engine: "subprocess.Popen[bytes]", client: socket.socket) -> bool:
     """Wait until the engine has ended or the client sends something."""
-    pidfd = os.pidfd_open(engine.pid)
+    try:
+        pidfd = os.pidfd_open(engine.pid)
+    except ProcessLookupError:  # another thread has waited for it already
+        return True
     try:
         return pidfd in select.select([pidfd, client], [], [])[0]
     finally:

@@ -136,6 +136,8 @@ class Sheet:
     """The client's error for a gap; for TTFT three times that; both grow with the load. None: not calibrated."""
     regret: float | None = 0.02
     """Regret of the answers of all engines but the first where they diverge from the reference. None: not checked."""
+    is_streamed: bool = True
+    """Whether answers are streams."""
     hosts: tuple[str, ...] = ("bench-01",)
     """Hosts of the client's workers; the clock of every host but the first is off by 1.5 s ± 85 µs."""
     gpus: int = 0
@@ -384,6 +386,7 @@ def _request(
         status=503 if outcome is Outcome.HTTP_ERROR else 200,
         error=None if outcome is Outcome.OK else sheet.texts.error,
         text=sheet.texts.answer if chunks else "",
+        is_streamed=sheet.is_streamed,
     )
 
 

@@ -71,9 +71,11 @@ class Views(msgspec.Struct, frozen=True):
     missing: list[str]
 
 
-def views_section(run: Run) -> Views:
-    """Build the section of a run."""
+def views_section(run: Run) -> Views | None:
+    """Build the section of a run; None if no answer was streamed."""
     levels, trials = levels_of(run), view_trials(run)
+    if not trials:
+        return None
     return Views(
         columns=[column.title for column in COLUMNS],
         panels=[_panel(run, level, f"level{i}", trials, primary_level(levels)) for i, level in enumerate(levels)],
@@ -147,6 +149,6 @@ SECTIONS = (
         title="Other tools",
         shows="what other clients would have printed, and how far that is from ours ([views.md](views.md))",
         place=80,
-        build=lambda run: {"view": views_section(run)},
+        build=lambda run: {"view": view} if (view := views_section(run)) else {},
     ),
 )

@@ -210,6 +210,8 @@ def test_a_trial_lends_its_pace():
         assert shape_of(load, answers).rate_per_s == pytest.approx(10), "as sent: later turns are requests too"
     assert shape_of(Load(rate_per_s=2, arrival="poisson"), answers[:1]).rate_per_s == 2, "one request has no rate"
     assert shape_of(Load(concurrency=3), [warm]) == Shape(concurrency=3)
+    embedded = [replace(answer, chunk_tokens=[0] * 3) for answer in answers]
+    assert shape_of(Load(concurrency=3), embedded).tokens_per_chunk == 1, "an answer without tokens has chunks too"
 
 
 def measured(shape: Shape, workers: int = 1, transport: str = "http") -> ClientError:

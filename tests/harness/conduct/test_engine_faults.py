@@ -108,6 +108,8 @@ def test_a_real_engine_that_is_stopped_goes_on_and_one_that_is_killed_is_started
     run = results.load(asyncio.run(struck(tmp_path, stop_for_a_second, kill)).path)
     expected_codes = {FindingCode.ENGINE_STOPPED, FindingCode.ENGINE_DIED, FindingCode.FAILED_REQUESTS}
     codes = {t.record.id: [f.code for f in t.record.invalidating if f.code in expected_codes] for t in run.finished}
+    repeated = {trial: codes.pop(trial) for trial in [*codes] if trial.endswith("-again")}
+    assert repeated["r1-bad-1-again"] == []
     undisturbed = {"r1-bad-3", "r1-good-1", "r1-good-2", "r1-good-3"}
     assert codes.pop("r1-bad-1")[0] is FindingCode.ENGINE_STOPPED
     assert codes.pop("r1-bad-2")[0] is FindingCode.ENGINE_DIED

@@ -135,7 +135,7 @@ def test_invalid_trials_are_marked_and_tell_no_overhead(
         amend_trial(run.path, trial, verdict=Verdict.INVALID.value, findings=[msgspec.to_builtins(finding)])
     run = results.load(run.path)
     profiled, beside_invalid, valid, _ = profiled_trials(run)
-    reason = "throughput changed by 20 % across the window; raise trial.duration_s"
+    reason = "throughput changed by 20 % across the window; raise trial.duration_s (--duration of bench)"
     assert profiled.sentence.startswith(f"INVALID: {reason}. nothing to attribute: ")
     assert profiled.notes[-1] == f"overhead: unknown, because the profiled trial is INVALID: {reason}"
     assert not beside_invalid.sentence.startswith("INVALID")

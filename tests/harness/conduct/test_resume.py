@@ -96,7 +96,7 @@ def test_another_build_of_the_same_version_is_another_measurement(tmp_path: Path
         monkeypatch.setattr(ServerEngine, "build", lambda _: {"program_sha256": build})
         experiment = experiment_from(BASE, "t")
         model, config = Model("m", "/m", "0" * 64), experiment.engines[0]
-        planner = SimpleNamespace(traffic=lambda *_: SimpleNamespace(shape_sha256="1" * 64))
+        planner = SimpleNamespace(traffic=lambda *_, **__: SimpleNamespace(shape_sha256="1" * 64))
         prepared: Any = SimpleNamespace(
             experiment=experiment, model=model, engines={config.name: engine(config.adapter, model, config.options)},
             planner=planner, machine=MACHINE, world=RealWorld(),

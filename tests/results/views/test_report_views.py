@@ -6,15 +6,21 @@ import pytest
 
 from bakeoff import results
 from bakeoff.results.report import render_html
-from bakeoff.results.report.sections.views import views_section
+from bakeoff.results.report.sections.views import Views, views_section
 from bakeoff.results.statistics import log_t_interval
 from bakeoff.results.views import VIEWS, views
 from tests.results.builders import FAST, LOADS, Sheet, Texts, build_run
 
 
+def section_of(run: results.Run) -> Views:
+    section = views_section(run)
+    assert section is not None
+    return section
+
+
 def test_the_numbers_are_the_views(demo: results.Run) -> None:
     """vLLM's mean of medians at c=8, computed from the log."""
-    section = views_section(demo)
+    section = section_of(demo)
     (panel,) = [panel for panel in section.panels if panel.primary]
     (reference,) = [engine for engine in panel.engines if engine.engine == "reference"]
     (vllm,) = [row for row in reference.tools if row.title == VIEWS["vllm"].title]
@@ -30,7 +36,7 @@ def test_the_numbers_are_the_views(demo: results.Run) -> None:
 
 def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
     """GuideLLM's TPOT includes the time to the first token: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
-    for panel in views_section(demo).panels:
+    for panel in section_of(demo).panels:
         for engine in panel.engines:
             own_ms = float(engine.ours[2].text.split()[0])
             (guidellm,) = [row.numbers[2] for row in engine.tools if row.title == "GuideLLM"]
@@ -40,7 +46,7 @@ def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
 
 
 def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
-    section = views_section(demo)
+    section = section_of(demo)
     anchors = {meaning.anchor for meaning in section.definitions}
     for panel in section.panels:
         for engine in panel.engines:
@@ -51,7 +57,7 @@ def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
 
 
 def test_what_the_log_cannot_tell_is_said(demo: results.Run) -> None:
-    assert any("LoadGen has no closed loop at this concurrency" in line for line in views_section(demo).missing)
+    assert any("LoadGen has no closed loop at this concurrency" in line for line in section_of(demo).missing)
 
 
 def test_a_level_without_valid_trials_has_no_numbers(tmp_path) -> None:

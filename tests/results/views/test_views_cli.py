@@ -6,8 +6,10 @@ from typing import get_args
 
 import pytest
 
+from bakeoff import results
 from bakeoff.harness.cli import exchanging, make_app
 from bakeoff.harness.cli.guarded import guarded
+from bakeoff.results.report import render_html
 from bakeoff.results.views import VIEWS
 from bakeoff.results.views.exports import EXPORTS
 from tests.results.builders import FAST, SLOW, Sheet, build_run
@@ -109,3 +111,14 @@ def test_a_summary_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
     assert bakeoff("import", "vllm", write(tmp_path / "r.json", SUMMARY), "--out", tmp_path / "runs") == 2
     assert capsys.readouterr().err.endswith("measure again with --save-detailed\n")
     assert bakeoff("import", "vllm", write(tmp_path / "r.json", result()), "--out", tmp_path / "runs") == 0
+
+
+def test_whole_answers_have_no_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tools' figures of streams would show them a TTFT that is the whole answer, or 0 tokens."""
+    path = build_run(tmp_path, Sheet(engines={"fast": FAST}, repeats=1, is_streamed=False))
+    assert bakeoff("views", path) == 2
+    assert f"came whole: see bakeoff report {path}" in capsys.readouterr().err
+    assert bakeoff("export", path, "--as", "aiperf", "--out", tmp_path / "out") == 2
+    assert "came whole: use --as json" in capsys.readouterr().err
+    assert bakeoff("export", path, "--as", "json", "--out", tmp_path / "out") == 0
+    assert 'id="views"' not in render_html(results.load(path))
