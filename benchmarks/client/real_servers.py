@@ -58,7 +58,9 @@ async def _measured(options: argparse.Namespace, folder: Path, bars: Bars) -> No
         bars.add("truth_tpot_off", abs(ours["tpot_ms"] / theirs["tpot_ms"] - 1), "<=", 0.02)
         bars.add("truth_output_off", abs(ours["output_tok_s"] / theirs["output_tok_s"] - 1), "<=", 0.02)
     spec = EngineSpec(max_model_len=1024)
-    vllm = VllmEngine(Setup(Model("m", str(model)), spec, VllmEngine.Options(), Deployment(environment="vllm-cpu")))
+    tools = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    deployment = Deployment(environment="vllm-cpu", args=tools)
+    vllm = VllmEngine(Setup(Model("m", str(model)), spec, VllmEngine.Options(), deployment))
     await _real(vllm, "vllm", options, folder, bars)
     if options.gguf:
         setup = Setup(Model("m", str(options.gguf)), spec, LlamaCppEngine.Options(), Deployment())

@@ -39,6 +39,9 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
     answer = mapping(document)
     if answer.get("error"):
         return [StreamFault(failures.error_text(answer["error"]))]
+    has_text = any(isinstance(answer.get(field), list) for field in ("choices", "output", "content"))
+    if passages is not None or (not has_text and answer.keys() & {"data", "results", "embeddings"}):
+        return _of_passages(answer, passages)
     if isinstance(answer.get("choices"), list):
         events = [event for choice in answer["choices"] for event in _of_choice(mapping(choice))]
     elif isinstance(answer.get("output"), list):
@@ -46,8 +49,6 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
     elif isinstance(answer.get("content"), list):
         reason = text(answer.get("stop_reason")) or _UNKNOWN
         events = [*(event for block in answer["content"] for event in _of_block(mapping(block))), Finish(reason)]
-    elif answer.keys() & {"data", "results", "embeddings"}:
-        return _of_passages(answer, passages)
     else:
         return [StreamFault(f"not an answer of a known format: {failures.clip(data)}")]
     usage = answer.get("usage")

@@ -86,6 +86,8 @@ def test_each_text_needs_a_row_of_its_own() -> None:
     for short in (rows[:1], [rows[0], rows[0]]):
         (fault,) = whole_answer(json.dumps({"data": short}).encode(), 2)
         assert fault == StreamFault("the answer has 1 rows of its own for 2 texts")
+    (fault,) = whole_answer(b'{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}', 2)
+    assert isinstance(fault, StreamFault), "a chat's answer ranks nothing"
 
 
 def test_a_stream_instead_of_a_document_is_named() -> None:
