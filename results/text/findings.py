@@ -30,7 +30,8 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.FAILED_REQUESTS: _REQUESTS_FAILED + "lower the load or read the engine's log",
     FindingCode.NOT_FOUND: (
         _REQUESTS_FAILED
-        + "correct the model's name (served_model_name or name in [model], --model of bench) or the url"
+        + "correct the model's name (served_model_name or name in [model], --model of bench) or the url, or send a "
+        "workload whose endpoint the server has"
     ),
     FindingCode.NOT_AUTHORISED: (
         _REQUESTS_FAILED
