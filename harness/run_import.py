@@ -86,10 +86,12 @@ def import_guidellm(file: Path, root: Path) -> RunFolder:
 
 
 def _import(file: Path, root: Path, results: list[Imported], tool: str, note: str) -> RunFolder:
-    if not any(request.outcome is Outcome.OK for result in results for request in result.requests):
-        failed = sum(request.outcome is not Outcome.CANCELLED for result in results for request in result.requests)
-        if not failed:
-            raise NotImportable(f"{file}: every request was cancelled, so there is nothing to measure")
+    outcomes = [request.outcome for result in results for request in result.requests]
+    cancelled = outcomes.count(Outcome.CANCELLED)
+    if cancelled == len(outcomes):
+        raise NotImportable(f"{file}: every request was cancelled, so there is nothing to measure")
+    if cancelled:
+        note += f"; {cancelled} of {len(outcomes)} requests were cancelled by the tool: neither answered nor failed"
     plans = _plans(results)
     modified = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
     created = results[0].measured_utc or modified

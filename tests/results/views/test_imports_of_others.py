@@ -70,12 +70,15 @@ def test_aiperfs_failures_and_answers_without_gaps(tmp_path: Path) -> None:
     empty = aiperf_line(3, metrics={"request_latency": {"value": 5.0, "unit": "ms"}})
     coarse = aiperf_line(4)
     del coarse["metrics"]["inter_chunk_latency"]
-    requests = aiperf(tmp_path / "a", refused, cut, empty, coarse).finished[0].requests
+    run = aiperf(tmp_path / "a", refused, cut, empty, coarse)
+    requests = run.finished[0].requests
     by_session = {request.session: request for request in requests}
     outcomes = [by_session[name].outcome for name in ("c1", "c2", "c3", "c4")]
     assert outcomes == [Outcome.HTTP_ERROR, Outcome.CANCELLED, Outcome.EMPTY, Outcome.OK]
     assert (by_session["c1"].status, by_session["c1"].error) == (503, "Busy: full")
     assert by_session["c4"].chunk_tokens == [1, 2]
+    (note,) = run.manifest.notes
+    assert note.endswith("; 1 of 4 requests were cancelled by the tool: neither answered nor failed")
 
 
 def guidellm_stats(number: int, **timings: Any) -> dict[str, Any]:
