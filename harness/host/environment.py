@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "gpus": [gpu.identity() for gpu in gpus] or None,
         "gpus_reason": no_gpu,
-        "load_average_1min": os.getloadavg()[0],
+        "load_average_1min": round(os.getloadavg()[0], 2),
     }
 
 

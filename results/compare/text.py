@@ -32,8 +32,8 @@ _ASPECTS = {
     WorkAspect.FINISH: "answers that ended by '{detail}'",
 }
 
-_LARGE_CHANGE = 10.0
-"""A change whose exact size says nothing more than that the noise is too large."""
+_LARGE_FACTOR = 1000
+"""A larger change says nothing more than that the noise is too large."""
 
 
 def reason_text(comparison: Comparison) -> str:
@@ -85,10 +85,15 @@ def band_text(band: float, scale: Scale) -> str:
 
 
 def change_text(change: float, scale: Scale, sign: str = "") -> str:
-    """``2.9 %`` of a ratio, ``0.29 pp`` of a difference of shares; beyond a factor of 11 or 100 pp only that bound."""
+    """``2.9 %`` of a ratio, from twofold on ``×2.9``; ``0.29 pp`` of a difference of shares, at most 100 pp."""
     if scale is Scale.DIFFERENCE:
         return f"{sign}{100 * change:.2g} pp" if change <= 1 else "> 100 pp"
-    return f"{sign}{percent_text(change, 1)}" if change <= _LARGE_CHANGE else f"> {percent_text(_LARGE_CHANGE)}"
+    if change < 1:
+        return f"{sign}{percent_text(change, 1)}"
+    factor = 1 + change
+    if factor > _LARGE_FACTOR:
+        return f"> ×{_LARGE_FACTOR:,}"
+    return f"×{factor:.1f}" if factor < 10 else f"×{factor:.0f}"
 
 
 def _ranks_text(comparison: Comparison) -> str:

@@ -2,9 +2,8 @@
 
 from statistics import median
 
-from bakeoff.results.metrics import Unit
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.format import ABSENT, value_text
+from bakeoff.results.text.format import ABSENT, percent_text
 
 
 def foreign_load_text(run: Run) -> str:
@@ -13,6 +12,6 @@ def foreign_load_text(run: Run) -> str:
     shares = [value.value for value in sampled if value.value is not None]
     if not shares:
         return f"{ABSENT} ({sampled[0].reason})" if sampled else ""
-    centre, most = (value_text(Unit.SHARE, share) for share in (median(shares), max(shares)))
+    centre, most = (percent_text(share, 1) for share in (median(shares), max(shares)))
     coverage = "" if len(shares) == len(sampled) else f", known of {len(shares)} of {len(sampled)} trials"
     return f"median {centre}, at most {most} of the cores{coverage}"

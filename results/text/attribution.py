@@ -69,9 +69,10 @@ def _condition(case: WhatIf) -> str:
 
 
 def coverage_line(attribution: Attribution) -> str:
-    """How much is attributed: ``unattributed: at most 2 % of the E2E of 100.0 % of 47 requests``."""
-    most, share = percent_text(MAX_UNATTRIBUTED), percent_text(attribution.attributed_share, 1)
-    line = f"unattributed: at most {most} of the E2E of {share} of {len(attribution.requests):,} requests"
+    """How much is attributed: ``unattributed: at most 2 % of the E2E of all 47 requests``."""
+    most, share = percent_text(MAX_UNATTRIBUTED), attribution.attributed_share
+    which = "all" if share == 1 else f"{percent_text(share, 1)} of"
+    line = f"unattributed: at most {most} of the E2E of {which} {len(attribution.requests):,} requests"
     if attribution.not_recorded:
         line = f"{line}; left out of the means, because the server did not record them: {attribution.not_recorded:,}"
     return f"{line}; {attribution.missing}" if attribution.missing else line
@@ -84,7 +85,7 @@ def clock_line(clock: ClockCheck | None) -> str:
     least, most = (f"{bound / _NS_PER_US:+,.0f} µs".replace("-", "−") for bound in (clock.least_ns, clock.most_ns))
     if clock.residual_ns:
         return f"clock: stamps of client and server contradict each other by up to {clock.residual_ns / 1e3:,.0f} µs"
-    return f"clock: all {clock.pairs:,} pairs of stamps are in order; an offset would lie between {least} and {most}"
+    return f"clock: all {clock.pairs:,} pairs of stamps are in order; the clocks differ by {least} to {most}"
 
 
 def part_title(attribution: Attribution, part: Part) -> str:

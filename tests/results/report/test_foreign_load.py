@@ -17,12 +17,12 @@ from tests.results.builders import CORES, FAST, FOREIGN_SHARE, LOADS, Sheet, bui
 def test_the_summary_has_a_line_of_foreign_load(demo: results.Run) -> None:
     out = io.StringIO()
     print_summary(demo, Console(file=out))
-    assert "\nforeign load: median 0.400 %, at most 0.400 % of the cores\n" in out.getvalue()
+    assert "\nforeign load: median 0.4 %, at most 0.4 % of the cores\n" in out.getvalue()
 
 
 def test_the_report_has_the_foreign_load_of_the_run_and_each_trial(demo: results.Run) -> None:
     page = render_html(demo)
-    assert "median 0.400 %, at most 0.400 % of the cores" in page
+    assert "median 0.4 %, at most 0.4 % of the cores" in page
     assert page.count('<td class="number">0.400 %</td>') == len(demo.finished)
 
 

@@ -86,12 +86,14 @@ def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs(
     noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0, 4.0), runs(0.7, 1.4, 2.8), interleaved=False)
     assert reason_text(noisy).endswith("the noise is too high for 3 %")
     noisiest = compare_runs(TTFT, "c=1", runs(1.0, 9.0, 81.0), runs(0.7, 5.0, 40.0), interleaved=False)
-    assert "these runs can detect a change of > 1000 %; the noise" in reason_text(noisiest)
+    assert "these runs can detect a change of > ×1,000; the noise" in reason_text(noisiest)
 
 
 def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
-    assert change_text(9.9, Scale.RATIO, "±") == "±990.0 %"
-    assert change_text(1e300, Scale.RATIO, "±") == "> 1000 %"
+    assert change_text(9.9, Scale.RATIO, "±") == "×11"
+    assert change_text(0.5, Scale.RATIO, "±") == "±50.0 %"
+    assert change_text(1.0, Scale.RATIO, "±") == "×2.0"
+    assert change_text(1e300, Scale.RATIO, "±") == "> ×1,000"
 
 
 def test_too_few_runs_have_no_verdict() -> None:
