@@ -35,8 +35,8 @@ from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import plain
 from bakeoff.results.units import NS_PER_S
 
-_START_S = 6.0
-"""Guessed duration of a start, until one has been measured."""
+_START_S, _ATTACH_S = 15.0, 6.0
+"""Guessed durations of a start and a stop, and of a warm-up of a running server, until a start has been measured."""
 
 
 class Observer(Protocol):
@@ -56,13 +56,18 @@ class Estimate:
 
     Args:
         experiment: has the plan and the durations.
+
+    Attributes:
+        trials: number of trials, with those that were measured again.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         self._left = experiment.plan()
+        self.trials = len(self._left)
         self._expected = ExpectedLength(experiment)
         self._trials_s: dict[tuple[str, str], float] = {}
         self._starts_s: dict[str, float] = {}
+        self._guesses_s = {engine.name: _ATTACH_S if engine.url else _START_S for engine in experiment.engines}
         self._starting_since_ns = 0
         self._running: tuple[str, int] | None = None
 
@@ -76,6 +81,7 @@ class Estimate:
                 self._running = (event.engine, event.turn)
             case TrialFinished():
                 record = event.record
+                self.trials += record.replaces is not None
                 self._left = [plan for plan in self._left if plan.id != record.id]
                 self._trials_s[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / NS_PER_S
             case _:
@@ -84,8 +90,8 @@ class Estimate:
     def left_s(self) -> float:
         """Seconds left. A future start is taken to last as long as the engine's last one, else as the mean of all."""
         to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
-        start_s = fmean(self._starts_s.values()) if self._starts_s else _START_S
-        starts_s = sum(self._starts_s.get(engine, start_s) for engine, _ in to_start)
+        mean_s = fmean(self._starts_s.values()) if self._starts_s else None
+        starts_s = sum(self._starts_s.get(engine, mean_s or self._guesses_s[engine]) for engine, _ in to_start)
         trials_s = sum(
             self._trials_s.get((plan.engine, plan.load.label), self._expected.of(plan.load)) for plan in self._left
         )
@@ -108,7 +114,6 @@ class PlainObserver:
     def __init__(self, console: Console, experiment: Experiment) -> None:
         self._console = console
         self._estimate = Estimate(experiment)
-        self._total = len(experiment.plan())
         self._megabytes = -1
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
@@ -126,8 +131,8 @@ class PlainObserver:
                 self._print(f"preparing {event.engine}, repeat {event.turn}")
             case TrialFinished():
                 number = len(log.finished)
-                left = f", about {clock_text(self._estimate.left_s())} left" if number < self._total else ""
-                self._print(f"[{number}/{max(number, self._total)}] {trial_line(event.record)}{left}")
+                left = f", about {clock_text(self._estimate.left_s())} left" if number < self._estimate.trials else ""
+                self._print(f"[{number}/{max(number, self._estimate.trials)}] {trial_line(event.record)}{left}")
             case _:
                 pass
 
@@ -167,7 +172,7 @@ class LiveObserver:
     def __init__(self, bar: Progress, experiment: Experiment) -> None:
         self._bar = bar
         self._estimate = Estimate(experiment)
-        self._task = bar.add_task("preparing", total=len(experiment.plan()), ends_s=None)
+        self._task = bar.add_task("preparing", total=self._estimate.trials, ends_s=None)
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Show the bytes downloaded so far."""
@@ -183,7 +188,7 @@ class LiveObserver:
             case EngineStarted() | TrialPlanned() if (plan := log.under_way) is not None:
                 self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
             case TrialFinished():
-                self._bar.advance(self._task)
+                self._bar.update(self._task, advance=1, total=self._estimate.trials)
                 if event.record.verdict is Verdict.INVALID:
                     self._bar.console.print(trial_line(event.record), markup=False, highlight=False)
             case _:

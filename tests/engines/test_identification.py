@@ -31,13 +31,14 @@ from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.triton import TritonFake
 
 REDIRECTING = """
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(302)
-        self.send_header("location", sys.argv[2] + self.path)
-        self.end_headers()
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+import socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+answer = f"HTTP/1.1 302 Found\\r\\nlocation: {sys.argv[2]}/health\\r\\ncontent-length: 0\\r\\n\\r\\n"
+while True:
+    client, _ = server.accept()
+    client.recv(4096)
+    client.sendall(answer.encode())
+    client.close()
 """
 
 FAKES: dict[str, type[Fake]] = {
@@ -174,7 +175,7 @@ def test_no_request_follows_a_redirect_with_the_users_headers(tmp_path: Path):
                 with pytest.raises(EvaluationFailed, match=f"^{url} redirects to {origin}; give"):
                     await scorer.predictions([1, 2])
             port = pick_port()
-            launch = Launch((sys.executable, "-c", REDIRECTING, str(port), origin), port, ready_timeout_s=1.5)
+            launch = Launch((sys.executable, "-S", "-c", REDIRECTING, str(port), origin), port, ready_timeout_s=3)
             with pytest.raises(NotReady, match=rf"last: HTTP 302 to {origin}/health"):
                 async with launched(launch, tmp_path / "log", access_to(Deployment(**deployment))):
                     pass

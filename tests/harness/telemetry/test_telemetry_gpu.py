@@ -31,9 +31,14 @@ from tests.harness.fake_nvml import (
 )
 
 
+def instant() -> float:
+    """A clock by which no reading is too dear to repeat at the next tick, however busy the machine is."""
+    return 0.0
+
+
 def probe(nvml: FakeNvml, names: str | None = None) -> GpuProbe:
     (gpu,) = visible_to(names, open_gpus(nvml)[0])
-    return GpuProbe(gpu)
+    return GpuProbe(gpu, instant)
 
 
 def reads(gpu: GpuProbe, ticks: int = 1) -> list[Any]:
@@ -45,7 +50,7 @@ def test_a_gpu_reads_every_counter() -> None:
     gpus, reason = open_gpus(FakeNvml())
     assert reason is None
     assert gpus[0].identity() == {"name": "NVIDIA Fake", "uuid": "GPU-0a0", "memory_bytes": 80, "driver": "580"}
-    first, second, third = reads(GpuProbe(gpus[0]), 3)
+    first, second, third = reads(GpuProbe(gpus[0], instant), 3)
     assert first.values == pytest.approx({
         "memory_used_bytes": 7, "utilization_gpu_share": 0.5, "utilization_memory_share": 0.25,
         "clock_sm_mhz": 1980, "clock_memory_mhz": 1980, "temperature_c": 40, "throttle_reasons": 4,
@@ -124,14 +129,14 @@ def test_a_gpu_in_the_hosts_memory_has_no_memory_of_its_own() -> None:
     gpus, _ = open_gpus(nvml)
     assert gpus[0].identity()["memory_bytes"] is None
     assert used_bytes(gpus) == []
-    (record,) = reads(GpuProbe(gpus[0]))
+    (record,) = reads(GpuProbe(gpus[0], instant))
     assert record.reasons == {"memory_used_bytes": "Function Not Found"}
     nvml = FakeNvml()
     nvml.total = 0  # as some drivers say instead of refusing
     gpus, _ = open_gpus(nvml)
     assert gpus[0].identity()["memory_bytes"] is None
     assert used_bytes(gpus) == []
-    (record,) = reads(GpuProbe(gpus[0]))
+    (record,) = reads(GpuProbe(gpus[0], instant))
     assert record.reasons == {"memory_used_bytes": "Not Supported"}
 
 
@@ -360,7 +365,7 @@ def test_a_slice_has_its_own_memory_and_no_power_of_others() -> None:
     (gpu,) = visible_to("MIG-0b1", open_gpus(nvml)[0])
     assert gpu.memory_used_bytes() == 3
     assert gpu.identity()["memory_bytes"] == 10
-    first, second = reads(GpuProbe(gpu), 2)
+    first, second = reads(GpuProbe(gpu, instant), 2)
     assert first.values["memory_used_bytes"] == 3
     for name in ("power_w", "power_average_w", "energy_j", *LINKS):
         assert first.values[name] is None

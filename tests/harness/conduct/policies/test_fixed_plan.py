@@ -1,9 +1,14 @@
 """Trials that the client or the machine spoilt are measured once more; those of the engine are its evidence."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from bakeoff.harness.conduct.policies import Done
 from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan, is_spoilt
+from bakeoff.harness.conduct.progress import PlainObserver
+from bakeoff.harness.virtual import virtual_experiment
 from bakeoff.results.findings import Finding, FindingCode, Severity
 from bakeoff.results.log.run_log import RunLog, TrialFinished, TrialPlanned
 from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window
@@ -17,7 +22,7 @@ def record(plan: TrialPlan, *codes: FindingCode) -> TrialRecord:
         id=plan.id, engine=plan.engine, workload="w", load=LOAD, repeat=plan.repeat, order=1, started_ns=0, ended_ns=1,
         issue_start_ns=0, issue_end_ns=1, window=Window(0, 1), planned_requests=0, workload_sha256="",
         verdict=Verdict.INVALID if codes else Verdict.VALID, replaces=plan.replaces,
-        findings=[Finding(code, Severity.INVALID, {}) for code in codes],
+        findings=[Finding(code, Severity.INVALID, {"detail": "it ended"}) for code in codes],
     )  # fmt: skip
 
 
@@ -36,6 +41,17 @@ def measured(spoilt: dict[str, FindingCode]) -> list[str]:
 def test_a_spoilt_trial_is_measured_again_while_its_engine_runs() -> None:
     order = measured({"a-1": FindingCode.FOREIGN_LOAD})
     assert order == ["a-1", "a-1-again", "b-1", "a-2", "b-2"]
+
+
+def test_the_progress_counts_it() -> None:
+    experiment = virtual_experiment(["a"], [{"concurrency": 1}], repeats=2)
+    out, log = io.StringIO(), RunLog()
+    observer, policy = PlainObserver(Console(file=out), experiment), FixedPlan(experiment.plan())
+    while isinstance(decision := policy.next(log), TrialPlanned):
+        first = len(log.finished) == 0
+        log.add(TrialFinished(record=record(decision.plan, *([FindingCode.CLIENT_LOST] if first else []))))
+        observer.event(log)
+    assert [line.split()[0] for line in out.getvalue().splitlines() if line[0] == "["] == ["[1/2]", "[2/3]", "[3/3]"]
 
 
 def test_it_is_measured_again_once_and_only_so_many_are() -> None:
