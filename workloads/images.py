@@ -6,6 +6,7 @@ Format: https://www.w3.org/TR/png-3/.
 
 import struct
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,8 +19,9 @@ _TRUECOLOUR = (8, 2, 0, 0, 0)
 """Eight bits a sample, red, green and blue, and the only methods of compression, filter and interlace."""
 
 
+@lru_cache(maxsize=64)
 def png(image: Image) -> bytes:
-    """The picture as a PNG file; equal on every machine."""
+    """The picture as a PNG file, equal on every machine; kept, since each turn of a chat sends its pictures again."""
     rows, columns = -(-image.height // _TILE), -(-image.width // _TILE)
     rng = Rng("image", str(image.key))
     tiles = np.frombuffer(bytes(rng.below(256) for _ in range(rows * columns * 3)), np.uint8)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from bakeoff.workloads.prompts import prompt_reader
-from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.shapes import SessionShape
 from bakeoff.workloads.text import first_mark, writer
 from bakeoff.workloads.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ class Embeddings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Sessions of one request each."""
         write, lengths = _writing("embeddings", tokenizer, seed), seed.draws("embeddings", "lengths")
         for number in itertools.count():
-            tokens = [_spread(self.input_tokens, self.spread, lengths) for _ in range(self.texts)]
+            tokens = [lengths.length(self.input_tokens, self.spread) for _ in range(self.texts)]
             yield write(number, None, tokens)
 
     def shapes(self, seed: Seed) -> Iterator[SessionShape]:
@@ -65,7 +65,7 @@ class Rerank(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Sessions of one request each."""
         write, lengths = _writing("rerank", tokenizer, seed), seed.draws("rerank", "lengths")
         for number in itertools.count():
-            tokens = [_spread(self.input_tokens, self.spread, lengths) for _ in range(self.documents)]
+            tokens = [lengths.length(self.input_tokens, self.spread) for _ in range(self.documents)]
             yield write(number, self.query_tokens, tokens)
 
     def shapes(self, seed: Seed) -> Iterator[SessionShape]:
@@ -84,10 +84,6 @@ def _check(counts: dict[str, int], spread: float) -> None:
             raise ValueError(f"{name} must be from 1 to 1000000, not {count}")
     if not 0 <= spread < 1:
         raise ValueError(f"spread must be at least 0 and below 1, not {spread}")
-
-
-def _spread(mean: int, spread: float, rng: Rng) -> int:
-    return max(1, round(mean * (1 + spread * (2 * rng.uniform() - 1))))
 
 
 def _writing(name: str, tokenizer: Tokenizer, seed: Seed) -> Callable[[int, int | None, list[int]], Session]:

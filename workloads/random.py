@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from bakeoff.workloads.prompts import prompt_reader
-from bakeoff.workloads.rng import Rng, Seed
+from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.shapes import SessionShape
 from bakeoff.workloads.text import first_mark, writer
 from bakeoff.workloads.tokenizer import Tokenizer
@@ -53,10 +53,8 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Tokens of each prompt and answer."""
         lengths = seed.draws("random", "lengths")
         while True:
-            yield self._spread(self.input_tokens, lengths), self._spread(self.output_tokens, lengths)
-
-    def _spread(self, mean: int, rng: Rng) -> int:
-        return max(1, round(mean * (1 + self.spread * (2 * rng.uniform() - 1))))
+            prompt = lengths.length(self.input_tokens, self.spread)
+            yield prompt, lengths.length(self.output_tokens, self.spread)
 
 
 def _writing(tokenizer: Tokenizer, seed: Seed) -> Callable[[int, int, int], Session]:

@@ -28,6 +28,10 @@ class Rng:
         """An integer in [0, n)."""
         return int(self.uniform() * n)
 
+    def length(self, mean: int, spread: float) -> int:
+        """A length uniform in [mean (1 - spread), mean (1 + spread)], at least 1."""
+        return max(1, round(mean * (1 + spread * (2 * self.uniform() - 1))))
+
     def choice(self, items: Sequence[T]) -> T:
         """One of ``items``."""
         return items[self.below(len(items))]

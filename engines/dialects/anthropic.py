@@ -157,7 +157,7 @@ class _Reader:
                 self._stop_reason = text(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
                 if isinstance(event.get("usage"), dict):
                     self._merge(event["usage"])
-                    return [_counted(self._usage)]
+                    return [anthropic_usage(self._usage)]
             case "message_stop":
                 return [Finish(self._stop_reason or _UNKNOWN)]
             case _:
@@ -169,7 +169,7 @@ class _Reader:
         self._usage |= {name: value for name, value in mapping(newer).items() if value is not None}
 
 
-def _counted(usage: Mapping[str, Any]) -> Usage:
+def anthropic_usage(usage: Mapping[str, Any]) -> Usage:
     """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     parts = [part for name in names if (part := count(usage.get(name))) is not None]

@@ -97,7 +97,7 @@ class ResponsesDialect:
             return [_piece(event, _KINDS[kind])]
         if kind in _ENDS:
             response = mapping(event.get("response"))
-            return [_end(kind, response), *_counts(response)]
+            return [response_end(response, kind), *_counts(response)]
         return []
 
     def refusal(self, status: int, body: bytes) -> str:
@@ -132,8 +132,8 @@ def _counts(response: Mapping[str, Any]) -> list[Event]:
     return [stated_usage(usage)] if isinstance(usage, dict) else []
 
 
-def _end(kind: str, response: Mapping[str, Any]) -> Event:
-    """The finish reason, or a fault if the response failed."""
+def response_end(response: Mapping[str, Any], kind: str) -> Event:
+    """The finish reason, or a fault if the response failed; ``kind`` names the end if the response does not."""
     status = text(response.get("status"))
     if kind == "response.failed" or status == "failed":
         error = response.get("error")

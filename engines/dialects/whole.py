@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.dialects import failures
+from bakeoff.engines.dialects.anthropic import anthropic_usage
 from bakeoff.engines.dialects.base import Event, Finish, StreamFault, TokenDelta, TokenKind, Usage
 from bakeoff.engines.dialects.openai import choice_events
+from bakeoff.engines.dialects.responses import response_end
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import first_count, items, mapping, number, text
 
@@ -42,26 +44,20 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
     has_text = any(isinstance(answer.get(field), list) for field in ("choices", "output", "content"))
     if passages is not None or (not has_text and answer.keys() & {"data", "results", "embeddings"}):
         return _of_passages(answer, passages)
+    usage_of = stated_usage
     if isinstance(answer.get("choices"), list):
         events = [event for choice in answer["choices"] for event in _of_choice(mapping(choice))]
     elif isinstance(answer.get("output"), list):
-        events = list(_of_items(answer))
+        events = [*_of_items(answer["output"]), response_end(answer, _UNKNOWN)]
     elif isinstance(answer.get("content"), list):
         reason = text(answer.get("stop_reason")) or _UNKNOWN
         events = [*(event for block in answer["content"] for event in _of_block(mapping(block))), Finish(reason)]
+        usage_of = anthropic_usage
     else:
         return [StreamFault(f"not an answer of a known format: {failures.clip(data)}")]
-    usage = answer.get("usage")
-    return [*events, *([_counted(usage)] if isinstance(usage, dict) else [])]
-
-
-def _counted(usage: Mapping[str, Any]) -> Usage:
-    """The counts; Anthropic's prompt is the sum of three."""
-    stated = stated_usage(usage)
-    more = [first_count(usage, name) or 0 for name in ("cache_creation_input_tokens", "cache_read_input_tokens")]
-    if "prompt_tokens" in usage or stated.prompt_tokens is None or "input_tokens_details" in usage:
-        return stated
-    return msgspec.structs.replace(stated, prompt_tokens=stated.prompt_tokens + sum(more))
+    if isinstance(usage := answer.get("usage"), dict):
+        events.append(usage_of(usage))
+    return events
 
 
 def _of_choice(choice: Mapping[str, Any]) -> list[Event]:
@@ -70,20 +66,14 @@ def _of_choice(choice: Mapping[str, Any]) -> list[Event]:
     return choice_events({"delta": delta, "text": choice.get("text"), "finish_reason": choice.get("finish_reason")})
 
 
-def _of_items(answer: Mapping[str, Any]) -> Iterator[Event]:
+def _of_items(output: list[Any]) -> Iterator[Event]:
     """Items of Responses: reasoning, messages and calls of functions."""
-    for item in map(mapping, answer["output"]):
+    for item in map(mapping, output):
         kind = _KINDS.get(text(item.get("type")), TokenKind.TEXT)
         parts = [*items(item.get("summary")), *items(item.get("content"))]
         words = text(item.get("arguments")) or "".join(text(mapping(part).get("text")) for part in parts)
         if words:
             yield TokenDelta(words, kind=kind)
-    incomplete = text(mapping(answer.get("incomplete_details")).get("reason"))
-    status = text(answer.get("status"))
-    if status == "failed":
-        yield StreamFault(failures.error_text(answer.get("error") or "the server reports a failed response"))
-    else:
-        yield Finish(incomplete or status or _UNKNOWN)
 
 
 def _of_block(block: Mapping[str, Any]) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, File, Json, Out
 
 if TYPE_CHECKING:
     from bakeoff.results import Run
+    from bakeoff.results.log.store import RunFolder
 
 Tool = Annotated[
     Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
@@ -94,11 +95,9 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.cli.reading import read, show
     from bakeoff.harness.run_import import import_vllm as import_run
 
-    show(read(import_run(file, Path(out)).path), json=False)
-    return EXIT_OK
+    return _show_imported(import_run(file, Path(out)))
 
 
 @import_app.command(name="aiperf")
@@ -114,11 +113,9 @@ def import_aiperf(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.cli.reading import read, show
     from bakeoff.harness.run_import import import_aiperf as import_run
 
-    show(read(import_run(file, Path(out)).path), json=False)
-    return EXIT_OK
+    return _show_imported(import_run(file, Path(out)))
 
 
 @import_app.command(name="guidellm")
@@ -132,10 +129,15 @@ def import_guidellm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.cli.reading import read, show
     from bakeoff.harness.run_import import import_guidellm as import_run
 
-    show(read(import_run(file, Path(out)).path), json=False)
+    return _show_imported(import_run(file, Path(out)))
+
+
+def _show_imported(folder: "RunFolder") -> int:
+    from bakeoff.harness.cli.reading import read, show
+
+    show(read(folder.path), json=False)
     return EXIT_OK
 
 

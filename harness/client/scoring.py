@@ -129,9 +129,9 @@ def _streamed(pieces: Iterable[str]) -> Iterable[tuple[str, str]]:
         except UNREADABLE:
             continue
         for number, part in enumerate(decoded if isinstance(decoded, list) else [{"function": decoded}]):
-            piece_ = mapping(part)
-            key = last = piece_.get("index", piece_.get("id") or (number or last))
-            function = mapping(piece_.get("function"))
+            call = mapping(part)
+            key = last = call.get("index", call.get("id") or (number or last))
+            function = mapping(call.get("function"))
             name, known = text(function.get("name")), names.get(key, "")
             names[key] = known if name == known else known + name  # some servers repeat it in every piece
             given = function.get("arguments")

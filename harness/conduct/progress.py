@@ -132,7 +132,7 @@ class PlainObserver:
             case TrialFinished():
                 number = len(log.finished)
                 left = f", about {clock_text(self._estimate.left_s())} left" if number < self._estimate.trials else ""
-                self._print(f"[{number}/{max(number, self._estimate.trials)}] {trial_line(event.record)}{left}")
+                self._print(f"[{number}/{self._estimate.trials}] {trial_line(event.record)}{left}")
             case _:
                 pass
 

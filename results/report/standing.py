@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from bakeoff.results.findings import Finding, FindingCode
-from bakeoff.results.records import RunStatus, TrialRecord, Verdict
+from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentence, sentences
 
@@ -47,7 +47,7 @@ def why_not_all(run: Run) -> str | None:
     return f"INVALID: {trial_text(invalid[0])}: {sentences(invalid[0].invalidating)}{more}"
 
 
-def trial_text(trial: TrialRecord) -> str:
+def trial_text(trial: TrialRecord | TrialPlan) -> str:
     """``reference, c=8, repeat 2``."""
     return f"{trial.engine}, {trial.load.label}, repeat {trial.repeat}"
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
+from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.footnotes import Footnotes
@@ -26,6 +26,7 @@ from bakeoff.results.report.standing import (
     merged_warnings,
     standing,
     status_text,
+    trial_text,
     why_not_all,
 )
 from bakeoff.results.report.terminal_table import terminal_table
@@ -225,7 +226,7 @@ def _token_match(cell: Cell, notes: Footnotes) -> Text:
 
 def _invalid(run: Run) -> list[str]:
     return [
-        f"{_trial_text(trial.record)}: {sentences(trial.record.invalidating)}"
+        f"{trial_text(trial.record)}: {sentences(trial.record.invalidating)}"
         for trial in run.finished
         if trial.record.verdict is Verdict.INVALID
     ]
@@ -240,15 +241,11 @@ def _unfinished(run: Run) -> list[str]:
 
 
 def _torn(run: Run) -> list[str]:
-    return [f"{_trial_text(plan)}: {line}" for plan in run.manifest.trials for line in run.torn.get(plan.id, [])]
+    return [f"{trial_text(plan)}: {line}" for plan in run.manifest.trials for line in run.torn.get(plan.id, [])]
 
 
 def _warnings(run: Run) -> list[str]:
     return [*merged_warnings(run), *quality_warnings(run)]
-
-
-def _trial_text(trial: TrialRecord | TrialPlan) -> str:
-    return f"{trial.engine}, {trial.load.label}, repeat {trial.repeat}"
 
 
 def _print_list(console: Console, title: str, lines: Sequence[str], style: str) -> None:

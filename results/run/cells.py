@@ -60,9 +60,14 @@ class Trial(msgspec.Struct, frozen=True):
         return self.record.window
 
     @property
+    def inside(self) -> list[RequestRecord]:
+        """Requests under load that were planned inside the window."""
+        return planned_inside(under_load(self.requests), self.window)
+
+    @property
     def answered(self) -> list[RequestRecord]:
         """Successful requests planned inside the window."""
-        return [r for r in planned_inside(under_load(self.requests), self.window) if r.outcome is Outcome.OK]
+        return [request for request in self.inside if request.outcome is Outcome.OK]
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -145,7 +150,7 @@ def cell_of(key: tuple[str, str, str], plans: Sequence[TrialPlan], trials: Seque
     if (scores := intervals.get("right_share")) is not None:
         intervals["right_share"] = _score_interval(scores, valid)
     failed = int(sum(trial.metrics["failures"].value or 0 for trial in finished))
-    requests = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in finished)
+    requests = sum(len(trial.inside) for trial in finished)
     error = client_error.largest([e for trial in finished if (e := trial.record.client_error) is not None])
     checked = [trial.quality for trial in finished]
     quality = pooled(sample for record in checked if record for sample in record.samples)

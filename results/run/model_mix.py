@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.metrics import Value, under_load
-from bakeoff.results.metrics.requests import has_failed, planned_inside
+from bakeoff.results.metrics import Value
+from bakeoff.results.metrics.requests import has_failed
 from bakeoff.results.metrics.trial import request_metrics
 from bakeoff.results.records import Outcome, RequestRecord, Slo
 from bakeoff.results.run.levels import levels_of
@@ -42,11 +42,7 @@ def model_rows(run: Run) -> list[ModelRow]:
     rows: list[ModelRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            inside = [
-                request
-                for trial in run.valid_trials_of(cell)
-                for request in planned_inside(under_load(trial.requests), trial.window)
-            ]
+            inside = [request for trial in run.valid_trials_of(cell) for request in trial.inside]
             names = sorted({request.model for request in inside if request.model is not None})
             rows += [_row(cell.engine, level.title, name, [r for r in inside if r.model == name]) for name in names]
     return rows

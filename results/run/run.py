@@ -201,7 +201,7 @@ class Run:
             _request_row(trial.record, trial.record.verdict.value, request)
             for trial in self.finished
             if trial.record.verdict is Verdict.VALID
-            for request in planned_inside(under_load(trial.requests), trial.window)
+            for request in trial.inside
         ]
         return pd.DataFrame(rows, columns=None if rows else self.all_requests.columns)
 

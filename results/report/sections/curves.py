@@ -6,7 +6,6 @@ import msgspec
 from markupsafe import Markup
 
 from bakeoff.results.metrics import latency, under_load
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
@@ -86,7 +85,7 @@ def _rates(run: Run, workload: str) -> list[Series]:
 def _arrivals_per_s(run: Run, cell: Cell) -> float:
     """Requests planned inside the window: a short Poisson process can miss its rate by a quarter."""
     trials = run.valid_trials_of(cell)
-    planned = sum(len(planned_inside(under_load(trial.requests), trial.window)) for trial in trials)
+    planned = sum(len(trial.inside) for trial in trials)
     return planned / sum(trial.window.length_s for trial in trials)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.metrics import Unit, latency, under_load
+from bakeoff.results.metrics import Unit, latency
 from bakeoff.results.metrics.percentiles import percentile
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import error_of, uncalibrated_text
 from bakeoff.results.report.section import Section
@@ -44,7 +43,7 @@ def lag_rows(run: Run) -> list[LagRow]:
     for level in levels_of(run):
         for cell in level.cells:
             valid = run.valid_trials_of(cell)
-            inside = [r for trial in valid for r in planned_inside(under_load(trial.requests), trial.window)]
+            inside = [request for trial in valid for request in trial.inside]
             lags = [lag for request in inside if (lag := latency.send_lag_s(request)) is not None]
             ttft = cell.intervals.get("ttft_p50_s")
             colour = engine_class(engines.index(cell.engine))
