@@ -115,9 +115,13 @@ class LlamaCppPythonDialect(OpenAiDialect):
         self._logprobs = logprobs
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
+        """Greedy decoding of exactly ``output_tokens`` tokens; of at most that many if the model ends the answer.
+
+        A completion with a schema keeps its length: the server ignores its schema.
+        """
         count = turn.output_tokens
-        forced = {} if self.answer_format(turn) or turn.expected else {"min_tokens": count}
+        is_free = self.answer_format(turn) or turn.expected or turn.tools
+        forced = {} if is_free else {"min_tokens": count}
         return {"max_tokens": count, **forced, "temperature": 0, "repeat_penalty": 1.0}
 
     def carriers(self, turn: Turn) -> Carriers:

@@ -148,6 +148,7 @@ class TestRequests:
         )
         assert request_body["repeat_penalty"] == 1.0
         assert not {"ignore_eos", "stream_options"} & set(request_body), "these it would ignore"
+        assert "min_tokens" not in body(PYTHON, msgspec.structs.replace(turn, tools="[]")), "a call ends by itself"
 
     @pytest.mark.parametrize("turn", [CHAT, COMPLETION])
     @pytest.mark.parametrize("logprobs", [False, True])
