@@ -116,6 +116,19 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class ReportsSettings(Protocol):
+    """An engine that can be compared with others setting by setting, by the names of :class:`EngineSpec`."""
+
+    def settings_asked(self) -> dict[str, Any]:
+        """The shared settings that a launch gives it; empty for a running server."""
+        ...
+
+    def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """The shared settings that an answer of :meth:`Engine.describe` holds."""
+        ...
+
+
+@runtime_checkable
 class SupportsCheck(Protocol):
     """An adapter class that checks its configuration before an instance exists."""
 

@@ -45,6 +45,7 @@ class Launch(msgspec.Struct, frozen=True):
         elsewhere: whether the local process is only a client of the engine, so that sampling it is pointless.
         container: command that prints pid and id of the engine's container; empty without a container.
         ready_path: path that answers 200 once the engine can serve.
+        drawn: parts of ``argv`` that differ from one start to the next, such as ports and the name of a container.
         listed_model: model that /v1/models must list, to detect another server on the port; None to skip the check.
         ready_timeout_s: limit on the time until ready, in seconds.
         stop_grace_s: seconds between SIGINT and SIGTERM, and between SIGTERM and SIGKILL.
@@ -57,6 +58,7 @@ class Launch(msgspec.Struct, frozen=True):
     cleanup: tuple[str, ...] = ()
     elsewhere: bool = False
     container: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
     ready_path: str = "/health"
     listed_model: str | None = None
     ready_timeout_s: float = 120.0

@@ -3,7 +3,7 @@
 import os
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,6 +77,8 @@ class ServerEngine:
     ready_timeout_s: ClassVar[float] = 300.0
     stop_grace_s: ClassVar[tuple[float, float]] = (10.0, 5.0)
     metrics: MetricsSource | None = None
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Where :meth:`describe` holds a shared setting: dotted names, of which the first that is there counts."""
     notes: Sequence[str] = ()
 
     def __init__(self, setup: Setup) -> None:
@@ -155,6 +157,15 @@ class ServerEngine:
 
     # Common to all.
 
+    def settings_asked(self) -> dict[str, Any]:
+        """See :class:`bakeoff.engines.base.ReportsSettings`."""
+        return {} if self.url else msgspec.to_builtins(self.setup.spec)
+
+    def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`bakeoff.engines.base.ReportsSettings`."""
+        found = {name: _first_at(description, places) for name, places in self.setting_places.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
     def launch(self, port: int) -> Launch | None:
         """How to start it on ``port``; None for a running server.
 
@@ -167,7 +178,9 @@ class ServerEngine:
         deployment = self.setup.deployment
         key = {} if deployment.ssh else self._key()  # ssh would show it in the remote process list
         env = {**key, **self._variables()}
-        argv, cleanup = self._words(port, env)
+        remote_port = secrets.choice(_REMOTE_PORTS) if deployment.ssh else None
+        container_name = f"bakeoff-{secrets.token_hex(6)}" if deployment.container else None
+        argv, cleanup = self._words(port, env, remote_port=remote_port, container_name=container_name)
         return Launch(
             argv=tuple(argv),
             port=port,
@@ -176,7 +189,8 @@ class ServerEngine:
             cleanup=tuple(cleanup),
             elsewhere=bool(deployment.container or deployment.ssh),
             listed_model=self.model_id if deployment.ssh and self.lists_model else None,
-            container=_inspection(deployment.container, cleanup),
+            container=_inspection(deployment.container, container_name),
+            drawn=tuple(str(part) for part in (port, remote_port, container_name) if part),
             ready_path=self.access.path(self.ready_path),
             ready_timeout_s=deployment.ready_timeout_s or self.ready_timeout_s,
             stop_grace_s=self.stop_grace_s,
@@ -241,7 +255,9 @@ class ServerEngine:
         key = self.access.headers.get(self.key_header)
         return {self.key_variable: key.removeprefix("Bearer ")} if key and self.key_variable else {}
 
-    def _words(self, port: int, env: dict[str, str]) -> tuple[list[str], list[str]]:
+    def _words(
+        self, port: int, env: dict[str, str], *, remote_port: int | None, container_name: str | None
+    ) -> tuple[list[str], list[str]]:
         """The command line, and the clean-up command."""
         deployment = self.setup.deployment
         model = self.model_file()
@@ -254,10 +270,11 @@ class ServerEngine:
             for name in self.files():
                 container = _with_file(container, name)
                 flags = [word.replace(f"{{file:{name}}}", _INSIDE + name) for word in flags]
-            return _in_container(container, [*command, *flags], port, tuple(env), model)
+            assert container_name is not None, "it was drawn above"
+            return _in_container(container, container_name, [*command, *flags], port, variables=tuple(env), model=model)
         if deployment.ssh:
             remote = deployment.ssh
-            remote_port = secrets.choice(_REMOTE_PORTS)
+            assert remote_port is not None, "it was drawn above"
             flags = [*self.arguments("127.0.0.1", remote_port, remote.model_path or model), *own]
             words = [*(remote.command or self._command_there()), *flags]
             return _over_ssh(remote, words, f"127.0.0.1:{port}:127.0.0.1:{remote_port}", env), []
@@ -271,6 +288,17 @@ class ServerEngine:
             message = f"engine '{self.adapter}': its program on that host is not known; set ssh.command"
             raise NotInstalled(message) from error
         return command if self.setup.deployment.program else [Path(word).name for word in command]
+
+
+def _first_at(description: Mapping[str, Any], places: Sequence[str]) -> object:
+    """The value of the first dotted name that ``description`` has; None without one."""
+    for place in places:
+        value: object = description
+        for key in place.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    return None
 
 
 def _inherited(deployment: Deployment) -> dict[str, str]:
@@ -300,10 +328,9 @@ def _over_ssh(remote: Ssh, words: Sequence[str], forward: str, env: dict[str, st
 
 
 def _in_container(
-    container: Container, command: Sequence[str], port: int, variables: Sequence[str], model: str
+    container: Container, name: str, command: Sequence[str], port: int, *, variables: Sequence[str], model: str
 ) -> tuple[list[str], list[str]]:
     """``docker run`` in the foreground. Variables are passed by name, so that no process list shows their values."""
-    name = f"bakeoff-{secrets.token_hex(6)}"
     argv = [container.runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--publish", f"127.0.0.1:{port}:{_CONTAINER_PORT}", "--volume", f"{model}:{model}:ro"]
     if not any(word.startswith(("--ipc", "--shm-size")) for word in container.args):
@@ -316,6 +343,6 @@ def _in_container(
     return [*argv, *container.args, container.image, *command], [container.runtime, "rm", "--force", name]
 
 
-def _inspection(container: Container | None, cleanup: Sequence[str]) -> tuple[str, ...]:
-    """Command that prints the container's pid and id; ``cleanup`` ends with its name."""
-    return (container.runtime, "inspect", "--format", "{{.State.Pid}} {{.Id}}", cleanup[-1]) if container else ()
+def _inspection(container: Container | None, name: str | None) -> tuple[str, ...]:
+    """Command that prints the container's pid and id."""
+    return (container.runtime, "inspect", "--format", "{{.State.Pid}} {{.Id}}", name) if container and name else ()

@@ -329,11 +329,17 @@ class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     adapter: str
     version: str | None = None
     argv: list[str] = []
+    drawn: list[str] = []
+    """Parts of ``argv`` that differ from one start to the next, such as ports."""
     env: dict[str, str] = {}
     """Variables set for it in addition to the harness's own environment; secrets are masked."""
     url: str | None = None
     model: str | None = None
     model_sha256: str | None = None
+    settings: dict[str, Any] = {}
+    """Shared settings that the engine reports to run with, by their names in the experiment file."""
+    asked: dict[str, Any] = {}
+    """Shared settings that the experiment gives it; empty for a server that ran already."""
     details: dict[str, Any] = {}
     notes: list[str] = []
     """Notes for readers of its figures."""

@@ -10,7 +10,7 @@ Source: ``tools/server/README.md`` of https://github.com/ggml-org/llama.cpp. Its
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -139,6 +139,11 @@ class LlamaCppEngine(GgufEngine):
         "seed": flag("--seed"),
         "memory_fraction": Cannot("it allocates what weights and contexts need; bound those with max_model_len"),
         "cpu_offload_gb": Cannot("it counts layers; set its option n_gpu_layers"),
+    }
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "quantization": ("model_ftype",),
+        "max_model_len": ("n_ctx_slot",),
+        "max_num_seqs": ("total_slots",),
     }
     key_variable = "LLAMA_API_KEY"
     ready_timeout_s = 600.0

@@ -138,6 +138,17 @@ class ReferenceEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it decodes greedily, or with each request's own seed"),
     }
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **{
+            name: (f"config.{name}",)
+            for name in (
+                "quantization", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+                "tensor_parallel_size", "enable_prefix_caching", "cpu_offload_gb",
+            )
+        },
+        "dtype": ("dtype",),
+        "memory_fraction": ("config.gpu_memory_utilization",),
+    }  # fmt: skip
     recording_options: ClassVar[Mapping[str, Any]] = {"step_log_dir": "{file:step-log}"}
     kernel_options: ClassVar[Mapping[str, Any]] = {"profile_dir": "{file:profile}"}
     metrics = METRICS

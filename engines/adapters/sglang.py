@@ -9,7 +9,7 @@ Source: https://docs.sglang.ai and ``sglang/srt``. Its quirks:
 - The number of draft tokens includes the verified one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -155,6 +155,19 @@ class SglangEngine(ServerEngine):
         "memory_fraction": flag("--mem-fraction-static"),
         "cpu_offload_gb": _offload,
     }
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("dtype",),
+        "quantization": ("quantization",),
+        "kv_cache_dtype": ("kv_cache_dtype",),
+        "max_model_len": ("context_length",),
+        "max_num_seqs": ("max_running_requests",),
+        "max_num_batched_tokens": ("chunked_prefill_size",),
+        "tensor_parallel_size": ("tp_size",),
+        "pipeline_parallel_size": ("pp_size",),
+        "speculation": ("speculative_algorithm",),
+        "seed": ("random_seed",),
+        "memory_fraction": ("mem_fraction_static",),
+    }
     container_command = ("python3", *_MODULE)
     ready_path = "/ready"  # /health generates a token each time
     ready_timeout_s = 600.0
@@ -182,6 +195,12 @@ class SglangEngine(ServerEngine):
     async def reset_cache(self, server: Server) -> bool:
         """Empty the prefix cache once no request runs."""
         return await server.post(f"/flush_cache?timeout={_FLUSH_WAIT_S}")
+
+    def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`bakeoff.engines.base.ReportsSettings`; it reports whether the prefix cache is off."""
+        settings = super().settings_in(description)
+        off = description.get("disable_radix_cache")
+        return settings if off is None else {**settings, "enable_prefix_caching": not off}
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Version and resolved arguments, as far as the server reports them."""

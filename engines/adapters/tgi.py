@@ -11,7 +11,7 @@ Source: https://huggingface.co/docs/text-generation-inference and the launcher's
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -109,6 +109,10 @@ class TgiEngine(ServerEngine):
         "speculation": _speculate,
         "seed": Cannot("it has seeds per request only, and greedy decoding needs none"),
         "memory_fraction": flag("--cuda-memory-fraction"),
+    }
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("model_dtype",),
+        "max_model_len": ("max_total_tokens",),
     }
     key_variable = "API_KEY"
     ready_timeout_s = 900.0

@@ -187,6 +187,22 @@ class VllmEngine(ServerEngine):
         "memory_fraction": flag("--gpu-memory-utilization"),
         "cpu_offload_gb": flag("--cpu-offload-gb"),
     }
+    setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "dtype": ("model_config.dtype",),
+        "quantization": ("model_config.quantization",),
+        "kv_cache_dtype": ("cache_config.cache_dtype", "kv_cache.cache_dtype"),
+        "max_model_len": ("model_config.max_model_len", "max_model_len"),
+        "max_num_seqs": ("scheduler_config.max_num_seqs",),
+        "max_num_batched_tokens": ("scheduler_config.max_num_batched_tokens",),
+        "tensor_parallel_size": ("parallel_config.tensor_parallel_size",),
+        "pipeline_parallel_size": ("parallel_config.pipeline_parallel_size",),
+        "enable_prefix_caching": ("cache_config.enable_prefix_caching", "kv_cache.enable_prefix_caching"),
+        "enable_chunked_prefill": ("scheduler_config.enable_chunked_prefill",),
+        "speculation": ("speculative_config.method",),
+        "seed": ("model_config.seed",),
+        "memory_fraction": ("cache_config.gpu_memory_utilization",),
+        "cpu_offload_gb": ("cache_config.cpu_offload_gb",),
+    }
     key_variable = "VLLM_API_KEY"
     recording_options: ClassVar[Mapping[str, Any]] = {"otlp_traces_endpoint": SPAN_ENDPOINT}
     kernel_options: ClassVar[Mapping[str, Any]] = {"profiler_config": _PROFILER}
@@ -257,6 +273,11 @@ class VllmEngine(ServerEngine):
             raise StepLogMissing(f"it wrote no trace into {folder}")
         return traces
 
+    def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`bakeoff.engines.base.ReportsSettings`; metrics' labels are text, types have torch's names."""
+        settings = super().settings_in(description)
+        return {name: _plain_value(value) for name, value in settings.items()}
+
     async def describe(self, server: Server) -> dict[str, Any]:
         """Version, resolved configuration and size of the KV cache, as far as the server reports them."""
         version = await server.get_json("/version") or {}
@@ -271,6 +292,12 @@ class VllmEngine(ServerEngine):
             **_configuration(info),
         }
         return {name: value for name, value in description.items() if value not in (None, {})}
+
+
+def _plain_value(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return {"True": True, "False": False}.get(value, value.removeprefix("torch."))
 
 
 async def _server_info(server: Server) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 import psutil
 
 from bakeoff.engines import Engine, Launch, Model, Server, attached, launched
-from bakeoff.engines.base import SPAN_ENDPOINT
+from bakeoff.engines.base import SPAN_ENDPOINT, ReportsSettings
 from bakeoff.engines.request_shape import shape_of
 from bakeoff.engines.secrets import masked_data
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
@@ -74,7 +74,8 @@ async def _receiver(launch: Launch | None) -> AsyncGenerator[tuple[Launch | None
         return
     async with receiving() as receiver:
         argv = tuple(receiver.endpoint if word == SPAN_ENDPOINT else word for word in launch.argv)
-        yield msgspec.structs.replace(launch, argv=argv), receiver
+        drawn = (*launch.drawn, receiver.endpoint)
+        yield msgspec.structs.replace(launch, argv=argv, drawn=drawn), receiver
 
 
 @contextlib.asynccontextmanager
@@ -109,6 +110,11 @@ def notes_of(engine: Engine) -> list[str]:
     return [*engine.notes, *([described] if described else [])]
 
 
+def settings_asked(engine: Engine) -> dict[str, Any]:
+    """The shared settings that the experiment gives an engine; secrets are masked."""
+    return masked_data(engine.settings_asked()) if isinstance(engine, ReportsSettings) else {}
+
+
 async def _description(
     engine: Engine, label: str, model: Model, launch: Launch | None, server: Server
 ) -> EngineDescription:
@@ -120,10 +126,13 @@ async def _description(
         adapter=engine.adapter,
         version=version,
         argv=masked_data(launch.argv) if launch else [],
+        drawn=list(launch.drawn) if launch else [],
         env=masked_data(launch.env) if launch else {},
         url=engine.url,
         model=model.name,
         model_sha256=model.sha256,
+        settings=masked_data(engine.settings_in(details)) if isinstance(engine, ReportsSettings) else {},
+        asked=settings_asked(engine),
         details=masked_data(details),
         notes=notes_of(engine),
         request=masked_data(msgspec.to_builtins(shape_of(engine.dialect))),

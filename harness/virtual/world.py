@@ -16,7 +16,7 @@ from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import plain_dialect, shape_of
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
-from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of
+from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of, settings_asked
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
@@ -152,7 +152,7 @@ class VirtualWorld:
         )
         description = EngineDescription(
             label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
-            notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),
+            asked=settings_asked(engine), notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),
         )  # fmt: skip
         try:
             yield EngineUnderTest(engine, server, description, startup, None)

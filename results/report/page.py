@@ -30,6 +30,15 @@ _STATUS = {
 _CLASSES = {Standing.WHOLE: "complete", Standing.PARTLY_VALID: "partly", Standing.BROKEN: "incomplete"}
 
 
+class Drawn(msgspec.Struct, frozen=True):
+    """A section as it stands on the page."""
+
+    id: str
+    title: str
+    folded: bool
+    body: Markup
+
+
 class Page(msgspec.Struct, frozen=True):
     """The head of the page, its sections in order, and the data for its script."""
 
@@ -42,8 +51,7 @@ class Page(msgspec.Struct, frozen=True):
     verdict: VerdictLine
     facts: list[tuple[str, str]]
     notes: list[str]
-    contents: list[tuple[str, str]]
-    sections: Markup
+    sections: list[Drawn]
     island: dict[str, Any]
 
 
@@ -69,8 +77,10 @@ def page_of(run: Run) -> Page:
         verdict=verdict(run),
         facts=_facts(run),
         notes=run.declared,
-        contents=[(section.id, section.title) for section, _ in built],
-        sections=Markup("\n").join(fragment(section.template, content) for section, content in built),
+        sections=[
+            Drawn(section.id, section.title, section.folded, fragment(section.template, content))
+            for section, content in built
+        ],
         # The cells are for readers of the page's source.
         island={key: data for section, content in built for key, data in section.island(content).items()}
         | {"cells": run.cells},

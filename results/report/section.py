@@ -13,9 +13,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: its anchor; with ``_`` for ``-`` also the name of its template.
-        title: its name in the table of contents.
+        title: its heading, and its name in the table of contents.
         shows: what it shows, for the table in docs/report.md.
         place: position on the page: sections are ordered by it.
+        folded: whether a reader opens it first.
         build: content of a run, by the names that the template uses; a section without content is left out.
         island: data for the page's script, from that content.
     """
@@ -25,6 +26,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     shows: str
     place: int
     build: Callable[[Run], Mapping[str, Any]]
+    folded: bool = False
     island: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {}
 
     @property

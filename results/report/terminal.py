@@ -15,6 +15,7 @@ from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
+from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
@@ -151,6 +152,8 @@ def _print_head(run: Run, console: Console) -> None:
     commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
     where = machine_text(manifest)
     console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
+    if difference := difference_text(run):
+        console.print(_line(difference, "yellow"))
     foreign = foreign_load_text(run)
     for line in (clients_text(run), f"foreign load: {foreign}" if foreign else ""):
         if line:

@@ -1,5 +1,7 @@
 """Where the latency came from: the profiled trials as stacked bars, a roofline, and one table each."""
 
+from typing import Any
+
 import msgspec
 from markupsafe import Markup
 
@@ -9,6 +11,8 @@ from bakeoff.results.report.attribution import ProfiledTrial, profiled_trials
 from bakeoff.results.report.charts.roofline import Point, roofline
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
 from bakeoff.results.report.section import Section
+from bakeoff.results.report.sections.engine_view import engine_view
+from bakeoff.results.report.sections.speculation import speculation_view
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.attribution import part_title
 from bakeoff.results.text.roofline import ceiling_text
@@ -89,15 +93,23 @@ def _chart(trials: list[ProfiledTrial], latency: Latency, name: str) -> Markup:
     return stacks(f"Where the time goes: {name}", groups, f"{name} of profiled trials")
 
 
+def _build(run: Run) -> dict[str, Any]:
+    profile, seen = attribution_view(run), engine_view(run)
+    if not (profile.trials or seen.has_data):
+        return {}
+    return {"profile": profile, "view": seen, "speculation": speculation_view(run)}
+
+
 SECTIONS = (
     Section(
         id="attribution",
-        title="Attribution",
+        title="Where the latency comes from",
         shows=(
-            "where the latency of profiled trials came from ([profile.md](profile.md)): bars, a table and the "
-            "bottleneck of each; a roofline of their prefill and decode"
+            "of measured trials, queue, prefill, decode and the rest as the engine's own metrics split them, with "
+            "speculation also its drafts; of profiled trials ([profile.md](profile.md)), bars, a table and the "
+            "bottleneck of each, and a roofline of their prefill and decode"
         ),
         place=60,
-        build=lambda run: {"view": attribution_view(run)},
+        build=_build,
     ),
 )

@@ -1,6 +1,5 @@
-"""Background of the numbers: engines, machine, definitions, configuration and reproduction."""
+"""Background of the numbers: machine, definitions, configuration and reproduction."""
 
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,33 +8,13 @@ import msgspec
 from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
-from bakeoff.results.records import EngineDescription
-from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import client_rows
 from bakeoff.results.report.quality import match_of
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell
-from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, interval_text, value_text
-
-
-class EngineCard(msgspec.Struct, frozen=True):
-    """One engine's description of itself.
-
-    Attributes:
-        label: of the engine.
-        colour: class of its colour.
-        facts: names and texts.
-        unknown: facts that it does not report.
-        changed: what differs between its starts.
-    """
-
-    label: str
-    colour: str
-    facts: list[tuple[str, str]]
-    unknown: list[str]
-    changed: list[str]
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -76,11 +55,6 @@ class MetricTable(msgspec.Struct, frozen=True):
     engines: list[str]
     rows: list[tuple[str, Metric, list[Entry]]]
     token_match: list[str]
-
-
-def engine_cards(run: Run) -> list[EngineCard]:
-    """Build one card per engine, from its first finished trial."""
-    return [_card(run, engine, i) for i, engine in enumerate(engines_of(run))]
 
 
 def metric_tables(run: Run) -> list[MetricTable]:
@@ -158,45 +132,6 @@ def _defined(metrics: Sequence[Metric], title: str, definition: str) -> Definiti
     )
 
 
-def _card(run: Run, engine: str, position: int) -> EngineCard:
-    described = [
-        trial.record.engine_description
-        for trial in run.finished
-        if trial.record.engine == engine and trial.record.engine_description is not None
-    ]
-    colour = engine_class(position)
-    if not described:
-        return EngineCard(engine, colour, [], ["description (no trial of this engine ended with one)"], [])
-    first = described[0]
-    fields: list[tuple[str, str | None]] = [
-        ("adapter", first.adapter),
-        ("version", first.version),
-        ("command", " ".join(first.argv) or None),
-        ("address", first.url),
-        ("model", first.model),
-        ("model SHA-256", first.model_sha256),
-        *flattened(first.details),
-    ]
-    facts = [(name, text) for name, text in fields if text is not None]
-    absent = [name for name, text in fields if text is None]
-    return EngineCard(engine, colour, facts, absent, _changed(described))
-
-
-def _changed(described: Sequence[EngineDescription]) -> list[str]:
-    """What differs between an engine's starts; the port that the launcher chose does not count."""
-    known = {
-        "version": {one.version for one in described},
-        "command": {tuple(_without_port(one)) for one in described},
-        "model": {one.model_sha256 for one in described},
-    }
-    return [name for name, values in known.items() if len(values) > 1]
-
-
-def _without_port(described: EngineDescription) -> list[str]:
-    port = urllib.parse.urlsplit(described.url or "").port
-    return [part.replace(str(port), "PORT") if port else part for part in described.argv]
-
-
 def _entry(cell: Cell, metric: Metric) -> Entry:
     interval = cell.intervals.get(metric.name)
     if interval is None:
@@ -211,17 +146,11 @@ def _token_match(cell: Cell) -> str:
 
 SECTIONS = (
     Section(
-        id="engines",
-        title="Engines",
-        shows="version, command and model of each engine",
-        place=140,
-        build=lambda run: {"engines": engine_cards(run)},
-    ),
-    Section(
         id="environment",
         title="Environment",
         shows="the machine and the client workers",
         place=150,
+        folded=True,
         build=lambda run: {"environment": environment(run), "clients": client_rows(run)},
     ),
     Section(
@@ -229,13 +158,15 @@ SECTIONS = (
         title="Experiment",
         shows="the experiment as it was run",
         place=170,
+        folded=True,
         build=lambda run: {"configuration": configuration(run)},
     ),
     Section(
         id="reproduce",
-        title="Reproduce",
+        title="How to reproduce",
         shows="the commands that repeat it",
         place=180,
+        folded=True,
         build=lambda run: {"reproduction": reproduction(run)},
     ),
 )

@@ -92,6 +92,7 @@ SECTIONS = (
         title="Definitions",
         shows="what each term means, and the numbers of observations",
         place=160,
+        folded=True,
         build=lambda run: {
             "definitions": definitions(),
             "basis": basis_table(run),

@@ -1,6 +1,7 @@
 """Charts that compare engines: frontier and goodput of each workload, and the distributions at each level."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -130,20 +131,25 @@ def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample
     return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)
 
 
+def _curves(run: Run) -> dict[str, Any]:
+    drawn = {"frontiers": frontiers(run), "goodputs": goodputs(run)}
+    return drawn if any(drawn.values()) else {}
+
+
 SECTIONS = (
     Section(
         id="frontier",
-        title="Frontier",
+        title="Throughput against interactivity",
         shows=(
             "closed loops: total throughput against per-user speed; open loops: requests/s within the SLO against the "
             "planned rate"
         ),
         place=20,
-        build=lambda run: {"frontiers": frontiers(run), "goodputs": goodputs(run)},
+        build=_curves,
     ),
     Section(
         id="distributions",
-        title="Distributions",
+        title="Latency distributions",
         shows="TTFT, ITL, TPOT, E2E as ECDFs, one line per repeat",
         place=30,
         build=lambda run: {"panels": panels(run)},

@@ -8,9 +8,10 @@ from bakeoff.results.report.sections.lengths import length_panels
 SECTIONS = (
     Section(
         id="dependence",
-        title="Dependence",
+        title="What latency depends on",
         shows="TTFT against prompt length; ITL against the requests in flight, and against the engine's own batch",
         place=50,
+        folded=True,
         build=lambda run: {
             "length_panels": length_panels(run),
             "max_dots": MAX_DOTS,

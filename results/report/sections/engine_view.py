@@ -9,8 +9,6 @@ from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.engine_figures import figure_text
 from bakeoff.results.report.footnotes import Footnotes
-from bakeoff.results.report.section import Section
-from bakeoff.results.report.sections.speculation import speculation_view
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -115,17 +113,3 @@ def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str
             for title, server, client in _PAIRS
         ],
     )
-
-
-SECTIONS = (
-    Section(
-        id="engine-view",
-        title="Engine’s view",
-        shows=(
-            "queue, prefill, decode and the rest, as the engine reported them; with speculation also its drafts, and "
-            "the speed-up against their acceptance"
-        ),
-        place=70,
-        build=lambda run: {"view": engine_view(run), "speculation": speculation_view(run)},
-    ),
-)

@@ -97,6 +97,7 @@ SECTIONS = (
         title="Client error",
         shows="how late the client was",
         place=130,
+        folded=True,
         build=lambda run: {"lag_rows": lag_rows(run), "uncalibrated": uncalibrated_text(run)},
     ),
 )

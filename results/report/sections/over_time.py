@@ -102,7 +102,7 @@ def _heat(run: Run, level: Level, cell_index: int, latency: Latency) -> Heat:
 SECTIONS = (
     Section(
         id="over-time",
-        title="Over time",
+        title="Latency over time",
         shows="TTFT and ITL as heatmaps: drift, stalls, a second mode",
         place=40,
         build=lambda run: {"time_panels": time_panels(run)},

@@ -14,6 +14,7 @@ from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import dot_strip, strip_axis
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import WITH_ERROR, ErrorText, error_of, uncalibrated_text
+from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.quality import MatchText, match_of, unchecked_text
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.background import metric_tables
@@ -218,6 +219,7 @@ SECTIONS = (
             "columns": [(metric.family, metric.title) for metric in columns_of(run)],
             "uncalibrated": uncalibrated_text(run),
             "unchecked": unchecked_text(run),
+            "difference": difference_text(run),
             "groups": summary(run),
             "metric_tables": metric_tables(run),
         },

@@ -146,9 +146,10 @@ _ANCHORS = {definition.anchor for tool in VIEWS.values() for definition in _defi
 SECTIONS = (
     Section(
         id="views",
-        title="Other tools",
+        title="Figures of other tools",
         shows="what other clients would have printed, and how far that is from ours ([views.md](views.md))",
         place=80,
+        folded=True,
         build=lambda run: {"view": view} if (view := views_section(run)) else {},
     ),
 )

@@ -31,6 +31,25 @@
     show((panels.find((panel) => "primary" in panel.dataset) ?? panels[0]).dataset.level);
   }
 
+  // Opens the folded section that holds the target of a link; browsers that do so by themselves lose nothing.
+  const reveal = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    target?.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  if (location.hash) reveal();
+
+  // Marks the section that is being read.
+  const links = new Map(all(".contents a").map((link) => [link.hash.slice(1), link]));
+  const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
+    links.forEach((link) => link.removeAttribute("aria-current"));
+    const link = links.get(entry.target.id);
+    link?.setAttribute("aria-current", "true");
+    if (link) link.closest("ul").scrollLeft = link.offsetLeft - 24;
+  }), { rootMargin: "-100px 0px -70% 0px" });
+  all("main .body").forEach((body) => seen.observe(body));
+
   // Shows one trial at a time.
   const select = document.getElementById("trial");
   const trials = all("details.trial");

@@ -206,6 +206,9 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     assert description["version"] == "0.5.23"
     assert (description["tp_size"], description["context_length"], description["dtype"]) == (2, 2048, "bfloat16")
     assert not {"launch_command", "internal_states", "host"} & set(description)
+    settings = ask(fake, lambda sglang, _: asyncio.sleep(0, sglang.settings_in(description)))
+    assert (settings["tensor_parallel_size"], settings["max_model_len"], settings["dtype"]) == (2, 2048, "bfloat16")
+    assert settings["enable_prefix_caching"] is True
 
 
 def test_its_prefix_cache_is_emptied() -> None:

@@ -314,6 +314,17 @@ def test_it_is_described_by_what_identifies_it_and_no_more() -> None:
     }
 
 
+def test_its_settings_have_the_names_of_the_experiment_file() -> None:
+    described = {dev: ask(Asked(dev=dev), lambda vllm, server: vllm.describe(server)) for dev in (True, False)}
+    vllm = made(Deployment(url="http://127.0.0.1:1"))
+    assert vllm.settings_in(described[True]) == {
+        "dtype": "bfloat16", "kv_cache_dtype": "auto", "max_model_len": 2048, "max_num_seqs": 128,
+        "max_num_batched_tokens": 2048, "enable_prefix_caching": True, "seed": 0,
+    }  # fmt: skip
+    assert vllm.settings_in(described[False]) == {"kv_cache_dtype": "auto", "max_model_len": 2048}
+    assert vllm.settings_asked() == {}, "a running server is given none"
+
+
 def test_out_of_development_mode_it_is_described_by_what_is_left() -> None:
     description = ask(Asked(dev=False), lambda vllm, server: vllm.describe(server))
     assert set(description) == {"version", "max_model_len", "kv_cache"}

@@ -225,7 +225,9 @@ def test_a_run_without_answers_says_why_once(tmp_path: Path) -> None:
     assert text.count("match") == 1, "the reason, and no column"
     assert "no token match: answers were not compared" in text
     assert run.trials.agreement.isna().all()
-    assert "No answer was compared with a reference: answers were not compared." in render_html(run)
+    page = render_html(run)
+    assert "is missing: answers were not compared." in page
+    assert 'id="answers"' not in page
 
 
 def test_the_section_shows_where_answers_part_and_the_costliest_token(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from bakeoff import results
 from bakeoff.results.report import write_html
 from bakeoff.results.report.sections.waterfalls import slowest_of
 from tests.results.browsing import launched, listen, only_page
-from tests.results.builders import FAST, SLOW, Sheet, Texts, build_run
+from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ def report(demo: results.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize("width", [1440, 768, 390])
 def test_quiet_offline_and_never_wider_than_the_window(browser: Browser, report: Path, theme: str, width: int) -> None:
     watched = Watched(browser, report, theme=theme, width=width)
     assert watched.is_quiet(), (watched.noise, watched.requests, watched.dialogs)
@@ -103,6 +103,7 @@ def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
     """A level chosen in one section is chosen in all."""
     watched = Watched(browser, report)
     page = watched.page
+    page.evaluate(UNFOLD)
     assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=8"] * 4
     page.click("#over-time .switch button:has-text('c=1')")
     assert [panel.get_attribute("data-title") for panel in page.locator(".panel:visible").all()] == ["c=1"] * 4
@@ -111,6 +112,9 @@ def test_levels_and_trials_are_chosen(browser: Browser, report: Path) -> None:
     page.select_option("#trial", index=5)
     assert page.get_attribute("details.trial:visible", "id") == "trial5"
     assert watched.is_quiet(), watched.noise
+
+
+UNFOLD = "document.querySelectorAll('section > details').forEach((one) => { one.open = true; })"
 
 
 def bar(page: Page, trial: str, nth: int) -> tuple[float, float, int]:
@@ -196,6 +200,23 @@ def test_the_keyboard_reaches_every_control(browser: Browser, report: Path) -> N
     assert page.get_attribute("#distributions .panel:visible", "data-title") == "c=1"
 
 
+def test_a_link_opens_the_folded_section_that_it_leads_to(browser: Browser, report: Path) -> None:
+    page = Watched(browser, report).page
+    page.click(".contents a[href='#definitions']")
+    page.wait_for_selector("#definitions", state="visible")
+    assert page.locator(".contents").bounding_box() is not None, "the contents stay where they can be seen"
+    assert page.evaluate("document.querySelector('.contents').getBoundingClientRect().top") >= 0
+    assert page.evaluate("scrollY") > 0
+
+
+def test_the_page_of_two_engines_at_two_levels_is_at_most_fifteen_screens_long(
+    browser: Browser, tmp_path: Path
+) -> None:
+    sheet = Sheet(engines={"a": FAST, "b": SLOW}, loads=LOADS[:2])
+    page = Watched(browser, write_html(results.load(build_run(tmp_path, sheet))), width=1200).page
+    assert page.evaluate("document.documentElement.scrollHeight") <= 15 * 1000
+
+
 def test_a_figure_leads_to_its_definition(browser: Browser, report: Path) -> None:
     page = Watched(browser, report).page
     page.focus("#summary td[data-label='ITL p50'] a")
@@ -203,12 +224,14 @@ def test_a_figure_leads_to_its_definition(browser: Browser, report: Path) -> Non
     assert page.evaluate("document.querySelector(':target').id") == "metric-itl"
     page.click("#metric-itl a")
     assert page.evaluate("document.querySelector(':target').id") == "basis-itl"
+    page.evaluate(UNFOLD)
     page.locator("#views .panel:visible .tools a[href^='#view-vllm']").first.click()
     assert page.locator("#views details").get_attribute("open") is not None, "what is linked to opens"
 
 
 def test_complete_without_javascript(browser: Browser, report: Path) -> None:
     page = Watched(browser, report, js=False).page
+    page.evaluate(UNFOLD)
     assert page.locator(".panel:visible").count() == 4 * 4
     assert page.locator("details.trial:visible").count() == 24
     assert not page.is_visible("#theme")

@@ -16,7 +16,7 @@ def page(demo: results.Run) -> str:
 
 
 def part(page: str, key: str) -> str:
-    match = re.search(rf'<section id="{key}">.*?</section>', page, re.DOTALL)
+    match = re.search(rf'<div class="body" id="{key}">.*?</section>', page, re.DOTALL)
     assert match is not None
     return match[0]
 
@@ -29,7 +29,7 @@ def test_every_link_ends_somewhere_and_every_name_is_given_once(page: str) -> No
 
 def test_the_contents_are_the_sections_in_their_order(page: str) -> None:
     sections = [section for section in all_sections() if section.id != "models"]  # none is mixed here
-    assert [section.id for section in sections] == re.findall(r'<section id="([^"]+)">', page)
+    assert [section.id for section in sections] == re.findall(r'<div class="body" id="([^"]+)">', page)
     for section in sections:
         assert f'<a href="#{section.id}">{section.title}</a>' in page
 

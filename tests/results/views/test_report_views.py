@@ -63,7 +63,7 @@ def test_what_the_log_cannot_tell_is_said(demo: results.Run) -> None:
 def test_a_level_without_valid_trials_has_no_numbers(tmp_path) -> None:
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[:1], repeats=1, requests=6, invalid=(0,))
     page = render_html(results.load(build_run(tmp_path, sheet)))
-    section = page[page.index('<section id="views">') :]
+    section = page[page.index('<div class="body" id="views">') :]
     assert "– No engine has a valid trial at this load." in section
     assert re.search(r"\d ms", section[: section.index("<details>")]) is None
 
