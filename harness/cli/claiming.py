@@ -92,7 +92,9 @@ def run(
 
 
 @claims_app.command
-def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None) -> int:
+def report(
+    *, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False
+) -> int:
     """Write the page of all claims: claims.html, and claims.md beside it.
 
     Exit 0: every claim has a result. 2: some have none. 3: a mistake in the command or a claim file.
@@ -105,16 +107,24 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
         Folder with more claim files; repeat the option for several.
     page
         HTML page to write. Default: claims.html in --out.
+    json
+        Print the page's path, and the verdict of each claim, as JSON.
     """
     from bakeoff.harness.claims.catalogue import load_catalogue
     from bakeoff.harness.claims.page import markdown, rows_of, write_page
+    from bakeoff.harness.cli.reading import print_json
     from bakeoff.results.files.atomic import write_atomic
 
     rows = rows_of(load_catalogue(catalogue or ()), out)
+    out.mkdir(parents=True, exist_ok=True)
     target = page or out / "claims.html"
     write_page(rows, target)
     write_atomic(target.with_suffix(".md"), markdown(rows).encode())
-    sys.stdout.write(f"{target}\n")
+    if json:
+        verdicts = {row.entry.name: row.record and row.record.verdict for row in rows}
+        print_json({"page": str(target), "verdicts": verdicts})
+    else:
+        sys.stdout.write(f"{target}\n")
     return EXIT_OK if all(row.record is not None for row in rows) else EXIT_CANNOT_TELL
 
 

@@ -59,7 +59,7 @@ def doctor(*names: str, json: Json = False) -> int:
 
 
 @engines_app.command
-def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> int:
+def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False, json: Json = False) -> int:
     """Install an engine into its own Python environment.
 
     Parameters
@@ -68,15 +68,21 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
         Name of the environment, from bakeoff engines list.
     again
         Reinstall the environment if it exists.
+    json
+        Print its folder as JSON.
     """
     from bakeoff.engines.environments import RECIPES
     from bakeoff.engines.environments import install as make
     from bakeoff.engines.machine import has_gpu
+    from bakeoff.harness.cli.reading import print_json
 
     environment = make(name, _progress, again=again)
     if RECIPES[name].needs_gpu and not has_gpu():
         sys.stderr.write(f"{name} needs an NVIDIA GPU, and this machine has none\n")
-    sys.stdout.write(f"{environment.folder}\n")
+    if json:
+        print_json({"name": name, "folder": str(environment.folder)})
+    else:
+        sys.stdout.write(f"{environment.folder}\n")
     return EXIT_OK
 
 

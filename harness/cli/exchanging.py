@@ -74,16 +74,27 @@ def export(run: str, *, as_: Format, out: File) -> list[Path]:
     return list(export_run(read(run), as_, Path(out)))
 
 
-def _show_paths(paths: list[Path]) -> None:
-    for path in paths:
-        sys.stdout.write(f"{path}\n")
+def _show_paths(paths: list[Path], *, json: Json = False) -> None:
+    """Print the files.
+
+    Parameters
+    ----------
+    json
+        Print their paths as JSON.
+    """
+    from bakeoff.harness.cli.reading import print_json
+
+    if json:
+        print_json([str(path) for path in paths])
+    else:
+        sys.stdout.writelines(f"{path}\n" for path in paths)
 
 
 EXPORT = command(export, _show_paths)
 
 
 @import_app.command(name="vllm")
-def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
+def import_vllm(file: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Import a result file of vllm bench serve.
 
     Save the file with --save-detailed: otherwise it has no times of single requests.
@@ -94,14 +105,16 @@ def import_vllm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
         Result file; several results in it (--append-result) become repeats.
     out
         Parent of the new run folder.
+    json
+        Print the summary as JSON.
     """
     from bakeoff.harness.run_import import import_vllm as import_run
 
-    return _show_imported(import_run(file, Path(out)))
+    return _show_imported(import_run(file, Path(out)), json=json)
 
 
 @import_app.command(name="aiperf")
-def import_aiperf(file: Path, *, out: Out = DEFAULT_OUT) -> int:
+def import_aiperf(file: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Import a profile_export.jsonl of AIPerf.
 
     Model and load are read from profile_export_aiperf.json beside it.
@@ -112,14 +125,16 @@ def import_aiperf(file: Path, *, out: Out = DEFAULT_OUT) -> int:
         Result file, or the folder that holds it.
     out
         Parent of the new run folder.
+    json
+        Print the summary as JSON.
     """
     from bakeoff.harness.run_import import import_aiperf as import_run
 
-    return _show_imported(import_run(file, Path(out)))
+    return _show_imported(import_run(file, Path(out)), json=json)
 
 
 @import_app.command(name="guidellm")
-def import_guidellm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
+def import_guidellm(file: Path, *, out: Out = DEFAULT_OUT, json: Json = False) -> int:
     """Import a benchmarks.json of GuideLLM.
 
     Parameters
@@ -128,16 +143,18 @@ def import_guidellm(file: Path, *, out: Out = DEFAULT_OUT) -> int:
         Report; each of its benchmarks becomes a trial.
     out
         Parent of the new run folder.
+    json
+        Print the summary as JSON.
     """
     from bakeoff.harness.run_import import import_guidellm as import_run
 
-    return _show_imported(import_run(file, Path(out)))
+    return _show_imported(import_run(file, Path(out)), json=json)
 
 
-def _show_imported(folder: "RunFolder") -> int:
+def _show_imported(folder: "RunFolder", *, json: bool) -> int:
     from bakeoff.harness.cli.reading import read, show
 
-    show(read(folder.path), json=False)
+    show(read(folder.path), json=json)
     return EXIT_OK
 
 

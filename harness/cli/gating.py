@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from bakeoff.harness.cli.options import (
     EXIT_OK,
     EXIT_REGRESSION,
     Bands,
+    EveryMetric,
     Json,
     Metrics,
     Out,
@@ -202,6 +204,7 @@ def _show(
     markdown: Annotated[Path | None, cyclopts.Parameter()] = None,
     junit: Annotated[Path | None, cyclopts.Parameter()] = None,
     github: bool | None = None,
+    every_metric: EveryMetric = False,
     json: Json = False,
 ) -> None:
     """Print a verdict, and write it for CI.
@@ -214,6 +217,8 @@ def _show(
         Also write the verdict to this file as JUnit XML.
     github
         Print GitHub annotations. Default: inside GitHub Actions only.
+    every_metric
+        Print every metric. Default: those that matter most, in at most 30 lines.
     json
         Print the verdict as JSON.
     """
@@ -221,7 +226,7 @@ def _show(
     from bakeoff.results.files.atomic import write_atomic
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
-    print_result(verdict, print_gate, json=json)
+    print_result(verdict, partial(print_gate, every_metric=every_metric), json=json)
     if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
     if markdown is not None:

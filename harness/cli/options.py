@@ -40,6 +40,8 @@ Out = Annotated[File, cyclopts.Parameter(name="--out")]
 DryRun = Annotated[bool, cyclopts.Parameter(name="--dry-run", negative="")]
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
+EveryMetric = Annotated[bool, cyclopts.Parameter(name="--all", negative="")]
+"""Print every line of a comparison, however many."""
 Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]
 """Metric names, as in the catalogue."""
 WorkloadOptions = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]

@@ -1,6 +1,7 @@
 """Commands that read stored runs: report, compare, history and frontier."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ from bakeoff.harness.cli.options import (
     EXIT_OK,
     EXIT_REGRESSION,
     Bands,
+    EveryMetric,
     File,
     Json,
     Metrics,
@@ -86,17 +88,21 @@ def compare(
     return compare_sides(select(a), select(b), agreed(texts(metric), primary, alpha, band))
 
 
-def _show_comparison(compared: "EngineComparison", *, json: Json = False) -> None:
+def _show_comparison(compared: "EngineComparison", *, every_metric: EveryMetric = False, json: Json = False) -> None:
     """Print a comparison.
 
     Parameters
     ----------
+    every_metric
+        Print every metric. Default: those that matter most, in at most 30 lines.
     json
         Print the comparisons as JSON.
     """
     from bakeoff.results.report import print_comparison
+    from bakeoff.results.report.compare_table import MAX_LINES
 
-    print_result(compared, print_comparison, json=json)
+    limit = None if every_metric else MAX_LINES
+    print_result(compared, partial(print_comparison, max_lines=limit), json=json)
 
 
 def history(

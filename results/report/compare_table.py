@@ -1,8 +1,11 @@
 """A comparison as a table: one line per load level and metric, with ratio, interval and judgement."""
 
+import bisect
+from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -25,27 +28,51 @@ _STYLES = {
     Judgement.SAME: "cyan",
     Judgement.UNCLEAR: "yellow",
 }
+MAX_LINES = 30
+"""Lines of a comparison unless all are asked for: what a terminal shows at once."""
 SIGNS = {Judgement.BETTER: "▲", Judgement.WORSE: "▼", Judgement.SAME: "=", Judgement.UNCLEAR: "?"}
 """Symbol of each judgement."""
 
 
-def print_comparison(compared: EngineComparison, console: Console) -> None:
+def print_comparison(compared: EngineComparison, console: Console, *, max_lines: int | None = None) -> None:
     """Print a comparison, level by level.
 
     Args:
         compared: the comparison.
         console: the console. Judgements are written out next to their colour, so plain output loses nothing.
+        max_lines: the metrics that matter least are left out until so many lines suffice; the primary metric and what
+            is said about whole trials stay. None prints everything.
     """
+    ranked = sorted(compared.comparisons, key=partial(_rank, compared))
+    count = len(ranked)
+    if max_lines is not None:
+        limit = max_lines
+        fitting = bisect.bisect_right(
+            range(1, count + 1), limit, key=lambda shown: len(console.render_lines(_content(compared, ranked[:shown])))
+        )
+        count = max(1, fitting)
+    console.print(_content(compared, ranked[:count]))
+
+
+def _rank(compared: EngineComparison, comparison: Comparison) -> tuple[bool, bool, int]:
+    """Sort key: the primary metric, then guardrails, of each what is decided before what is not."""
+    order = (Judgement.WORSE, Judgement.BETTER, Judgement.UNCLEAR, Judgement.SAME)
+    return comparison is not compared.primary, not comparison.is_guardrail, order.index(comparison.judgement)
+
+
+def _content(compared: EngineComparison, shown: Sequence[Comparison]) -> Group:
     a, b = plain(compared.a), plain(compared.b)
-    console.print(Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold"))
-    console.print(Text("↑: higher is better, ↓: lower is better", "dim"))
     notes = Footnotes()
-    console.print(_table(compared, notes))
-    for line in notes.lines():
-        console.print(Text(line, "dim"))
-    for line in trial_lines(compared):
-        console.print(Text(plain(line), "yellow"))
-    console.print(Text(tally(compared), "dim"))
+    table = _table(compared, shown, notes)
+    left_out = [comparison for comparison in compared.comparisons if comparison not in shown]
+    lines = [
+        *(Text(line, "dim") for line in notes.lines()),
+        *(Text(plain(line), "yellow") for line in trial_lines(compared)),
+        *([Text(f"{len(left_out)} more lines, {_counts(left_out)}: --all prints them", "bold")] if left_out else []),
+        Text(tally(compared), "dim"),
+    ]
+    head = Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold")
+    return Group(head, Text("↑: higher is better, ↓: lower is better", "dim"), table, *lines)
 
 
 def trial_lines(compared: EngineComparison) -> list[str]:
@@ -71,14 +98,19 @@ def trial_lines(compared: EngineComparison) -> list[str]:
 
 def tally(compared: EngineComparison) -> str:
     """Count of each judgement, and their confidence level."""
-    judgements = [comparison.judgement for comparison in compared.comparisons]
-    counts = ", ".join(
-        f"{judgements.count(judgement)} {judgement.value}" for judgement in Judgement if judgement in judgements
-    )
     level = f"{100 * (1 - compared.config.alpha):.3g} %"
     shown = sum(not comparison.is_guardrail for comparison in compared.comparisons)
     others = f"; {shown} others, in brackets, are judged by themselves and decide no gate" if shown else ""
+    counts = _counts(compared.comparisons)
     return f"{counts}; confidence {level} for the primary metric (●), and for all guardrails together (Holm){others}"
+
+
+def _counts(comparisons: Sequence[Comparison]) -> str:
+    """``2 better, 5 same``."""
+    judgements = [comparison.judgement for comparison in comparisons]
+    return ", ".join(
+        f"{judgements.count(judgement)} {judgement.value}" for judgement in Judgement if judgement in judgements
+    )
 
 
 def title(comparison: Comparison) -> str:
@@ -100,14 +132,15 @@ def smallest_text(comparison: Comparison) -> str:
     return change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]), "±")
 
 
-def _table(compared: EngineComparison, notes: Footnotes) -> Table:
+def _table(compared: EngineComparison, shown: Sequence[Comparison], notes: Footnotes) -> Table:
     """One line for each metric; reasons are footnotes, because most metrics of a comparison share one."""
     table = terminal_table("metric")
     table.add_column(Text("ratio B/A [interval]"), justify="right", no_wrap=True)
     table.add_column("judgement", no_wrap=True)
     table.add_column("detectable", justify="right", no_wrap=True)
     table.add_column("why", no_wrap=True)
-    for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level):
+    in_order = [comparison for comparison in compared.comparisons if comparison in shown]
+    for level, members in groupby(in_order, key=lambda comparison: comparison.level):
         table.add_row(Text(plain(level), "bold"))
         for comparison in members:
             table.add_row(*_row(compared, comparison, notes))

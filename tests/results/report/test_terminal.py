@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from bakeoff import results
-from bakeoff.results.compare.comparison import EngineComparison
+from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.sides import side_of
 from bakeoff.results.machine.calibration import Calibration, GridCell
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import SCHEMA_VERSION, ClientError, RunStatus
@@ -200,3 +201,23 @@ def test_sessions_that_pause_show_how_many_requests_are_in_flight(demo_path: Pat
     run.cells[run.cells.index(cell)] = few
     assert printed(run).count("3.21 in flight") == 1
     assert render_html(run).count("3.21 in flight") == 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_comparison_of_many_metrics_prints_those_that_matter_most(demo: results.Run, width: int) -> None:
+    sides = side_of(demo, "transformers"), side_of(demo, "reference")
+    compared = compare_sides(*sides, ComparisonConfig(alpha=0.05), check=False)
+
+    def lines(limit: int | None) -> list[str]:
+        out = io.StringIO()
+        print_comparison(compared, Console(file=out, width=width), max_lines=limit)
+        return out.getvalue().splitlines()
+
+    short, whole = lines(30), lines(None)
+    assert len(short) <= 30 < len(whole)
+    assert sum(line.startswith("● ") for line in short) == 1
+    (left_out,) = [line for line in short if line.endswith("--all prints them")]
+    shown = [line for line in short if "×" in line and " [" in line]
+    assert int(left_out.split()[0]) + len(shown) >= len(compared.comparisons) - 8, "each is shown or counted"
+    assert any(line.startswith("● ") for line in lines(1)), "the primary metric stays"
+    assert not any(line.endswith("--all prints them") for line in whole)
