@@ -92,9 +92,7 @@ def run(
 
 
 @claims_app.command
-def report(
-    *, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False
-) -> int:
+def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False) -> int:
     """Write the page of all claims: claims.html, and claims.md beside it.
 
     Exit 0: every claim has a result. 2: some have none. 3: a mistake in the command or a claim file.

@@ -200,7 +200,7 @@ def bench(
     ramp
         Minimum seconds of load before the measured window.
     repeats
-        Trials per level; a confidence interval needs at least 2.
+        Trials per level; a confidence interval needs at least 3.
     seed
         Random seed of the traffic.
     temperature

@@ -25,10 +25,11 @@ class Interval(msgspec.Struct, frozen=True):
 
     Attributes:
         centre: geometric mean (arithmetic for shares, and if a value is not positive).
-        low: lower bound; None for fewer than two values.
-        high: upper bound; None for fewer than two values.
+        low: lower bound; None for fewer than three trials.
+        high: upper bound; None for fewer than three trials.
         n: number of trials, groups or cases.
         reason: why the bounds are absent.
+        pair: smaller and larger value of two trials, whose interval would be 13 standard errors wide on each side.
     """
 
     centre: float
@@ -36,6 +37,7 @@ class Interval(msgspec.Struct, frozen=True):
     high: float | None
     n: int
     reason: str | None = None
+    pair: tuple[float, float] | None = None
 
 
 def interval_of(unit: Unit, values: Sequence[float], confidence: float = 0.95) -> Interval | None:
@@ -73,7 +75,8 @@ def log_t_interval(values: Sequence[float], confidence: float = 0.95) -> Interva
     if min(values) > 0:
         logs = _t_interval([math.log(value) for value in values], confidence)
         low, high = (None if bound is None else math.exp(bound) for bound in (logs.low, logs.high))
-        return msgspec.structs.replace(logs, centre=math.exp(logs.centre), low=low, high=high)
+        pair = _pair(values) if logs.pair else None
+        return msgspec.structs.replace(logs, centre=math.exp(logs.centre), low=low, high=high, pair=pair)
     interval = _t_interval(values, confidence)
     if min(values) < 0 or interval.low is None:
         return interval
@@ -84,9 +87,15 @@ def _t_interval(values: Sequence[float], confidence: float) -> Interval:
     x = np.asarray(values, dtype=np.float64)
     mean, n = float(x.mean()), len(x)
     if n < 2:
-        return Interval(mean, None, None, n, "one trial has no interval; repeat it")
+        return Interval(mean, None, None, n, "one trial has no interval; three or more give one")
+    if n == 2:
+        return Interval(mean, None, None, n, "two trials, both shown; three or more give an interval", _pair(values))
     half = t_quantile((1 + confidence) / 2, n - 1) * float(x.std(ddof=1)) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def ratio_interval(sums: Sequence[float], sizes: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -140,4 +149,5 @@ def reciprocal(interval: Interval) -> Interval:
     """Interval of 1 / x for x > 0. The bounds swap; a lower bound that is not positive gives no upper bound."""
     low = None if interval.high is None else 1 / interval.high
     high = None if interval.low is None or interval.low <= 0 else 1 / interval.low
-    return Interval(1 / interval.centre, low, high, interval.n, interval.reason)
+    pair = (1 / interval.pair[1], 1 / interval.pair[0]) if interval.pair and interval.pair[0] > 0 else None
+    return Interval(1 / interval.centre, low, high, interval.n, interval.reason, pair)

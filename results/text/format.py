@@ -84,15 +84,18 @@ def interval_parts(metric: Metric, interval: Interval | None) -> tuple[str, str]
 
 
 def interval_text(metric: Metric, interval: Interval | None) -> str:
-    """``52.1 ms [50.3, 54.0]``."""
-    return " ".join(part for part in interval_parts(metric, interval) if part)
+    """``52.1 ms [50.3, 54.0]``; ``52.1 ms (50.3 / 54.0)`` of two trials."""
+    centre, bounds = interval_parts(metric, interval)
+    return f"{centre} ({bounds})" if interval and interval.pair else f"{centre} {bounds}".rstrip()
 
 
 def bounds_text(interval: Interval, scale: Scale) -> str:
-    """``[50.3, 54.0]``, or empty if there are no bounds.
+    """``[50.3, 54.0]``; ``50.3 / 54.0`` for the values of two trials; or empty.
 
-    Bounds at least :data:`WIDE_FACTOR` times away from their centre, as from two trials, are written as that factor.
+    Bounds at least :data:`WIDE_FACTOR` times away from their centre are written as that factor.
     """
+    if interval.pair is not None:
+        return " / ".join(map(scale.number, interval.pair))
     if interval.low is None or interval.high is None:
         return ""
     if min(interval.low, interval.centre) > 0 and interval.high >= WIDE_FACTOR * interval.centre:

@@ -68,7 +68,7 @@ def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None
 
 def test_absent_values_carry_a_footnote(one_trial: results.Run) -> None:
     text = printed(one_trial)
-    assert text.count("one trial has no interval; repeat it") == 1, "one note for all"
+    assert text.count("one trial has no interval; three or more give one") == 1, "one note for all"
     assert "(1) interval: one trial" in text
 
 

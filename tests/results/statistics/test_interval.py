@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.results.metrics import Unit
+from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.statistics import interval_of, log_t_interval
 from bakeoff.results.statistics.interval import Interval, ratio_interval, reciprocal, wilson_interval
+from bakeoff.results.text.format import interval_text
 
 
 def test_worked_interval() -> None:
@@ -60,7 +61,17 @@ def test_few_values() -> None:
     assert interval is not None
     assert interval.centre == pytest.approx(5.0)
     assert (interval.low, interval.high, interval.n) == (None, None, 1)
-    assert interval.reason == "one trial has no interval; repeat it"
+    assert interval.reason == "one trial has no interval; three or more give one"
+
+
+def test_two_trials_show_both_values_and_no_interval() -> None:
+    """Its bounds would be a factor of 12.7 half-distances away: true and useless."""
+    interval = log_t_interval([0.505, 0.489])
+    assert interval is not None
+    assert interval.centre == pytest.approx(math.sqrt(0.505 * 0.489))
+    assert (interval.low, interval.high, interval.pair) == (None, None, (0.489, 0.505))
+    assert interval_text(CATALOGUE["ttft_p50_s"], interval) == "497 ms (489 / 505)"
+    assert reciprocal(interval).pair == pytest.approx((1 / 0.505, 1 / 0.489))
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])
@@ -77,7 +88,7 @@ def test_interval_covers_the_truth_in_93_to_97_percent(n: int) -> None:
     assert 0.93 <= covered / 2_000 <= 0.97
 
 
-@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=9), st.floats(1e-3, 1e3))
+@given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=9), st.floats(1e-3, 1e3))
 def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -> None:
     plain, scaled = log_t_interval(values), log_t_interval([v * factor for v in values])
     assert plain is not None

@@ -23,7 +23,7 @@ def test_worked() -> None:
 
 
 def test_without_bounds_it_stays_as_it_is() -> None:
-    one = Interval(2.0, None, None, 1, "one trial has no interval; repeat it")
+    one = Interval(2.0, None, None, 1, "one trial has no interval; three or more give one")
     assert queue_interval(one, 0.9, [[1.0, 2.0]], 9.0) == one
 
 
