@@ -13,6 +13,7 @@ import msgspec
 
 from bakeoff import results
 from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.text.attribution import bottleneck_sentence
 from bakeoff.results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
@@ -55,6 +56,7 @@ def page(run: results.Run, command: str) -> str:
         f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
         f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
         + "".join(f"- {note}\n" for note in run.declared)
+        + "".join(f"- {one.record.load.label}: {bottleneck_sentence(one)}.\n" for one in run.attributions)
         + f"\nData: [summary.json](summary.json), [trials.csv](trials.csv), [requests.csv](requests.csv). Again with "
         f"the whole page, on your machine: `{command}` with [experiment.toml](experiment.toml).\n"
     )

@@ -25,6 +25,16 @@ def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
             _say(console, f"  not testable here: {next(iter(missing), 'no case')}", style="dim")
 
 
+def print_names(rows: Sequence[cells.Row], console: Console) -> None:
+    """Print one line for each claim: its name, its verdict by the newest record of each machine, and its statement."""
+    names, verdicts = ([row.cells[column] for row in rows] for column in (0, 1))
+    name_width, verdict_width = max(map(len, names)), max(map(len, verdicts))
+    for name, verdict, row in zip(names, verdicts, rows, strict=True):
+        line = f"{name:{name_width}}  {verdict:{verdict_width}}  {row.entry.claim.sentence}"
+        console.print(Text(plain(line)), no_wrap=True, overflow="ellipsis")
+    _say(console, "bakeoff claims list WORD: what the claims whose name contains WORD state, and what they need")
+
+
 def print_results(rows: Sequence[cells.Row], console: Console) -> None:
     """Print one row for each claim and machine, then the open points of the verdicts."""
     table = terminal_table(cells.HEADINGS[0])

@@ -18,11 +18,15 @@ _FOLDER = Path("claims")
 
 
 @claims_app.command(name="list")
-def list_claims(*, catalogue: Catalogues = None, json: Json = False) -> int:
-    """List claims: what each states, and whether this machine can test it.
+def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, json: Json = False) -> int:
+    """List claims with their results, one on each line; with words, what those claims state and what they need.
 
     Parameters
     ----------
+    words
+        Parts of names: claims whose name contains one of them.
+    out
+        Folder of results.
     catalogue
         Folder with more claim files; repeat the option for several.
     json
@@ -30,14 +34,21 @@ def list_claims(*, catalogue: Catalogues = None, json: Json = False) -> int:
     """
     from bakeoff.harness.claims.catalogue import load_catalogue
     from bakeoff.harness.claims.lab import RealLab
-    from bakeoff.harness.claims.table import print_list
+    from bakeoff.harness.claims.page import rows_of
+    from bakeoff.harness.claims.table import print_list, print_names
     from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.errors import BadClaim
 
     entries = load_catalogue(catalogue or ())
+    chosen = [entry for entry in entries if not words or any(word in entry.name for word in words)]
+    if not chosen:
+        raise BadClaim(f"no claim's name contains {' or '.join(words)}; bakeoff claims list prints all names")
     if json:
-        print_json({entry.name: entry.claim for entry in entries})
+        print_json({entry.name: entry.claim for entry in chosen})
+    elif words:
+        print_list(chosen, RealLab(_FOLDER), standard_output())
     else:
-        print_list(entries, RealLab(_FOLDER), standard_output())
+        print_names(rows_of(chosen, out), standard_output())
     return EXIT_OK
 
 

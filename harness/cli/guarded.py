@@ -34,13 +34,19 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
         command = " ".join(["bakeoff", *(error.command_chain or ())])
-        _complain(_clipped(" ".join(str(error).split())).removesuffix("."), f"see {command} --help")
+        _complain(_clipped(_mistake(error, command)), f"see {command} --help")
         return mistake
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as raised:  # noqa: BLE001  (what is not expected is reported as such)
         return _failed(raised, mistake, app, arguments)
     return result if isinstance(result, int) else EXIT_OK
+
+
+def _mistake(error: cyclopts.CycloptsError, command: str) -> str:
+    if isinstance(error, cyclopts.UnusedCliTokensError):
+        return f"{command} takes no further argument: {' '.join(error.unused_tokens)}"
+    return " ".join(str(error).split()).removesuffix(".")
 
 
 def _failed(raised: Exception, mistake: int, app: cyclopts.App, arguments: Sequence[str]) -> int:

@@ -29,8 +29,8 @@ SERVER = "--ramp 0.1 --engine vllm --url http://127.0.0.1:1 --model m --tokenize
 COMMANDS = {
     "bench": (f"{SERVER} --concurrency 1 --duration 0.1 --no-calibrate", 3, "bakeoff: run INVALID: vllm, repeat 1: "),
     "calibrate": ("--gaps-ms 0", 2, "gap"),
-    "claims list": ("", 0, "not testable here: both checkpoints, and GPUs that hold them"),
-    "claims report": ("--out nothing", 3, "cannot write nothing/claims.html"),
+    "claims list": ("acceptance-70b", 0, "not testable here: both checkpoints, and GPUs that hold them"),
+    "claims report": ("--out nothing", 2, "nothing/claims.html"),
     "claims run": ("", 3, "give either --here for all claims, or --only with their names"),
     "compare": ("runs/run@a runs/run@b", 0, "TTFT"),
     "dashboard": ("nothing", 2, "is not a folder"),
