@@ -45,7 +45,7 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
 
 def _mistake(error: cyclopts.CycloptsError, command: str) -> str:
     if isinstance(error, cyclopts.UnusedCliTokensError):
-        return f"{command} takes no further argument: {' '.join(error.unused_tokens)}"
+        return f"{command} takes no further argument: {' '.join(error.unused_tokens or ())}"
     return " ".join(str(error).split()).removesuffix(".")
 
 

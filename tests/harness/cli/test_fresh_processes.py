@@ -33,7 +33,7 @@ COMMANDS = {
     "claims report": ("--out nothing", 2, "nothing/claims.html"),
     "claims run": ("", 3, "give either --here for all claims, or --only with their names"),
     "compare": ("runs/run@a runs/run@b", 0, "TTFT"),
-    "dashboard": ("nothing", 2, "is not a folder"),
+    "dashboard": ("nothing --port 0", 2, "is not a folder"),
     "demo": ("--out file", 3, "cannot make the folder"),
     "doctor": ("--json extra", 2, "extra"),  # what it finds depends on the machine; test_doctor.py has its exit codes
     "engines doctor": ("openai", 0, "at its url"),
