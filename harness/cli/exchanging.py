@@ -18,7 +18,8 @@ Tool = Annotated[
     cyclopts.Parameter(name="--as"),
 ]
 Format = Annotated[
-    Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "pytest-benchmark"], cyclopts.Parameter(name="--as")
+    Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "llm-d", "pytest-benchmark"],
+    cyclopts.Parameter(name="--as"),
 ]
 
 import_app = cyclopts.App(name="import", help="Import another tool's results.")

@@ -56,9 +56,9 @@ def gate(
     experiment
         TOML file of a new measurement. Default: compare stored runs.
     baseline
-        RUN or RUN@ENGINE (RUN: a folder, or a file of export --as pytest-benchmark), or branch:NAME for the newest runs
-        of a branch; repeat the option to pool several runs. With an experiment: an engine's label. With --metric
-        perplexity: FILE.
+        RUN or RUN@ENGINE (RUN: a folder, a file of export --as pytest-benchmark, or reports of llm-d), or branch:NAME
+        for the newest runs of a branch; repeat the option to pool several runs. With an experiment: an engine's label.
+        With --metric perplexity: FILE.
     candidate
         RUN or RUN@ENGINE. With an experiment: an engine's label. With --metric perplexity: FILE.
     repeats

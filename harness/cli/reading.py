@@ -67,7 +67,8 @@ def compare(
     Parameters
     ----------
     a
-        Baseline: RUN, or RUN@ENGINE for one of its engines. RUN may be a file of export --as pytest-benchmark.
+        Baseline: RUN, or RUN@ENGINE for one of its engines. RUN may be a file of export --as pytest-benchmark, or a
+        benchmark report of llm-d or a folder of them.
     b
         Candidate: RUN or RUN@ENGINE.
     metric

@@ -12,6 +12,7 @@ import msgspec
 from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics.catalogue import DEFINITIONS
 from bakeoff.results.records import TrialRecord
+from bakeoff.results.views.llmd_format import STATED
 
 _GIB = 1024**3
 _GPU = ("name", "memory_bytes", "driver")
@@ -27,6 +28,7 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
     memory_bytes = machine.get("memory_bytes")
     client, quality = (_table(experiment, name) for name in ("client", "quality"))
     return {
+        **_table(experiment, STATED),
         "cpu": machine.get("cpu"),
         "cores": machine.get("cores"),
         "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # what the kernel reserves varies

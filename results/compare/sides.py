@@ -1,7 +1,8 @@
 """A side of a comparison: one engine's trials from one or several runs.
 
-A run is read from its folder or from a file of :mod:`bakeoff.results.export.benchmark_json`, with the same verdict.
-Trials measured in one run form a session; reused trials belong to the session of the run that measured them.
+A run is read from its folder or from a file of :mod:`bakeoff.results.export.benchmark_json`, with the same verdict, or
+from reports of llm-d (:mod:`bakeoff.results.views.import_llmd`). Trials measured in one run form a session; reused
+trials belong to the session of the run that measured them.
 """
 
 import math
@@ -20,6 +21,7 @@ from bakeoff.results.records import Load, TrialRecord, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run, load
 from bakeoff.results.text.findings import sentence
+from bakeoff.results.views.import_llmd import read_reports
 
 AnyTrial = Trial | StoredTrial
 AnyRun = Run | StoredRun
@@ -95,7 +97,7 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
     """Read the side named by ``RUN`` or ``RUN@ENGINE``.
 
     ``RUN`` is a folder, a file of :mod:`bakeoff.results.export.benchmark_json`, or ``FILE/RUN_ID`` if the file holds
-    several runs.
+    several runs; or reports of :mod:`bakeoff.results.views.import_llmd`, whose runs form one side.
 
     Args:
         text: ``RUN`` or ``RUN@ENGINE``.
@@ -104,7 +106,8 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
 
     Raises:
         RunNotFound, RunUnreadable: as for :func:`bakeoff.results.load`.
-        NotImportable: as for :func:`~bakeoff.results.export.benchmark_json.stored_run`.
+        NotImportable: as for :func:`~bakeoff.results.export.benchmark_json.stored_run`, or for
+            :func:`~bakeoff.results.views.import_llmd.read_reports`.
         NotComparable: no engine follows the @; or as for :func:`only_side` and :func:`side_of`.
         NoEvidence: as for these.
     """
@@ -112,9 +115,14 @@ def select(text: str, engine: str | None = None, title: str | None = None) -> Si
     if at and not named_engine:
         raise NotComparable(f"'{text}' names no engine after the @")
     path = Path(location)
-    is_file = path.is_file() or path.parent.is_file()
-    run = stored_run(path, title) if is_file else load(location)
-    return side_of(run, named_engine) if named_engine else only_side(run, engine)
+    runs: Sequence[AnyRun] = read_reports(path)
+    if not runs:
+        is_file = path.is_file() or path.parent.is_file()
+        runs = [stored_run(path, title) if is_file else load(location)]
+        path = runs[0].path
+    chosen = named_engine or _only_engine(runs, engine, path)
+    having = [run for run in runs if chosen in _engines(run)]
+    return together([side_of(run, chosen) for run in having or runs[:1]])
 
 
 def only_side(run: AnyRun, engine: str | None = None) -> Side:
@@ -128,13 +136,17 @@ def only_side(run: AnyRun, engine: str | None = None) -> Side:
         NotComparable: the run has several engines and ``engine`` is none of them.
         NoEvidence: as for :func:`side_of`.
     """
-    engines = _engines(run)
-    if engine in engines:
-        return side_of(run, engine)
-    if len(engines) > 1:
-        choices = ", ".join(f"{run.path}@{label}" for label in engines)
-        raise NotComparable(f"{run.path} holds several engines; name one: {choices}")
-    return side_of(run, engines[0])
+    return side_of(run, _only_engine([run], engine, run.path))
+
+
+def _only_engine(runs: Sequence[AnyRun], engine: str | None, place: Path) -> str:
+    labels = list(dict.fromkeys(label for run in runs for label in _engines(run)))
+    if engine in labels:
+        return engine
+    if len(labels) > 1:
+        choices = ", ".join(f"{place}@{label}" for label in labels)
+        raise NotComparable(f"{place} holds several engines; name one: {choices}")
+    return labels[0]
 
 
 def side_of(run: AnyRun, engine: str) -> Side:

@@ -40,6 +40,14 @@ def required_count(q: float) -> int:
     return high
 
 
+def too_few(q: float, count: int) -> Value | None:
+    """The absent value of percentile ``q`` if ``count`` observations are too few for it; None if they suffice."""
+    need = required_count(q)
+    if count >= need:
+        return None
+    return absent(f"p{q * 100:g} needs {need:,} observations, there are {count:,}", Absence.TOO_FEW)
+
+
 def percentile(values: Sequence[float], q: float, failures: int = 0, *, answers: int | None = None) -> Value:
     """Percentile ``q`` by linear interpolation (numpy's default, type 7 of Hyndman and Fan).
 
@@ -58,8 +66,8 @@ def percentile(values: Sequence[float], q: float, failures: int = 0, *, answers:
     """
     need, count = required_count(q), len(values) + failures
     name = f"p{q * 100:g}"
-    if count < need:
-        return absent(f"{name} needs {need:,} observations, there are {count:,}", Absence.TOO_FEW)
+    if (few := too_few(q, count)) is not None:
+        return few
     if answers is not None and answers < need and q > 0.5:
         return absent(f"{name} needs tokens of {need:,} answers, there are {answers:,}", Absence.TOO_FEW)
     position = (count - 1) * q

@@ -10,7 +10,7 @@ from bakeoff.results.export.tables import Format, Table, table
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
-from bakeoff.results.views import export_aiperf, export_guidellm, export_vllm
+from bakeoff.results.views import export_aiperf, export_guidellm, export_llmd, export_vllm
 from bakeoff.results.views.base import is_streamed
 
 Files = dict[str, bytes]
@@ -40,6 +40,10 @@ def _guidellm(run: Run) -> Files:
     return {"benchmarks.json": export_guidellm.encode(run, _streamed(run))}
 
 
+def _llmd(run: Run) -> Files:
+    return {f"{trial.record.id}.json": export_llmd.encode(run, trial) for trial in _streamed(run)}
+
+
 def _pytest_benchmark(run: Run) -> Files:
     return {"pytest-benchmark.json": benchmark_json({run.manifest.name: run})}
 
@@ -53,6 +57,7 @@ EXPORTS: dict[str, Callable[[Run], Files]] = {
     "vllm": _vllm,
     "guidellm": _guidellm,
     "aiperf": _aiperf,
+    "llm-d": _llmd,
     "pytest-benchmark": _pytest_benchmark,
 }
 """Exporters by name: our tables, and formats of other tools with one file per trial or per run."""
