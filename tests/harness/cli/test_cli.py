@@ -177,7 +177,7 @@ def test_the_default_of_foreign_load_is_that_of_an_experiment():
 
 def test_every_function_has_the_parameters_of_its_command():
     """A command has more only to say how the result is shown, or that there shall be none."""
-    shown = {"json", "github", "junit", "markdown", "out", "dry_run"}
+    shown = {"json", "github", "junit", "markdown", "out", "dry_run", "every_metric"}
     names = "bench compare demo export floor frontier gate history plan profile run search"
     for name in names.split():
         function = inspect.signature(getattr(api, name)).parameters
