@@ -197,7 +197,7 @@ def _dashboard(address: str) -> Iterator[Picture]:
         url=f"{address}/",
         shown="header, main",
         hidden="tbody tr:nth-child(n + 9)",
-        alt="List of runs with verdict, headline figures, trials, commit and machine, below a row of filters",
+        alt="List of runs with engines, model, load, result, trials, commit and machine, below rows of filters",
         caption=f"The list of runs. {caption}",
     )
     yield Picture(

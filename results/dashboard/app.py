@@ -31,6 +31,7 @@ from bakeoff.results.run.run import load
 WATCHER = web.AppKey("watcher", Watcher)
 _TYPES = {Format.CSV: "text/csv", Format.PARQUET: "application/vnd.apache.parquet", Format.JSON: "application/json"}
 _MAX_LISTED = 10_000
+_CHOOSE = "choose two runs in the list to compare them"
 routes = web.RouteTableDef()
 
 
@@ -165,14 +166,17 @@ async def export(request: web.Request) -> web.Response:
 async def compare(request: web.Request) -> web.Response:
     """Comparison of two sides."""
     index = await _fresh_index(request)
-    chosen = _oldest_first(index, request.query.getall("run", [])[:2])
+    watcher = request.app[WATCHER]
+    chosen = await _oldest_first(watcher, request.query.getall("run", [])[:2])
     a = request.query.get("a") or (chosen[0] if chosen else "")
     b = request.query.get("b") or (chosen[-1] if chosen else "")
-    stamps = [index.stamp(side.partition("@")[0]) for side in (a, b)]
-    if None in stamps:
-        raise web.HTTPNotFound(text="choose two runs in the list to compare them")
+    if not a or not b:
+        raise web.HTTPNotFound(text=_CHOOSE)
+    runs = [side.partition("@")[0] for side in (a, b)]
+    if None in [await _known(watcher, run) for run in runs]:
+        raise web.HTTPNotFound(text=_CHOOSE)
+    stamps = [index.stamp(run) for run in runs]
     primary = request.query.get("primary", "")
-    watcher = request.app[WATCHER]
     return _html(await watcher.rendered(("compare", a, b, primary, *stamps), compare_html, index.root, a, b, primary))
 
 
@@ -195,8 +199,8 @@ async def api_runs(request: web.Request) -> web.Response:
 @routes.get("/api/runs/{run}")
 async def api_run(request: web.Request) -> web.Response:
     """Facts of one run as JSON."""
-    index = await _fresh_index(request)
-    return _json(_facts(index, request))
+    await _fresh_index(request)
+    return _json(await _facts(request))
 
 
 @routes.get("/api/runs/{run}/live")
@@ -222,7 +226,7 @@ async def _fresh_index(request: web.Request) -> Index:
 async def _indexed(request: web.Request) -> tuple[Watcher, Path, str]:
     """The run that an address names, looked up in the index."""
     index = await _fresh_index(request)
-    facts = _facts(index, request)
+    facts = await _facts(request)
     return request.app[WATCHER], index.root / facts.id, index.stamp(facts.id) or ""
 
 
@@ -232,14 +236,23 @@ async def _live(request: web.Request) -> tuple[Live, Path]:
     return await asyncio.to_thread(lambda: watcher.live.read(RunFolder.open(path))), path
 
 
-def _oldest_first(index: Index, runs: list[str]) -> list[str]:
+async def _oldest_first(watcher: Watcher, runs: list[str]) -> list[str]:
     """Run ids by age: the oldest is the baseline."""
-    indexed = [facts for run in runs if (facts := index.run(run)) is not None]
+    indexed = [facts for run in runs if (facts := await _known(watcher, run)) is not None]
     return [facts.id for facts in sorted(indexed, key=lambda facts: (facts.created_utc, facts.id))]
 
 
-def _facts(index: Index, request: web.Request) -> RunFacts:
-    facts = index.run(request.match_info["run"])
+async def _known(watcher: Watcher, run: str) -> RunFacts | None:
+    """Facts of a run, which may have begun since the last scan; None if there is no such run."""
+    facts = watcher.index.run(run)
+    if facts is None:
+        await watcher.rescan()
+        facts = watcher.index.run(run)
+    return facts
+
+
+async def _facts(request: web.Request) -> RunFacts:
+    facts = await _known(request.app[WATCHER], request.match_info["run"])
     if facts is None:
         raise web.HTTPNotFound(text="there is no such run; see the list")
     return facts

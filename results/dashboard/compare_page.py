@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
-from bakeoff.results.compare.gate import GateVerdict, judge
+from bakeoff.results.compare.gate import GateVerdict, Outcome, effect_clause, judge
 from bakeoff.results.compare.sides import Side, side_of
 from bakeoff.results.compare.text import why_text
 from bakeoff.results.dashboard.pages import served
@@ -27,6 +27,12 @@ _CLASSES = {
     Judgement.WORSE: "worse",
     Judgement.SAME: "same",
     Judgement.UNCLEAR: "unclear",
+}
+
+_OUTCOME_CLASSES = {
+    Outcome.NO_REGRESSION: "no-regression",
+    Outcome.REGRESSION: "regression",
+    Outcome.CANNOT_TELL: "open",
 }
 
 
@@ -61,8 +67,9 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
         b: side chosen as the candidate.
         primary: name of the primary metric; empty for the default.
         problem: why there is no comparison.
-        outcome: the gate's outcome; empty if too few trials are valid.
-        sentence: result of the primary metric.
+        headline: the gate's outcome, or that the candidate is better; empty if too few trials are valid.
+        class_: of the headline.
+        sentence: result of the primary metric, behind the headline.
         lines: regressions and doubts.
         notes: caveats.
         levels: heading and rows of each load level.
@@ -76,7 +83,8 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
     b: str
     primary: str
     problem: str = ""
-    outcome: str = ""
+    headline: str = ""
+    class_: str = ""
     sentence: str = ""
     lines: list[str] = []
     notes: list[str] = []
@@ -153,12 +161,25 @@ def _filled(page: ComparePage, a: Side, b: Side, config: ComparisonConfig) -> Co
 
 
 def _with_outcome(page: ComparePage, verdict: GateVerdict) -> ComparePage:
+    headline, class_, sentence = _headline(verdict)
     return msgspec.structs.replace(
         page,
-        outcome=verdict.outcome.value,
-        sentence=verdict.sentence,
+        headline=headline,
+        class_=class_,
+        sentence=sentence,
         lines=[*regression_texts(verdict), *doubt_texts(verdict)],
     )
+
+
+def _headline(verdict: GateVerdict) -> tuple[str, str, str]:
+    """The headline, its class and the sentence behind it.
+
+    A gate asks only whether B is worse; a reader also wants to know whether it is better.
+    """
+    compared = verdict.compared
+    if verdict.outcome is Outcome.NO_REGRESSION and compared.primary.judgement is Judgement.BETTER:
+        return f"{compared.b} is better", "better", effect_clause(compared, compared.primary)
+    return verdict.outcome.value.capitalize(), _OUTCOME_CLASSES[verdict.outcome], verdict.sentence
 
 
 def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from bakeoff.results.compare.series import Change, Drift, Series, is_worse
 from bakeoff.results.dashboard.addresses import compare_at, report_at
 from bakeoff.results.errors import ResultsError
-from bakeoff.results.history.history import history_of
+from bakeoff.results.history.history import history_of, why_no_steps
 from bakeoff.results.index import Index
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.charts.history import Level, history_chart
@@ -18,6 +18,8 @@ from bakeoff.results.text.format import moment_text
 NEWEST = 500
 """Maximum number of runs to analyse, newest first."""
 _MAX_CHARTS = 24
+_MIN_DRAWN = 2
+"""A single run is in the list, and shows nothing over time."""
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -93,7 +95,10 @@ def history_page(index: Index, query: Mapping[str, str]) -> HistoryPage:
         )  # fmt: skip
     except ResultsError as error:
         return msgspec.structs.replace(page, problem=str(error))
-    drawn = [entry for entry in series if entry.points]
+    no_steps = why_no_steps(series)
+    drawn = [entry for entry in series if len(entry.points) >= _MIN_DRAWN]
+    if no_steps and not drawn:
+        return msgspec.structs.replace(page, problem=no_steps)
     drawn.sort(key=lambda entry: not (entry.changes or entry.drifts))
     dated = [(change.first_after.created_utc, _step(entry, change)) for entry in series for change in entry.changes]
     dated += [(drift.last.created_utc, _drift(entry, drift)) for entry in series for drift in entry.drifts]
@@ -101,8 +106,8 @@ def history_page(index: Index, query: Mapping[str, str]) -> HistoryPage:
     return msgspec.structs.replace(
         page,
         steps=[step for _, step in dated],
-        outcome=outcome_text(series),
-        notes=[*history_notes(series), *index.left_out()],
+        outcome=f"Cannot tell: {no_steps}." if no_steps else outcome_text(series),
+        notes=[*([] if no_steps else history_notes(series)), *index.left_out()],
         charts=[_chart(entry) for entry in drawn[:_MAX_CHARTS]],
         more=max(0, len(drawn) - _MAX_CHARTS),
     )
@@ -146,10 +151,9 @@ def _chart(series: Series) -> Chart:
 
 
 def _levels(series: Series) -> list[Level]:
-    """Levels between edges; the median of all points if there are too few for edges."""
+    """Levels between edges; none if there are too few points for edges."""
     if series.course is None:
-        middle = sorted(point.value for point in series.points)[len(series.points) // 2]
-        return [Level(0, len(series.points) - 1, middle, middle, None, is_step=False)]
+        return []
     steps = {change.step.index: change.is_worse for change in series.changes}
     return [
         Level(

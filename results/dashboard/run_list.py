@@ -12,10 +12,19 @@ from bakeoff.results.text.format import ABSENT, moment_text, value_text
 
 PER_PAGE = 50
 _DIGITS = 9  # of a commit
+FILTERS = {
+    "name": "Experiment", "engine": "Engine", "model": "Model", "url": "Address", "level": "Load",
+    "workload": "Workload", "branch": "Branch", "status": "Status",
+}  # fmt: skip
+"""Name in the query string → label."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One row of the list; texts are formatted."""
+    """One row of the list; texts are formatted.
+
+    Attributes:
+        validity: class of the number of trials: ``none`` or ``partly`` valid; empty if all that ended are.
+    """
 
     id: str
     address: str
@@ -24,13 +33,28 @@ class Line(msgspec.Struct, frozen=True):
     status: str
     is_live: bool
     is_complete: bool
+    engines: list[str]
+    urls: list[str]
+    models: str
+    levels: str
+    workloads: str
     verdict: str
     decided: bool
     headline: str
     values: list[tuple[str, str]]
     trials: str
+    validity: str
     source: str
     machine: str
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """A filter: its label, its name in the query string, the possible values, and the chosen one."""
+
+    label: str
+    name: str
+    options: list[str]
+    chosen: str | None
 
 
 class ListPage(msgspec.Struct, frozen=True):
@@ -40,7 +64,7 @@ class ListPage(msgspec.Struct, frozen=True):
         name: title of the page.
         root: folder of runs.
         query: filters in effect.
-        choices: possible values of each filter.
+        filters: with at least one possible value.
         lines: rows of this page.
         span: ``1–50 of 10,000 runs``.
         newer: address of the previous page; None on the first.
@@ -51,7 +75,7 @@ class ListPage(msgspec.Struct, frozen=True):
     name: str
     root: str
     query: Query
-    choices: dict[str, list[str]]
+    filters: list[Filter]
     lines: list[Line]
     span: str
     newer: str | None
@@ -64,7 +88,7 @@ def list_page(index: Index, parameters: Mapping[str, str]) -> ListPage:
 
     Args:
         index: of the folder of runs.
-        parameters: ``q``, ``name``, ``engine``, ``branch``, ``status`` and ``page``; an unknown value matches nothing.
+        parameters: ``q``, ``page`` and the names of :data:`FILTERS`; an unknown value matches nothing.
     """
     page = int(parameters["page"]) if parameters.get("page", "").isdecimal() else 1
     page = min(max(page, 1), 1_000_000)
@@ -78,7 +102,7 @@ def list_page(index: Index, parameters: Mapping[str, str]) -> ListPage:
         name="Runs",
         root=str(index.root),
         query=query,
-        choices=index.choices(),
+        filters=_filters(parameters, index.choices()),
         lines=[_line(facts) for facts in runs],
         span=f"{first:,}–{query.offset + len(runs):,} of {total:,} runs" if runs else "No run matches.",
         newer=_page_address(parameters, page - 1) if page > 1 else None,
@@ -96,11 +120,21 @@ def query_of(parameters: Mapping[str, str], limit: int | None = None, offset: in
         words=parameters.get("q", ""),
         name=parameters.get("name") or None,
         engine=parameters.get("engine") or None,
+        model=parameters.get("model") or None,
+        url=parameters.get("url") or None,
+        level=parameters.get("level") or None,
+        workload=parameters.get("workload") or None,
         branch=parameters.get("branch") or None,
         status=RunStatus(status) if status else None,
         limit=limit,
         offset=offset,
     )
+
+
+def _filters(parameters: Mapping[str, str], choices: Mapping[str, list[str]]) -> list[Filter]:
+    return [
+        Filter(label, name, choices[name], parameters.get(name)) for name, label in FILTERS.items() if choices[name]
+    ]
 
 
 def _page_address(parameters: Mapping[str, str], page: int) -> str:
@@ -109,7 +143,9 @@ def _page_address(parameters: Mapping[str, str], page: int) -> str:
 
 def _line(facts: RunFacts) -> Line:
     is_live = facts.status is RunStatus.RUNNING
-    headline, values = _headline(facts)
+    # The sentence of a complete run of one engine is its headline figure.
+    is_figure = len(facts.engines) == 1 and facts.status is RunStatus.COMPLETE
+    headline, values = ("", []) if is_figure else _headline(facts)
     return Line(
         id=facts.id,
         address=live_at(facts.id) if is_live else report_at(facts.id),
@@ -118,11 +154,17 @@ def _line(facts: RunFacts) -> Line:
         status=facts.status.value,
         is_live=is_live,
         is_complete=facts.status is RunStatus.COMPLETE,
+        engines=facts.engines,
+        urls=facts.urls,
+        models=", ".join(facts.models) or ABSENT,
+        levels=", ".join(facts.levels) or ABSENT,
+        workloads=", ".join(facts.workloads),
         verdict=facts.problem or facts.failure or (facts.verdict.sentence if facts.verdict else ""),
         decided=facts.verdict is not None and facts.verdict.decided and not facts.failure,
         headline=headline,
         values=values,
         trials=_trials(facts),
+        validity=_validity(facts),
         source=_source(facts),
         machine=facts.machine,
     )
@@ -140,8 +182,16 @@ def _headline(facts: RunFacts) -> tuple[str, list[tuple[str, str]]]:
 def _trials(facts: RunFacts) -> str:
     if facts.finished is None:
         return f"{facts.planned} planned"
-    ended = f"{facts.valid} valid of {facts.planned}"
-    return ended if facts.finished == facts.planned else f"{ended}, {facts.finished} ended"
+    valid = f"{facts.valid} of {facts.planned} valid"
+    return valid if facts.finished == facts.planned else f"{valid}, {facts.finished} ended"
+
+
+def _validity(facts: RunFacts) -> str:
+    if not facts.finished or facts.valid == facts.finished:
+        return ""
+    if facts.valid == 0:
+        return "none"
+    return "" if facts.is_search else "partly"
 
 
 def _source(facts: RunFacts) -> str:

@@ -35,7 +35,7 @@ class Watcher:
         self.index = index
         self.live = LiveRuns()
         self._scan_s = scan_s
-        self._scanned = -float("inf")
+        self._scan_began = self._scanned = -float("inf")
         self._scan_lock = asyncio.Lock()
         self._pool = _pool()
         self._folding: asyncio.Task[None] | None = None
@@ -53,6 +53,13 @@ class Watcher:
             await self._scan()
         elif not self._scan_lock.locked():
             self._scanning = asyncio.create_task(self._scan())
+
+    async def rescan(self) -> None:
+        """Scan the folder, however young the last scan is: for a run that it may have missed."""
+        asked = asyncio.get_running_loop().time()
+        async with self._scan_lock:
+            if self._scan_began < asked:
+                await self._scan_folder()
 
     async def all_folded(self) -> None:
         """Wait until all runs of the last scan are folded."""
@@ -90,12 +97,16 @@ class Watcher:
     async def _scan(self) -> None:
         async with self._scan_lock:
             loop = asyncio.get_running_loop()
-            if loop.time() - self._scanned < self._scan_s:
-                return
-            scan = await asyncio.to_thread(self.index.scan)
-            self._scanned = loop.time()
-            if scan.unfolded and (self._folding is None or self._folding.done()):
-                self._folding = asyncio.create_task(self._fold(scan.unfolded))
+            if loop.time() - self._scanned >= self._scan_s:
+                await self._scan_folder()
+
+    async def _scan_folder(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._scan_began = loop.time()
+        scan = await asyncio.to_thread(self.index.scan)
+        self._scanned = loop.time()
+        if scan.unfolded and (self._folding is None or self._folding.done()):
+            self._folding = asyncio.create_task(self._fold(scan.unfolded))
 
     async def _fold(self, runs: Mapping[str, str]) -> None:
         for run, stamp in runs.items():

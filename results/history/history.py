@@ -52,7 +52,10 @@ def history(
         index.refresh()
         for line in index.left_out():
             notify(line)
-        return history_of(index, name, engine=engine, branch=branch, metrics=metrics, newest=newest)
+        series = history_of(index, name, engine=engine, branch=branch, metrics=metrics, newest=newest)
+    if (reason := why_no_steps(series)) is not None:
+        raise NoEvidence(reason)
+    return series
 
 
 def history_of(
@@ -64,7 +67,7 @@ def history_of(
     metrics: Sequence[str] = HEADLINE,
     newest: int | None = None,
 ) -> list[Series]:
-    """Like :func:`history`, over the runs of an index."""
+    """Like :func:`history`, over the runs of an index, and with series that are too short to detect a step."""
     unknown = [metric for metric in metrics if metric not in CATALOGUE]
     if unknown:
         raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
@@ -81,13 +84,18 @@ def history_of(
         if metric != "failures"  # a count, mostly 0: it has no level that could step
         and (series := _series(metric, cells)) is not None
     ]
-    if all(series.course is None for series in every):
-        longest = max((len(series.points) for series in every), default=0)
-        raise NoEvidence(
-            f"the longest series has {longest} runs; detecting a step needs {MIN_POINTS} runs before and {MIN_POINTS} "
-            "after it"
-        )
     return _with_doubts(every, runs[-1])
+
+
+def why_no_steps(series: Sequence[Series]) -> str | None:
+    """Why no series can have a step; None if one can."""
+    if any(entry.course is not None for entry in series):
+        return None
+    longest = max((len(entry.points) for entry in series), default=0)
+    return (
+        f"the longest series has {longest} runs; detecting a step needs {MIN_POINTS} runs before and {MIN_POINTS} "
+        "after it"
+    )
 
 
 def _runs(index: Index, name: str | None, branch: str | None, newest: int | None) -> list[RunFacts]:

@@ -12,7 +12,7 @@ from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.report.verdict import VerdictLine, verdict
-from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.cells import Trial, repeated_trials
 from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.text.format import machine_text
 
@@ -82,9 +82,11 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         levels: labels of the loads.
         workloads: names.
         models: names in the experiment.
-        planned: number of planned trials.
-        finished: number of finished trials.
+        urls: addresses of the engines that ran already.
+        planned: number of planned trials; one that was measured again counts once.
+        finished: number of finished trials, counted likewise.
         valid: number of valid trials.
+        is_search: whether the run is a capacity search, whose trials beyond the capacity are INVALID on purpose.
         failure: why the run failed.
         problem: why the run cannot be read.
         verdict: sentence of the report.
@@ -103,9 +105,11 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[str] = []
     workloads: list[str] = []
     models: list[str] = []
+    urls: list[str] = []
     planned: int = 0
     finished: int | None = None
     valid: int | None = None
+    is_search: bool = False
     failure: str | None = None
     problem: str | None = None
     verdict: VerdictLine | None = None
@@ -138,7 +142,8 @@ def planned_facts(folder: RunFolder) -> RunFacts:
         levels=list(dict.fromkeys(trial.load.label for trial in plan)),
         workloads=list(dict.fromkeys(trial.workload for trial in plan)),
         models=_models(manifest),
-        planned=len(plan),
+        urls=_urls(manifest),
+        planned=len(plan) - len(repeated_trials(plan)),
         failure=manifest.failure,
     )
 
@@ -153,8 +158,9 @@ def facts_of(path: Path) -> RunFacts:
     run = Run(folder)
     return msgspec.structs.replace(
         planned_facts(folder),
-        finished=len(run.finished),
-        valid=sum(trial.record.verdict is Verdict.VALID for trial in run.finished),
+        finished=len(run.counted),
+        valid=run.valid,
+        is_search=run.search is not None,
         verdict=verdict(run),
         headline=_headline(run),
         cells=_cells(run),
@@ -165,6 +171,12 @@ def _models(manifest: Manifest) -> list[str]:
     model = manifest.experiment.get("model") or {}
     named = (model.get("name"), model.get("path")) if isinstance(model, dict) else ()
     return [str(name) for name in named if name][:1]
+
+
+def _urls(manifest: Manifest) -> list[str]:
+    engines = manifest.experiment.get("engines") or []
+    addresses = [engine.get("url") for engine in engines if isinstance(engine, dict)]
+    return list(dict.fromkeys(str(url) for url in addresses if url))
 
 
 def _headline(run: Run) -> Headline | None:

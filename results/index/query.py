@@ -22,6 +22,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         words: each must occur in the run's facts, ignoring case.
         name: of the experiment.
         engine: label of one of the run's engines.
+        model: name of one of its models.
+        url: address of one of its engines.
+        level: label of one of its loads.
+        workload: name of one of its workloads.
         branch: of the code under test.
         status: of the run.
         order: of the list.
@@ -32,11 +36,19 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     words: str = ""
     name: str | None = None
     engine: str | None = None
+    model: str | None = None
+    url: str | None = None
+    level: str | None = None
+    workload: str | None = None
     branch: str | None = None
     status: RunStatus | None = None
     order: Order = Order.NEWEST
     limit: int | None = None
     offset: int = 0
+
+
+LABELS = {"engine": "engines", "model": "models", "url": "urls", "level": "levels", "workload": "workloads"}
+"""Filter → column of labels, of which a run may have several."""
 
 
 def where(query: Query) -> tuple[str, list[str]]:
@@ -47,9 +59,10 @@ def where(query: Query) -> tuple[str, list[str]]:
         if value is not None:
             conditions.append(f"{column} = ?")
             values.append(str(value))
-    if query.engine is not None:
-        conditions.append("instr(engines, ?) > 0")
-        values.append(fenced(query.engine))
+    for name, column in LABELS.items():
+        if (value := getattr(query, name)) is not None:
+            conditions.append(f"instr({column}, ?) > 0")
+            values.append(fenced(value))
     for word in query.words.casefold().split():
         conditions.append("instr(words, ?) > 0")
         values.append(word)

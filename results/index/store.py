@@ -16,26 +16,27 @@ import msgspec
 
 from bakeoff.results.errors import ResultsError, RunNotFound
 from bakeoff.results.index.facts import RunFacts, facts_of, planned_facts
-from bakeoff.results.index.query import ORDERS, Query, fenced, where
+from bakeoff.results.index.query import LABELS, ORDERS, Query, fenced, where
 from bakeoff.results.log.store import LOG_NAME, RunFolder
 from bakeoff.results.metrics.catalogue import CATALOGUE, DEFINITIONS
 from bakeoff.results.records import RunStatus
 
 INDEX_FILE = ".index.sqlite"
-_LAYOUT = 4
+_LAYOUT = 5
 _WAIT_S = 30.0
 _LARGEST = 2**63 - 1
 """Of SQLite's integers; the index has fewer runs."""
 _TABLES = """
 CREATE TABLE runs (
     id TEXT PRIMARY KEY, stamp TEXT NOT NULL, folded INTEGER NOT NULL, name TEXT NOT NULL, status TEXT NOT NULL,
-    created TEXT NOT NULL, branch TEXT, engines TEXT NOT NULL, words TEXT NOT NULL, facts BLOB NOT NULL
+    created TEXT NOT NULL, branch TEXT, engines TEXT NOT NULL, models TEXT NOT NULL, urls TEXT NOT NULL,
+    levels TEXT NOT NULL, workloads TEXT NOT NULL, words TEXT NOT NULL, facts BLOB NOT NULL
 );
 CREATE INDEX by_time ON runs (created DESC, id DESC);
 CREATE INDEX by_name ON runs (name, created DESC, id DESC);
 CREATE INDEX waiting ON runs (id) WHERE NOT folded;
 """
-_INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def _version(metrics: Iterable[str]) -> int:
@@ -188,7 +189,7 @@ class Index:
         return newest[0].name if newest else None
 
     def choices(self) -> dict[str, list[str]]:
-        """Possible values of the filters ``name``, ``engine``, ``branch`` and ``status``, sorted."""
+        """Possible values of the query's filters by their names, sorted."""
         with self._lock:
             version = self._db.execute("PRAGMA data_version").fetchone()[0]  # another process may have written
             if self._choices is None or self._choices[0] != version:
@@ -196,12 +197,13 @@ class Index:
             return self._choices[1]
 
     def _distinct_values(self) -> dict[str, list[str]]:
-        plain = {
-            column: [value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")]  # noqa: S608
-            for column in ("name", "branch", "status", "engines")
-        }
-        engines = {label for labels in plain.pop("engines") for label in labels.split("\n") if label}
-        return {key: sorted(value for value in values if value) for key, values in {**plain, "engine": engines}.items()}
+        distinct = {column: self._distinct(column) for column in ("name", "branch", "status")}
+        for key, column in LABELS.items():
+            distinct[key] = {label for labels in self._distinct(column) for label in labels.split("\n")}
+        return {key: sorted(filter(None, values)) for key, values in distinct.items()}
+
+    def _distinct(self, column: str) -> set[str]:
+        return {value for (value,) in self._db.execute(f"SELECT DISTINCT {column} FROM runs")}  # noqa: S608
 
     def unfolded(self) -> int:
         """Number of unfolded runs."""
@@ -258,7 +260,8 @@ def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | in
     source = facts.source
     searchable = [
         facts.id, facts.name, facts.status, facts.machine, *facts.engines, *facts.levels, *facts.workloads,
-        *facts.models, source.commit if source else "", (source.branch or "") if source else "", facts.problem or "",
+        *facts.models, *facts.urls, source.commit if source else "", (source.branch or "") if source else "",
+        facts.problem or "",
     ]  # fmt: skip
     return (
         facts.id,
@@ -268,7 +271,7 @@ def _row(facts: RunFacts, stamp: str, *, folded: bool = False) -> tuple[str | in
         facts.status.value,
         facts.created_utc,
         source.branch if source else None,
-        fenced(*facts.engines),
+        *(fenced(*labels) for labels in (facts.engines, facts.models, facts.urls, facts.levels, facts.workloads)),
         "\n".join(searchable).casefold(),
         msgspec.json.encode(facts),
     )

@@ -44,7 +44,7 @@ def history_chart(
         title: of the chart.
         metric: of the values.
         values: one per run, oldest first.
-        levels: in order, covering all runs.
+        levels: in order, covering all runs; empty if the runs are too few to know one.
         ends: labels under the first and the last run.
     """
     x = Axis(0, max(1, len(values) - 1), _LEFT + 4, _RIGHT - 4)

@@ -4,16 +4,25 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.results.browsing import serious
-from tests.results.dashboard.test_browser import PAGES, Watched, browser, served
+from tests.results.dashboard.test_browser import WIDTHS, Watched, browser, served
 from tests.results.dashboards import Served
 
 __all__ = ["browser", "served"]
 pytestmark = pytest.mark.browser
-FINISHED = "/runs/day-1/report"
-"""The page of `test_report_accessibility.py`."""
+VIEWS = ("/", "/compare?run=day-9&run=day-1", "/history", "/runs/live/live")
+OTHERS = ("/history?metric=itl_p50_s", "/compare?a=day-1&b=day-2&primary=x", "/runs/live/report", "/nothing")
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 420), ("dark", 1280)])
-@pytest.mark.parametrize("path", [*(path for path in PAGES if path != FINISHED), "/nothing"])
-def test_axe_finds_nothing_serious(browser: Browser, served: Served, path: str, theme: str, width: int) -> None:
-    assert serious(Watched(browser, served, path, theme, width).page, rules=10) == []
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", VIEWS)
+def test_axe_finds_nothing_serious_at_any_width(browser: Browser, served: Served, path: str, theme: str) -> None:
+    page = Watched(browser, served, path, theme).page
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert serious(page, rules=10) == [], width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", OTHERS)
+def test_axe_finds_nothing_serious_on_other_pages(browser: Browser, served: Served, path: str, theme: str) -> None:
+    assert serious(Watched(browser, served, path, theme, WIDTHS[0]).page, rules=10) == []

@@ -25,6 +25,8 @@ PAGES = (
     "/runs/live/live", "/runs/live/report", "/runs/day-1/report",
 )  # fmt: skip
 
+WIDTHS = (390, 768, 1400)
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -88,11 +90,25 @@ class Watched:
 @pytest.mark.parametrize("path", PAGES)
 def test_quiet_and_never_wider_than_the_window(browser: Browser, served: Served, path: str, theme: str) -> None:
     watched = Watched(browser, served, path, theme)
-    for width in (1280, 420):
+    for width in WIDTHS:
         watched.page.set_viewport_size({"width": width, "height": 900})
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.page.locator("a.skip[href='#content'] ~ main#content").count() == 1
     assert watched.noise == []
     assert watched.page.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "cells"), [("/compare?run=day-9&run=day-1", ".word, .why"), ("/", ".sentence, .validity")]
+)
+def test_judgements_and_results_are_seen_on_a_phone_without_scrolling(
+    browser: Browser, served: Served, path: str, cells: str
+) -> None:
+    page = Watched(browser, served, path, width=WIDTHS[0]).page
+    boxes = page.locator(f"tbody td:is({cells})").evaluate_all("cells => cells.map(c => c.getBoundingClientRect())")
+    assert boxes
+    assert all(box["left"] >= 0 and box["right"] <= WIDTHS[0] for box in boxes)
+    assert page.evaluate("document.querySelector('.wide').scrollWidth") <= WIDTHS[0]
 
 
 def test_two_runs_are_chosen_and_a_third_lets_go_of_the_first(browser: Browser, served: Served) -> None:

@@ -341,6 +341,16 @@ def test_cells_that_a_spreadsheet_would_run_are_defused(tmp_path: Path) -> None:
                 assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
 
 
+def test_a_run_that_began_since_the_last_scan_is_found_at_once(tmp_path: Path) -> None:
+    build_run(tmp_path, SHEET)
+    with dashboard(tmp_path, scan_s=3_600) as served:
+        served.settle()
+        for number, path in enumerate(("/runs/{}/report", "/api/runs/{}", "/runs/{}/live", "/compare?run={}")):
+            build_run(tmp_path, replace(SHEET, run_id=f"new-{number}"))
+            assert served.ask(path.format(f"new-{number}"))[0] == 200
+        assert served.ask("/runs/none/report")[0] == 404
+
+
 def test_a_folder_that_was_deleted_and_made_again_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     build_run(folder, SHEET)

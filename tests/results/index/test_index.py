@@ -128,6 +128,7 @@ def test_filters(tmp_path: Path) -> None:
         assert index.count(Query(words="xeon")) == 3
         assert index.choices() == {
             "name": ["demo", "other"], "branch": ["main", "side"], "status": ["complete"], "engine": ["on", "only"],
+            "model": [], "url": [], "level": ["c=1"], "workload": ["chat"],
         }  # fmt: skip
         assert index.newest_name() == "other"
 
