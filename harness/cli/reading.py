@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bakeoff.results import Run
-    from bakeoff.results.attribution import Attribution
     from bakeoff.results.compare.comparison import EngineComparison
     from bakeoff.results.compare.series import Series
     from bakeoff.results.run.frontier import FrontierPoint
@@ -236,19 +235,24 @@ def show(run: "Run", *, json: bool) -> None:
         console.print("\n" + "\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _attribution(attribution: "Attribution") -> dict[str, Any]:
-    from bakeoff.results.text.attribution import bottleneck_sentence
+def _attributions(run: "Run") -> list[dict[str, Any]]:
+    from bakeoff.results.report.attribution import profile_sentence
+    from bakeoff.results.run.deviation import deviation_of
 
-    return {
-        "trial": attribution.record.id,
-        "sentence": bottleneck_sentence(attribution),
-        "mean_s": {of: {**parts, **dict.fromkeys(attribution.absent)} for of, parts in attribution.means.items()},
-        "absent": attribution.absent,
-        "derived": sorted(attribution.derived),
-        "clock": attribution.clock,
-        "attributed_share": attribution.attributed_share,
-        "not_recorded": attribution.not_recorded,
-    }
+    return [
+        {
+            "trial": attribution.record.id,
+            "sentence": profile_sentence(run, trial, attribution),
+            "deviation": deviation_of(trial, run.finished),
+            "mean_s": {of: {**parts, **dict.fromkeys(attribution.absent)} for of, parts in attribution.means.items()},
+            "absent": attribution.absent,
+            "derived": sorted(attribution.derived),
+            "clock": attribution.clock,
+            "attributed_share": attribution.attributed_share,
+            "not_recorded": attribution.not_recorded,
+        }
+        for trial, attribution in zip(run.profiled, run.attributions, strict=True)
+    ]
 
 
 def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
@@ -260,7 +264,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "run": str(run.path),
         "report": str(page),
         "traces": [str(path) for path in traces],
-        "attribution": [_attribution(attribution) for attribution in run.attributions],
+        "attribution": _attributions(run),
         "status": run.status.value,
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],

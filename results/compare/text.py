@@ -5,7 +5,7 @@ from bakeoff.results.metrics import COMPARED, Metric, Unit
 from bakeoff.results.run.work import WorkAspect, WorkComparison, WorkDifference
 from bakeoff.results.statistics.comparison import Comparison, Evidence, Judgement, Reason, scale_of
 from bakeoff.results.statistics.two_sample import Method, Scale
-from bakeoff.results.text.format import percent_text
+from bakeoff.results.text.format import factor_text, percent_text
 
 _TEMPLATES = {
     Reason.CLIENT_ERROR: "the difference of {difference} is within the client's own error of ± {error}",
@@ -93,7 +93,7 @@ def change_text(change: float, scale: Scale, sign: str = "") -> str:
     factor = 1 + change
     if factor > _LARGE_FACTOR:
         return f"> ×{_LARGE_FACTOR:,}"
-    return f"×{factor:.1f}" if factor < 10 else f"×{factor:.0f}"
+    return factor_text(factor)
 
 
 def _ranks_text(comparison: Comparison) -> str:

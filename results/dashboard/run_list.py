@@ -143,8 +143,7 @@ def _page_address(parameters: Mapping[str, str], page: int) -> str:
 
 def _line(facts: RunFacts) -> Line:
     is_live = facts.status is RunStatus.RUNNING
-    # The sentence of a complete run of one engine is its headline figure.
-    is_figure = len(facts.engines) == 1 and facts.status is RunStatus.COMPLETE
+    is_figure = facts.verdict is not None and facts.verdict.is_figure and not facts.failure
     headline, values = ("", []) if is_figure else _headline(facts)
     return Line(
         id=facts.id,

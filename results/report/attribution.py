@@ -11,6 +11,7 @@ from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.deviation import deviation_of
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.attribution import (
@@ -18,6 +19,7 @@ from bakeoff.results.text.attribution import (
     clock_line,
     cost_line,
     coverage_line,
+    deviation_sentence,
     energy_line,
     kernel_line,
     overhead_line,
@@ -38,7 +40,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
         title: load and engine.
         position: of the engine, which determines its colour.
         attribution: of its requests.
-        sentence: names the bottleneck.
+        sentence: from :func:`profile_sentence`.
         rows: part, its title, and its mean and share in E2E and TTFT.
         totals: mean E2E and TTFT.
         what_if: the largest savings.
@@ -60,6 +62,20 @@ def profiled_trials(run: Run) -> list[ProfiledTrial]:
     engines = engines_of(run)
     pairs = zip(run.profiled, run.attributions, strict=True)
     return [_view(run, trial, attribution, engines.index(trial.record.engine)) for trial, attribution in pairs]
+
+
+def profile_sentence(run: Run, trial: Trial, attribution: Attribution) -> str:
+    """Names the bottleneck, and what casts doubt on it, without a full stop.
+
+    Args:
+        run: with the measured trials.
+        trial: a profiled one.
+        attribution: of its requests.
+    """
+    record, deviation = trial.record, deviation_of(trial, run.finished)
+    invalid = f"INVALID: {sentences(record.invalidating)}" if record.verdict is Verdict.INVALID else ""
+    doubt = deviation_sentence(deviation) if deviation and attribution.unknown is None else ""
+    return ". ".join(filter(None, [invalid, bottleneck_sentence(attribution), doubt]))
 
 
 def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None:
@@ -93,12 +109,11 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         None,
     )
     kernels = read_kernels(run.folder.trial_of(record))
-    reasons = f"INVALID: {sentences(record.invalidating)}. " if record.verdict is Verdict.INVALID else ""
     return ProfiledTrial(
         title=f"{record.load.label}, {record.engine}",
         position=position,
         attribution=attribution,
-        sentence=reasons + bottleneck_sentence(attribution),
+        sentence=profile_sentence(run, trial, attribution),
         rows=part_rows(attribution),
         totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
         if attribution.means

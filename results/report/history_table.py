@@ -9,7 +9,7 @@ from rich.text import Text
 from bakeoff.results.compare.series import Change, Doubt, Drift, Outcome, Series, outcome_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.terminal_table import terminal_table
-from bakeoff.results.text.format import ABSENT, plain, value_text
+from bakeoff.results.text.format import ABSENT, plain, ratio_change_text, value_text
 
 _DIGITS = 9  # of a commit hash: unambiguous in practice
 _MAX_NAMED = 5
@@ -76,7 +76,7 @@ def commits(change: Change) -> str:
 def change_texts(metric: str, before: float, after: float, *, is_worse: bool) -> tuple[str, str]:
     """``52.1 ms → 60.3 ms`` and ``+15.7 % ▼ worse``."""
     unit = CATALOGUE[metric].unit
-    size = f"{100 * (after / before - 1):+.1f} % {'▼ worse' if is_worse else '▲ better'}".replace("-", "−")
+    size = f"{ratio_change_text(after / before)} {'▼ worse' if is_worse else '▲ better'}"
     return f"{value_text(unit, before)} → {value_text(unit, after)}", size
 
 

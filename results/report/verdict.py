@@ -4,6 +4,8 @@ The metric is fixed in advance by :mod:`bakeoff.results.compare.primary`. The be
 best; if the interval contains 1, or the difference is within the client's own error, the sentence says so. As in a
 gate, an engine cannot win if it died, failed requests or fell behind where the other did not, and request times are
 compared only if both did the same work.
+
+A run that was made to profile engines, rather than to compare them, has their bottlenecks instead.
 """
 
 import msgspec
@@ -15,11 +17,13 @@ from bakeoff.results.compare.sides import side_of
 from bakeoff.results.compare.text import band_text, why_text
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.metrics import CATALOGUE, Better, Metric
-from bakeoff.results.records import RunStatus
+from bakeoff.results.records import RunStatus, Verdict
+from bakeoff.results.report.attribution import profile_sentence
 from bakeoff.results.report.search_lines import search_sentence
 from bakeoff.results.report.tallies import tally_text
 from bakeoff.results.run.cells import Cell
-from bakeoff.results.run.levels import Level, levels_of
+from bakeoff.results.run.deviation import deviation_of
+from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
 from bakeoff.results.statistics.comparison import scale_of
@@ -27,10 +31,17 @@ from bakeoff.results.text.format import STATE_TEXTS, interval_text, ratio_text
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
-    """The sentence, and whether it names a winner."""
+    """The verdict of a run.
+
+    Attributes:
+        sentence: the verdict in words.
+        decided: whether it names a winner, or a bottleneck that nothing casts doubt on.
+        is_figure: whether it is the headline figure of the only engine.
+    """
 
     sentence: str
     decided: bool
+    is_figure: bool = False
 
 
 def verdict(run: Run) -> VerdictLine:
@@ -41,6 +52,8 @@ def verdict(run: Run) -> VerdictLine:
         return VerdictLine(f"No verdict: the run {STATE_TEXTS[run.status]}, {progress}.", decided=False)
     if run.search is not None:
         return VerdictLine(search_sentence(run.search), decided=False)
+    if run.profiled and not _compares(run):
+        return _bottlenecks(run)
     level = primary_level(levels_of(run))
     if level is None:
         return VerdictLine("No verdict: nothing was planned.", decided=False)
@@ -64,6 +77,28 @@ def verdict(run: Run) -> VerdictLine:
     return _failures(compared) or _sentence(compared, level, metric, best, next_best)
 
 
+def _compares(run: Run) -> bool:
+    """Whether several engines were measured several times each, so that a comparison can decide."""
+    return len(engines_of(run)) > 1 and max(plan.repeat for plan in run.manifest.trials) > 1
+
+
+def _bottlenecks(run: Run) -> VerdictLine:
+    """The bottleneck of each profiled engine at the primary level; decided if nothing casts doubt on any."""
+    load = primary_load(trial.record.load for trial in run.profiled)
+    pairs = [pair for pair in zip(run.profiled, run.attributions, strict=True) if pair[0].record.load == load]
+    texts = [profile_sentence(run, trial, attribution) for trial, attribution in pairs]
+    if len(run.profiled) > 1:
+        names = [f"{trial.record.load.label}, {trial.record.engine}" for trial, _ in pairs]
+        texts = [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
+    is_certain = all(
+        trial.record.verdict is Verdict.VALID
+        and attribution.unknown is None
+        and deviation_of(trial, run.finished) is None
+        for trial, attribution in pairs
+    )
+    return VerdictLine(f"{'. '.join(texts)}.", decided=is_certain)
+
+
 def _without_a_pair(run: Run, level: Level, metric: Metric, measured: list[Cell], others: list[str]) -> VerdictLine:
     """The sentence where at most one engine has a valid trial: its figure if it is alone, or how others failed."""
     if not measured:
@@ -71,7 +106,7 @@ def _without_a_pair(run: Run, level: Level, metric: Metric, measured: list[Cell]
     (cell,) = measured
     if not others:
         figure = interval_text(metric, cell.intervals[metric.name])
-        return VerdictLine(f"{cell.engine}: {metric.title} {figure} at {level.title}.", decided=False)
+        return VerdictLine(f"{cell.engine}: {metric.title} {figure} at {level.title}.", decided=False, is_figure=True)
     lines = [line for other in others if (line := _failures(_compared(run, metric, cell.engine, other)))]
     alone = VerdictLine(f"No verdict: only {cell.engine} has a valid trial at {level.title}.", decided=False)
     return max(lines, key=lambda line: line.decided, default=alone)

@@ -13,13 +13,19 @@ from bakeoff.results.attribution.trial import MAX_UNATTRIBUTED
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.deviation import Deviation, Figure
 from bakeoff.results.text.findings import sentences
-from bakeoff.results.text.format import ABSENT, listed, percent_text, value_text
+from bakeoff.results.text.format import ABSENT, listed, percent_text, ratio_change_text, value_text
 from bakeoff.results.text.roofline import limit_sentence
 from bakeoff.results.trace.kernels import KernelRecord
 from bakeoff.results.units import NS_PER_S
 
 _OVERHEAD = ("output_tokens_per_s", "itl_p50_s")
+_FIGURES = {
+    Figure.OUTPUT_RATE: (CATALOGUE["output_tokens_per_s"].title, Unit.TOKENS_PER_SECOND),
+    Figure.MEAN_E2E: ("mean E2E", Unit.SECONDS),
+}
+"""Title and unit."""
 _NS_PER_US = 1e3
 _KERNELS = 3
 """Kernels that are named."""
@@ -174,9 +180,26 @@ def overhead_line(plain: Trial | None, profiled: Trial) -> str:
         metric, before, after = CATALOGUE[name], plain.metrics[name].value, profiled.metrics[name].value
         if before and after is not None:
             texts = value_text(metric.unit, after), value_text(metric.unit, before)
-            change = f"{100 * (after / before - 1):+.1f} %".replace("-", "−")
+            change = ratio_change_text(after / before)
             parts.append(f"{metric.title} {texts[0]} with it, {texts[1]} without ({change})")
     return f"overhead of the record, one trial each: {'; '.join(parts) or 'unknown'}"
+
+
+def deviation_sentence(deviation: Deviation) -> str:
+    """How far a profiled trial is from the measured ones, and what to do, without a full stop.
+
+    ``The profiled trial was 2.7 times slower than the measured one (mean E2E 1.35 s instead of 503 ms), so …``.
+    """
+    title, unit = _FIGURES[deviation.figure]
+    factor = max(deviation.ratio, 1 / deviation.ratio)
+    amount = f"{factor:.1f} times" if factor >= 2 else percent_text(abs(deviation.ratio - 1))
+    direction = "slower" if deviation.is_slower else "faster"
+    others, them = ("one", "it") if deviation.trials == 1 else ("ones", "them")
+    values = f"{title} {value_text(unit, deviation.profiled)} instead of {value_text(unit, deviation.measured)}"
+    return (
+        f"The profiled trial was {amount} {direction} than the measured {others} ({values}), so this may not explain "
+        f"{them}; repeat the profile on a quieter machine"
+    )
 
 
 def difference_sentence(difference: Difference) -> str:
@@ -204,7 +227,10 @@ def _signed_percent(share: float) -> str:
 
 
 def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
-    """One row per part that takes any time or is unknown: title, and its mean and share in E2E and TTFT."""
+    """One row per part that takes any time or is unknown: title, and its mean and share in E2E and TTFT.
+
+    The title of an unknown part says in a few words why it is unknown; :func:`cost_line` has the figures.
+    """
     means, absent = attribution.means, attribution.absent
     parts = [
         part
@@ -215,7 +241,11 @@ def part_rows(attribution: Attribution) -> list[tuple[Part, str, list[str]]]:
         [text for latency in (Latency.E2E, Latency.TTFT) for text in _pair(attribution, latency, part)]
         for part in parts
     ]
-    return [(part, part_title(attribution, part), texts) for part, texts in zip(parts, pairs, strict=True)]
+    unknown = dict.fromkeys(absent, " (unknown: too few steady steps)")
+    return [
+        (part, part_title(attribution, part) + unknown.get(part, ""), texts)
+        for part, texts in zip(parts, pairs, strict=True)
+    ]
 
 
 def _pair(attribution: Attribution, latency: Latency, part: Part) -> tuple[str, str]:

@@ -190,6 +190,16 @@ def percent_text(share: float, decimals: int = 0) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
+def factor_text(factor: float) -> str:
+    """``×2.9``, ``×12``."""
+    return f"×{factor:.1f}" if factor < 9.95 else f"×{factor:,.0f}"
+
+
+def ratio_change_text(ratio: float) -> str:
+    """A change as signed per cent, from twofold on as a factor: ``+5.6 %``, ``−63.2 %``, ``×4.0``."""
+    return factor_text(ratio) if ratio >= 2 else f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+
+
 def plain(text: str) -> str:
     """Remove control characters: safe to print on a terminal, legal in HTML."""
     return _UNPRINTABLE.sub(" ", text)

@@ -8,7 +8,7 @@ from bakeoff.results.attribution.steps import Steps, is_decode
 from bakeoff.results.log.spans import RequestSpan
 from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.metrics.series import rates
-from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.records import Phase, RequestRecord, TelemetryRecord
 from bakeoff.results.trace.kernels import KernelRecord
 from bakeoff.results.trace.perfetto import Trace, Track
 
@@ -18,6 +18,7 @@ _COUNTERS = {"cpu_s": "cores", "_tx_bytes": "B/s", "_rx_bytes": "B/s", "_s": "sh
 """The same for counters, which are drawn as their increase per second."""
 _HALF_A_TICK_NS = 50_000_000
 """Half a tick of the sampler. Its closing reading may come at any time after its last tick."""
+_PHASES = {Phase.WARMUP: "warm-up ", Phase.RAMP: "ramp ", Phase.MEASURED: "", Phase.TAIL: "tail "}
 _SAMPLED = ("host", "engine", "client", "gpu")
 
 
@@ -57,7 +58,8 @@ def trial_trace(
 
 
 def _name(request: RequestRecord) -> str:
-    return f"request {request.index}"
+    # Requests of the ramp and of the warm-up have indices below zero.
+    return f"{_PHASES[request.phase]}request {abs(request.index)}"
 
 
 def _flow(request: RequestRecord) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
-from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.records import Phase, TelemetryRecord
 from bakeoff.results.trace.perfetto import Trace
 from bakeoff.results.trace.trial import trial_trace
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
@@ -158,10 +158,10 @@ def test_errors_of_a_gpu_are_marks() -> None:
 def test_requests_without_an_answer_and_indices_below_zero_are_drawn() -> None:
     outcome = simulate(Simulated(requests=2))
     failed = replace(outcome.requests[0], chunk_ns=[], chunk_tokens=[], answer_id=None, sent_ns=None)
-    warm = replace(outcome.requests[1], index=-1)
-    trace = Parsed(trial_trace(outcome.attribution(), [failed, warm], []))
+    ramp = replace(outcome.requests[1], index=-40, phase=Phase.RAMP)
+    trace = Parsed(trial_trace(outcome.attribution(), [failed, ramp], []))
     assert [name for _, name, _, _ in trace.slices("client/request 0")] == ["wait in client", "request"]
-    assert trace.slices("client/request -1")
+    assert trace.slices("client/ramp request 40")
 
 
 def test_slices_that_meet_end_before_the_next_begins() -> None:
