@@ -8,10 +8,10 @@ _NAME = "bakeoff"
 
 
 def version() -> str:
-    """The version in this checkout's ``pyproject.toml``, which may not be the installed one; else the installed one."""
+    """In a checkout the release that it prepares, whatever is installed beside it; else the installed version."""
     pyproject = Path(__file__).resolve().parents[1] / "pyproject.toml"
     if pyproject.is_file():
-        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == _NAME:
-            return project["version"]
+        tree = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+        if tree.get("project", {}).get("name") == _NAME:
+            return tree["tool"]["hatch"]["version"]["fallback-version"]
     return metadata.version(_NAME)

@@ -61,9 +61,9 @@ def test_help_names_every_command_and_imports_nothing_heavy():
 def test_the_version_is_that_of_the_checkout_else_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
     assert in_process("--version") == 0
-    assert capsys.readouterr().out == f"{project['version']}\n"
+    assert capsys.readouterr().out == f"{hatch['version']['fallback-version']}\n"
     monkeypatch.setattr(version, "__file__", str(tmp_path / "site-packages/bakeoff/harness/version.py"))
     assert version.version() == metadata.version("bakeoff")
     (tmp_path / "site-packages").mkdir()
