@@ -1,78 +1,156 @@
-"""The workflows of docs/ci and the action: valid for GitHub, of commands that exist, with experiments that exist."""
+"""The pipelines of docs/ci and our own workflows: valid, of commands that exist, with experiments that exist."""
 
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.conduct.policies.gate import gate_experiment
 from bakeoff.harness.experiment.config import load_experiment
 
-CI = Path(__file__).parents[3] / "docs/ci"
-WORKFLOWS = sorted(CI.glob("*.yml"))
-OWN_WORKFLOW = CI.parents[1] / ".github/workflows/ci.yml"
+ROOT = Path(__file__).parents[3]
+CI = ROOT / "docs/ci"
+PULL_REQUEST, NIGHTLY = CI / "pull-request.yml", CI / "nightly-gpu.yml"
+GITLAB, JENKINS = CI / "gitlab-ci.yml", CI / "Jenkinsfile"
+EXAMPLES = [PULL_REQUEST, NIGHTLY, GITLAB, JENKINS]
+WORKFLOWS = [PULL_REQUEST, NIGHTLY, *sorted((ROOT / ".github/workflows").glob("*.yml"))]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+_PINNED = re.compile(r"[\w./-]+@(v\d+|release/v\d+)")
+_OWN_ACTION = re.compile(r"[\w-]+/bakeoff@main")
 
 
-def commands(workflow: Path) -> list[list[str]]:
-    """The words after ``bakeoff`` of each line that runs it."""
-    command_lines = re.findall(r"bin/bakeoff (.*)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+def name_of(path: Path) -> str:
+    return path.stem
+
+
+def steps(workflow: Path) -> list[dict[str, Any]]:
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
+def commands(pipeline: Path) -> list[list[str]]:
+    """The words after ``bakeoff`` of each line that runs it, or that the action runs for it."""
+    command_lines = re.findall(r"bin/bakeoff (.*)$", pipeline.read_text(encoding="utf-8"), re.MULTILINE)
     return [shlex.split(line.partition(" | ")[0]) for line in command_lines]
 
 
-@pytest.mark.parametrize("workflow", [*WORKFLOWS, OWN_WORKFLOW], ids=lambda path: path.stem)
-def test_github_takes_it(workflow: Path) -> None:
-    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(workflow)]
+def own_action() -> dict[str, str]:
+    (step,) = (step for step in steps(PULL_REQUEST) if _OWN_ACTION.fullmatch(step.get("uses", "")))
+    return step["with"]
+
+
+def scripts(pipeline: Path) -> Iterator[str]:
+    """What shells run."""
+    if pipeline == JENKINS:
+        yield from re.findall(r"'''\n(.*?)'''", pipeline.read_text(encoding="utf-8"), re.DOTALL)
+    elif pipeline == GITLAB:
+        yield "\n".join(yaml.safe_load(pipeline.read_text(encoding="utf-8"))["gate"]["script"])
+    else:
+        yield from (step["run"] for step in steps(pipeline) if "run" in step)
+
+
+def schema(path: Path, *options: str) -> None:
+    argv = [sys.executable, "-m", "check_jsonschema", *options, str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_its_commands_exist(workflow: Path) -> None:
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=name_of)
+def test_github_takes_it(workflow: Path) -> None:
+    schema(workflow, "--builtin-schema", "vendor.github-workflows")
+
+
+def test_gitlab_takes_it() -> None:
+    schema(GITLAB, "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
+
+
+def test_jenkins_closes_what_it_opens() -> None:
+    """There is no schema of a Jenkinsfile."""
+    text = re.sub(r"(?s)'''.*?'''", "", JENKINS.read_text(encoding="utf-8"))
+    text = re.sub(r"//.*|'[^'\n]*'|\"[^\"\n]*\"", "", text)
+    opened: list[str] = []
+    for sign in re.findall(r"[{}()]", text):
+        if sign in "{(":
+            opened.append(sign)
+        else:
+            assert opened.pop() == {"}": "{", ")": "("}[sign]
+    assert opened == []
+    assert "stages" in text
+
+
+@pytest.mark.parametrize("pipeline", [*EXAMPLES, *WORKFLOWS[2:]], ids=name_of)
+def test_its_scripts_are_valid_shell(pipeline: Path) -> None:
+    found = list(scripts(pipeline))
+    assert found
+    for script in found:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("pipeline", [NIGHTLY, GITLAB, JENKINS], ids=name_of)
+def test_its_commands_exist(pipeline: Path) -> None:
     app = make_app()
-    assert commands(workflow)
-    for words in commands(workflow):
+    assert commands(pipeline)
+    for words in commands(pipeline):
         app.parse_args(words, exit_on_error=False, print_error=False)
 
 
-def test_the_gate_names_engines_of_its_experiment() -> None:
-    (words,) = commands(CI / "pull-request.yml")
-    a, b = (words[words.index(option) + 1] for option in ("--baseline", "--candidate"))
-    made, *labels = gate_experiment(load_experiment(CI / words[1]), a, b)
+def test_the_action_has_the_inputs_that_the_pull_request_gives() -> None:
+    given = own_action()
+    required = {name for name, entry in ACTION["inputs"].items() if entry.get("required")}
+    assert required <= set(given) <= set(ACTION["inputs"])
+
+
+@pytest.mark.parametrize("pipeline", [PULL_REQUEST, GITLAB, JENKINS], ids=name_of)
+def test_the_gate_names_engines_of_its_experiment(pipeline: Path) -> None:
+    if pipeline == PULL_REQUEST:
+        given = own_action()
+        experiment, a, b = (given[name] for name in ("experiment", "baseline", "candidate"))
+    else:
+        (words,) = commands(pipeline)
+        experiment, a, b = words[1], *(words[words.index(option) + 1] for option in ("--baseline", "--candidate"))
+    made, *labels = gate_experiment(load_experiment(CI / experiment), a, b)
     assert labels == [a, b]
     assert made.repeats == 8
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_no_run_folder_becomes_an_artifact(workflow: Path) -> None:
+@pytest.mark.parametrize("pipeline", [PULL_REQUEST, GITLAB, JENKINS], ids=name_of)
+def test_both_sides_are_where_the_experiment_looks_for_them(pipeline: Path) -> None:
+    programs = {str(engine.program) for engine in load_experiment(CI / "gate.toml").engines}
+    assert {str(Path(program).parents[2]) for program in programs} == {"base", "."}
+    assert any("for side in base .; do" in script for script in scripts(pipeline))
+
+
+@pytest.mark.parametrize("pipeline", EXAMPLES, ids=name_of)
+def test_no_run_folder_becomes_an_artifact(pipeline: Path) -> None:
     """Anyone can download artifacts of a public repository, and a run holds whole answers and the engines' logs."""
-    uploads = workflow.read_text(encoding="utf-8").split("upload-artifact")[1:]
-    paths = [line.strip() for upload in uploads for line in upload.splitlines() if line.strip().startswith("head/")]
-    assert not [path for path in paths if not path.endswith((".md", ".xml"))]
-    assert bool(paths) == bool(uploads)
+    text = pipeline.read_text(encoding="utf-8")
+    if pipeline == GITLAB:
+        kept = yaml.safe_load(text)["gate"]["artifacts"]
+        assert [*kept["paths"], kept["reports"]["junit"]] == ["gate.md", "gate.xml"]
+    elif pipeline == JENKINS:
+        assert re.findall(r"(?:archiveArtifacts artifacts|testResults): '(.*?)'", text) == ["gate.md", "gate.xml"]
+    else:
+        assert "upload-artifact" not in text
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=name_of)
 def test_no_expression_stands_in_a_script(workflow: Path) -> None:
     """GitHub expands expressions before the shell reads the script, so that a stranger's text would run."""
-    steps = re.findall(r"run: (\|\n(?: {10}.*\n)+|.*)", workflow.read_text(encoding="utf-8"))
-    assert steps
-    assert not [step for step in steps if "${{" in step]
+    found = list(scripts(workflow))
+    assert found
+    assert not [script for script in found if "${{" in script]
 
 
-def test_the_action_is_valid_and_calls_the_gate() -> None:
-    action = CI.parents[1] / "action.yml"
-    argv = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions", str(action)]
-    assert subprocess.run(argv, capture_output=True, text=True, check=False).returncode == 0
-    text = action.read_text(encoding="utf-8")
-    scripts = re.findall(r"run: ((?:>-\n(?: {8}.*\n)+)|.*)", text)
-    assert len(scripts) == 3
-    assert not [script for script in scripts if "${{" in script]
-    (gate,) = (script for script in scripts if "bakeoff gate" in script or '/bakeoff" gate' in script)
-    words = shlex.split(
-        gate.removeprefix(">-").partition(" gate ")[2].replace('${EXPERIMENT:+"$EXPERIMENT"}', "x.toml")
-    )
-    make_app().parse_args(["gate", *words[: words.index("$OPTIONS")]], exit_on_error=False, print_error=False)
+def test_every_action_has_a_major_version() -> None:
+    used = [step["uses"] for workflow in WORKFLOWS for step in steps(workflow) if "uses" in step]
+    used += [step["uses"] for step in ACTION["runs"]["steps"] if "uses" in step]
+    assert [name for name in used if not _PINNED.fullmatch(name) and not _OWN_ACTION.fullmatch(name)] == []
+    assert len(used) > 10
