@@ -1,0 +1,82 @@
+"""What leads to the repository from outside agrees: addresses, install lines, and the long description of a package."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bakeoff.installation import REPOSITORY
+
+ROOT = Path(__file__).parents[1]
+NAMING = {
+    "README.md", "docs/ci/Jenkinsfile", "docs/ci/gitlab-ci.yml", "docs/ci/nightly-gpu.yml", "docs/ci/pull-request.yml",
+    "docs/install.md", "pyproject.toml", "src/bakeoff/installation.py",
+}  # fmt: skip
+"""The files that name the place of the repository."""
+SUFFIXES = {"", ".md", ".py", ".toml", ".yml", ".yaml"}
+_PLACE = re.compile(r"(?:https://github\.com/|uses: )([\w.-]+/bakeoff)(?![\w-])")
+_INSTALLS = re.compile(r"(?:pip|pipx|uv tool) install (?!-e |-r )(?:--\S+ )*[\"']?[^`\n]*?bakeoff[^`\n]*|uvx [^`\n]*")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SUBSTITUTIONS = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]
+RAW = f"{REPOSITORY}/raw/main/"
+SHOWN = f"{REPOSITORY}/blob/main/"
+
+
+def texts() -> dict[str, str]:
+    """Files that say where Bakeoff is, by their path: those of the root, its documents, pipelines and own modules."""
+    folders = [ROOT.glob("*"), (ROOT / "docs").rglob("*"), (ROOT / ".github").rglob("*"), (ROOT / "src").glob("*/*.py")]
+    files = (path for paths in folders for path in paths if path.is_file() and path.suffix in SUFFIXES)
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace") for path in files}
+
+
+def long_description() -> str:
+    """README.md as the package has it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for substitution in SUBSTITUTIONS:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    return text
+
+
+def test_all_files_agree_on_the_place_of_the_repository():
+    named = {path: set(_PLACE.findall(text)) for path, text in texts().items()}
+    place = REPOSITORY.removeprefix("https://github.com/")
+    assert {path: places for path, places in named.items() if places} == {path: {place} for path in NAMING}
+
+
+@pytest.mark.parametrize("page", sorted(path for path in NAMING if path.startswith(("docs/", "README"))))
+def test_install_lines_name_the_repository(page: str):
+    """Nobody has reserved the name on a package index: a line without the repository would install a stranger's."""
+    lines = _INSTALLS.findall((ROOT / page).read_text(encoding="utf-8"))
+    assert [line for line in lines if f"git+{REPOSITORY}" not in line] == []
+    assert lines or page == "docs/ci/pull-request.yml", "which uses the action"
+
+
+def test_the_long_description_links_to_files_of_the_repository():
+    text = long_description()
+    addresses = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    assert len(addresses) > 40
+    assert [address for address in addresses if not address.startswith("https://")] == []
+    paths = [address.removeprefix(RAW).removeprefix(SHOWN) for address in addresses if address.startswith(REPOSITORY)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    pictures = [address for address in addresses if address.endswith(".webp")]
+    assert len(pictures) == 4
+    assert [picture for picture in pictures if not picture.startswith(RAW)] == []
+    assert "](#five-servers-on-two-cpu-cores)" in text
+
+
+def test_the_declared_versions_of_python_are_those_that_ci_tests():
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert declared == ci["jobs"]["test"]["strategy"]["matrix"]["python"]
+
+
+def test_only_the_step_that_publishes_may_prove_its_identity():
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    allowed = {name: job.get("permissions", {}).get("id-token") for name, job in release["jobs"].items()}
+    assert allowed == {"build": None, "publish": "write"}
+    assert release["permissions"] == {"contents": "read"}
+    publish = release["jobs"]["publish"]
+    assert (publish["needs"], publish["environment"]) == ("build", "pypi")
+    assert [step for step in publish["steps"] if "run" in step] == []
