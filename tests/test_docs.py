@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import cyclopts
@@ -43,6 +44,7 @@ _PICTURE = re.compile(
     r"<sub>(.+)</sub>\n<!-- end of picture -->"
 )
 _QUOTED_COMMAND = re.compile(r"`bakeoff ([^`]+)`")
+_SUBSTITUTION = re.compile(r"\$\([^)]*\)")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -129,8 +131,8 @@ def command_lines(text: str) -> Iterator[tuple[list[str], bool]]:
     """Arguments of each ``bakeoff`` line of a page, and whether they are complete: not in prose, nor where one is …."""
     for block in _BLOCK.findall(text):
         for line in _COMMAND.findall(block):
-            words = shlex.split(line.replace("\\\n", " "), comments=True)
-            words = words[: words.index(">")] if ">" in words else words
+            words = shlex.split(_SUBSTITUTION.sub("WORD", line.replace("\\\n", " ")), comments=True)
+            words = list(takewhile(lambda word: word not in {">", "&", "||"}, words))
             yield [word for word in words if word != "…"], "…" not in words
     for quoted in _QUOTED_COMMAND.findall(_BLOCK.sub("", text)):
         yield shlex.split(quoted), False

@@ -1,28 +1,20 @@
-"""The tutorials' commands and files are those that Bakeoff has; make nightly runs them."""
+"""The tutorials' files are experiments, and what is compared can fail; make nightly runs the commands."""
 
-import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.cli import make_app
 from bakeoff.harness.experiment.config import load_experiment
 from tests.acceptance.docs.tutorials import TUTORIALS, missing, read
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_every_command_and_file_is_understood(page: Path, tmp_path: Path):
+def test_every_file_is_an_experiment(page: Path, tmp_path: Path):
     tutorial = read(page)
+    assert len(tutorial.steps) >= 3
     for name, text in tutorial.files.items():
         (tmp_path / name).write_text(text)
-        load_experiment(tmp_path / name)
-    commands = [step.command for step in tutorial.steps if step.command.startswith("bakeoff ")]
-    assert len(commands) >= 3
-    for command in commands:
-        line = re.sub(r"\$\([^)]*\)", "RUN", command).partition("||")[0].partition(">")[0]
-        words = shlex.split(line.rstrip("& "))
-        assert make_app().parse_args(words[1:], exit_on_error=False, print_error=False)[0] is not None, command
+        assert load_experiment(tmp_path / name).name == Path(name).stem
 
 
 def test_what_a_page_shows_must_be_printed_in_its_order():
