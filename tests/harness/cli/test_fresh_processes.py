@@ -30,7 +30,7 @@ COMMANDS = {
     "bench": (f"{SERVER} --concurrency 1 --duration 0.1 --no-calibrate", 3, "bakeoff: run INVALID: vllm, repeat 1: "),
     "calibrate": ("--gaps-ms 0", 2, "gap"),
     "claims list": ("acceptance-70b", 0, "not testable here: both checkpoints, and GPUs that hold them"),
-    "claims report": ("--out nothing", 2, "nothing/claims.html"),
+    "claims report": ("--out results/claims", 2, "results/claims/claims.html"),
     "claims run": ("", 3, "give either --here for all claims, or --only with their names"),
     "compare": ("runs/run@a runs/run@b", 0, "TTFT"),
     "dashboard": ("nothing --port 0", 2, "is not a folder"),

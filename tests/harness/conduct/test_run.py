@@ -281,7 +281,7 @@ def test_near_capacity_a_latency_has_an_interval_only_where_the_window_is_long_e
     """Four servers of 1 s remember for 25 s at 90 %, for 2 s at 65 %, and hardly at 40 %."""
     engine = VirtualEngine(service=Whole(Fixed(1.0)), slots=4, trial_noise=0.01)
     loads = [{"rate_per_s": rate, "arrival": "poisson"} for rate in (3.6, 2.6, 1.6)]
-    experiment = virtual_experiment(["engine"], loads, repeats=2, seed=2, trial={"duration_s": 40.0})
+    experiment = virtual_experiment(["engine"], loads, repeats=3, seed=2, trial={"duration_s": 40.0})
     run = virtual_run(experiment, {"engine": engine}, tmp_path, seed=2)
     near, below, idle = run.cells
     warned = [{finding.code for finding in trial.record.findings} for trial in run.trials_of(near)]
