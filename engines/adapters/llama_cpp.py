@@ -38,6 +38,8 @@ _DRAFTS = {"draft": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp"
 """llama.cpp's names of speculation methods, by ours."""
 _IDENTIFYING = ("build_info", "model_path", "model_ftype", "total_slots")
 """Fields of ``/props`` that describe the engine in reports."""
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Types of files whose weights are not quantised."""
 _BURSTS = "accepted drafts come in bursts of single tokens: most gaps between chunks are near zero, the others long"
 _WHEEL = "its package's CPU code knows AVX2 and nothing newer: a llama-server built on this machine may be faster"
 METRICS = Prometheus(
@@ -141,7 +143,6 @@ class LlamaCppEngine(GgufEngine):
         "cpu_offload_gb": Cannot("it counts layers; set its option n_gpu_layers"),
     }
     setting_places: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "quantization": ("model_ftype",),
         "max_model_len": ("n_ctx_slot",),
         "max_num_seqs": ("total_slots",),
     }
@@ -248,6 +249,12 @@ class LlamaCppEngine(GgufEngine):
         if spec.max_model_len is None:
             return []
         return ["-c", str(spec.max_model_len * slots), "-np", str(slots)]
+
+    def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
+        """See :class:`bakeoff.engines.base.ReportsSettings`; its type of file is that of the weights, in any width."""
+        kind = description.get("model_ftype")
+        weights = {"dtype": _DTYPES[kind]} if kind in _DTYPES else {"quantization": kind} if kind else {}
+        return {**weights, **super().settings_in(description)}
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Build, file and slots, from ``/props`` and ``/v1/models``.

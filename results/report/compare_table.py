@@ -144,7 +144,7 @@ def _table(compared: EngineComparison, shown: Sequence[Comparison], notes: Footn
         table.add_row(Text(plain(level), "bold"))
         for comparison in members:
             table.add_row(*_row(compared, comparison, notes))
-        if level in compared.answers:
+        if any(compared.answers.get(level, ())):
             table.add_row(*_agreement(*compared.answers[level], notes))
         table.add_section()
     return table

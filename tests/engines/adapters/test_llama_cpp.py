@@ -289,8 +289,9 @@ class TestWhatItIsAsked:
         description = asyncio.run(scene())
         assert description["version"] == description["build_info"] == "b11434-fake"
         assert made(model).settings_in(description) == {
-            "quantization": "BF16", "max_model_len": 2048, "max_num_seqs": 4
+            "dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 4
         }  # fmt: skip
+        assert made(model).settings_in({**description, "model_ftype": "Q4_K_M"})["quantization"] == "Q4_K_M"
         assert (description["total_slots"], description["n_ctx_slot"], description["n_ctx_train"]) == (4, 2048, 8192)
         assert (description["model_ftype"], description["model_path"], description["n_params"]) == (
             "BF16",

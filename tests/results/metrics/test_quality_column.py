@@ -167,11 +167,7 @@ def test_a_comparison_names_both_sides(tmp_path: Path) -> None:
     out = io.StringIO()
     unknown = msgspec.structs.replace(compared, answers=dict.fromkeys(compared.answers, (None, None)))
     print_comparison(unknown, Console(file=out, width=150))
-    assert "– → –" in out.getvalue()
-    assert "A: not compared, B: not compared" in out.getvalue()
-    out = io.StringIO()
-    print_comparison(msgspec.structs.replace(compared, answers={}), Console(file=out, width=150))
-    assert "token match" not in out.getvalue()
+    assert "token match" not in out.getvalue(), "nothing is said where nothing was compared"
 
 
 def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
