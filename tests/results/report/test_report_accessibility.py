@@ -22,7 +22,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_html(results.load(build_run(tmp_path_factory.mktemp("page"), sheet)))
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 420), ("dark", 1280)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 768), ("dark", 1400)])
 def test_axe_finds_nothing_serious(browser: Browser, report: Path, theme: str, width: int) -> None:
     page = Watched(browser, report, theme=theme, width=width).page
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
