@@ -74,7 +74,11 @@ def print_summary(run: Run, console: Console) -> None:
         _print_head(run, console)
         notes = Footnotes()
         uncalibrated, unchecked = uncalibrated_text(run), unchecked_text(run)
-        console.print(_table(run, notes, with_errors=not uncalibrated, with_answers=not unchecked))
+        table = _table(run, notes, with_errors=not uncalibrated, with_answers=not unchecked)
+        if console.width < WIDTH and _natural_width(console, table) > console.width:
+            console.print(_narrow(run, notes, with_errors=not uncalibrated, with_answers=not unchecked))
+        else:
+            console.print(table)
         if uncalibrated:
             console.print(_line(f"±: {uncalibrated}", "dim"))
         if unchecked:
@@ -174,6 +178,10 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
                 name.append(f"\n{in_flight:.3g} in flight", "dim")
             figures = _figures(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
             table.add_row(name, *figures, end_section=cell is level.cells[-1])
+    return _captioned(table, with_errors=with_errors, with_answers=with_answers)
+
+
+def _captioned(table: Table, *, with_errors: bool, with_answers: bool) -> Table:
     table.caption = "centre [95 % interval over valid trials]"
     if with_errors:
         table.caption += "; ±: the client's own error in that figure"
@@ -181,6 +189,28 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
         table.caption += "; match: share of output tokens equal to the float32 reference, over sampled answers"
     table.caption_justify = "left"
     return table
+
+
+def _natural_width(console: Console, table: Table) -> int:
+    """Columns that a table takes where nothing limits it."""
+    return console.measure(table, options=console.options.update_width(10 * WIDTH)).maximum
+
+
+def _narrow(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
+    """The same for a terminal that is narrower than the table: a line for each figure."""
+    table = terminal_table("load, engine")
+    table.add_column("figure", overflow="fold")
+    columns = [name for name in run.headline if name != "failures"]
+    headings = [*map(_heading, columns), *(["match"] if with_answers else [])]
+    for level in levels_of(run):
+        for cell in level.cells:
+            standing_of = Text(f"{cell.valid}/{cell.planned} valid, ", "dim") + _failures(cell)
+            table.add_row(Text(f"{plain(level.title)} {plain(cell.engine)}", "bold"), standing_of)
+            figures = _figures(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
+            for heading, figure in zip(headings, figures, strict=True):
+                table.add_row(Text(f"  {heading}"), Text(" ").join(figure.split("\n")))
+            table.add_section()
+    return _captioned(table, with_errors=with_errors, with_answers=with_answers)
 
 
 def _heading(name: str) -> str:

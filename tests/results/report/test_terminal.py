@@ -21,7 +21,7 @@ from bakeoff.results.report.html import render_html
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.statistics import Judgement, compare_runs
 from bakeoff.results.statistics.interval import Interval
-from bakeoff.results.text.format import error_text
+from bakeoff.results.text.format import error_text, interval_parts
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import TERMINAL
@@ -221,3 +221,14 @@ def test_a_comparison_of_many_metrics_prints_those_that_matter_most(demo: result
     assert int(left_out.split()[0]) + len(shown) >= len(compared.comparisons) - 8, "each is shown or counted"
     assert any(line.startswith("● ") for line in lines(1)), "the primary metric stays"
     assert not any(line.endswith("--all prints them") for line in whole)
+
+
+def test_a_narrow_terminal_gets_a_line_for_each_figure(demo: results.Run) -> None:
+    out = io.StringIO()
+    print_summary(demo, Console(file=out, width=80, force_terminal=True, color_system=None))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
+    centre, bounds = interval_parts(CATALOGUE["ttft_p50_s"], cell.intervals["ttft_p50_s"])
+    assert f"{centre} {bounds} ± 0.56 ms" in " ".join(text.split()), "nothing is cropped"
+    assert " ".join(text.split()).count("TTFT p50 ") >= len(demo.cells)
