@@ -85,6 +85,7 @@ def print_catalogue(listing: dict[str, Any], console: Console) -> None:
         return
     _title(console, "\nEnvironments", "bakeoff engines install NAME")
     table = terminal_table("name", "for", "installed", "disk", "", gap=2)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for entry in listing["environments"]:
         table.add_row(*(Text(plain(cell)) for cell in _environment_row(entry)))
     console.print(table)
