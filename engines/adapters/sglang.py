@@ -164,7 +164,6 @@ class SglangEngine(ServerEngine):
         "max_num_batched_tokens": ("chunked_prefill_size",),
         "tensor_parallel_size": ("tp_size",),
         "pipeline_parallel_size": ("pp_size",),
-        "speculation": ("speculative_algorithm",),
         "seed": ("random_seed",),
         "memory_fraction": ("mem_fraction_static",),
     }

@@ -198,7 +198,6 @@ class VllmEngine(ServerEngine):
         "pipeline_parallel_size": ("parallel_config.pipeline_parallel_size",),
         "enable_prefix_caching": ("cache_config.enable_prefix_caching", "kv_cache.enable_prefix_caching"),
         "enable_chunked_prefill": ("scheduler_config.enable_chunked_prefill",),
-        "speculation": ("speculative_config.method",),
         "seed": ("model_config.seed",),
         "memory_fraction": ("cache_config.gpu_memory_utilization",),
         "cpu_offload_gb": ("cache_config.cpu_offload_gb",),

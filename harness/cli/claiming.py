@@ -46,7 +46,7 @@ def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, j
     if json:
         print_json({entry.name: entry.claim for entry in chosen})
     elif words:
-        print_list(chosen, RealLab(_FOLDER), standard_output())
+        print_list(chosen, RealLab(out), standard_output())
     else:
         print_names(rows_of(chosen, out), standard_output())
     return EXIT_OK
@@ -125,8 +125,8 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
     from bakeoff.results.files.atomic import write_atomic
 
     rows = rows_of(load_catalogue(catalogue or ()), out)
-    out.mkdir(parents=True, exist_ok=True)
     target = page or out / "claims.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
     write_page(rows, target)
     write_atomic(target.with_suffix(".md"), markdown(rows).encode())
     if json:

@@ -26,6 +26,7 @@ def command(
     exit_code: Callable[[_Result], int] = lambda _: EXIT_OK,
     *,
     no_evidence: int | None = None,
+    closing: str | None = None,
 ) -> Callable[..., int]:
     """Make the command of a function: it calls the function, shows the result and returns an exit code.
 
@@ -33,6 +34,7 @@ def command(
         function: gives the command its name, its help and its options.
         show: prints the result; its parameters after the result are options of the command only.
         exit_code: exit code of a result.
+        closing: line for stderr after the result.
         no_evidence: exit code if the function raises ``NoEvidence``; None for that of every expected error.
     """
     signature = inspect.signature(function)
@@ -60,6 +62,8 @@ def command(
         finally:
             REHEARSING.reset(rehearsing)
         show(result, **shown)
+        if closing is not None:
+            print_line(closing)
         return exit_code(result)
 
     call.__name__ = call.__qualname__ = function.__name__

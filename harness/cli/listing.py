@@ -28,17 +28,13 @@ def list_models(*, json: Json = False) -> int:
     from bakeoff.engines.models import KNOWN_MODELS, cached
     from bakeoff.harness.cli.reading import print_json
 
+    folders = {name: str(place) if (place := cached(name)) else None for name in KNOWN_MODELS}
     if json:
-        print_json(
-            [
-                {"name": name, "licence": model.licence, "folder": str(place) if (place := cached(name)) else None}
-                for name, model in KNOWN_MODELS.items()
-            ]
-        )
+        licences = {name: model.licence for name, model in KNOWN_MODELS.items()}
+        print_json([{"name": name, "licence": licences[name], "folder": place} for name, place in folders.items()])
         return EXIT_OK
     for name, model in KNOWN_MODELS.items():
-        place = cached(name)
-        _say(f"{name} ({model.licence}, from {model.requirement}): {place or 'not pulled yet'}")
+        _say(f"{name} ({model.licence}, from {model.requirement}): {folders[name] or 'not pulled yet'}")
     return EXIT_OK
 
 

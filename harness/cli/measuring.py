@@ -323,20 +323,6 @@ def _show(measured: "Run | list[Difference]", *, dry_run: DryRun = False, json: 
         show(measured, json=json)
 
 
-def _show_demo(measured: "Run", *, dry_run: DryRun = False, json: Json = False) -> None:
-    """Print the demo's run, and what to type next.
-
-    Parameters
-    ----------
-    dry_run
-        Say what would run and for how long, check everything, and send nothing.
-    json
-        Print the summary as JSON.
-    """
-    _show(measured, dry_run=dry_run, json=json)
-    print_line("next: bakeoff bench http://HOST:PORT measures a server that runs already")
-
-
 def _exit_code(measured: "Run | list[Difference]") -> int:
     """3 if the run is no evidence, with the reason on stderr."""
     from bakeoff.harness.conduct.run import why_invalid
@@ -348,7 +334,9 @@ def _exit_code(measured: "Run | list[Difference]") -> int:
 
 
 COMMANDS = (
-    command(demo, _show_demo, _exit_code),
+    command(
+        demo, _show, _exit_code, closing="next: bakeoff bench http://HOST:PORT measures a server that runs already"
+    ),
     *(command(function, _show, _exit_code) for function in (run, bench, profile)),
 )
 

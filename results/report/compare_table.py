@@ -46,9 +46,9 @@ def print_comparison(compared: EngineComparison, console: Console, *, max_lines:
     ranked = sorted(compared.comparisons, key=partial(_rank, compared))
     count = len(ranked)
     if max_lines is not None:
-        limit = max_lines
+        counts = range(1, count + 1)
         fitting = bisect.bisect_right(
-            range(1, count + 1), limit, key=lambda shown: len(console.render_lines(_content(compared, ranked[:shown])))
+            counts, max_lines, key=lambda shown: len(console.render_lines(_content(compared, ranked[:shown])))
         )
         count = max(1, fitting)
     console.print(_content(compared, ranked[:count]))

@@ -11,6 +11,8 @@ from bakeoff.results.text.format import ABSENT, listed
 
 _MAX_NAMED = 5
 _SHA_DIGITS = 12
+_SPECULATION = "speculation"
+"""Compared as it was given, since each engine has names of its own for the methods."""
 
 
 class SettingRow(msgspec.Struct, frozen=True):
@@ -27,19 +29,18 @@ class SettingRow(msgspec.Struct, frozen=True):
     differs: bool
 
 
-def described(run: Run) -> dict[str, EngineDescription | None]:
-    """The description of each engine by its first finished trial that has one."""
-    found: dict[str, EngineDescription | None] = dict.fromkeys(engines_of(run))
+def starts_of(run: Run) -> dict[str, list[EngineDescription]]:
+    """The descriptions of each engine, one per finished trial that has one."""
+    starts: dict[str, list[EngineDescription]] = {engine: [] for engine in engines_of(run)}
     for trial in run.finished:
-        record = trial.record
-        if found.get(record.engine) is None:
-            found[record.engine] = record.engine_description
-    return found
+        if trial.record.engine_description is not None:
+            starts[trial.record.engine].append(trial.record.engine_description)
+    return starts
 
 
 def setting_rows(run: Run) -> list[SettingRow]:
     """One row per setting that any engine reports or was given, and one for the weights."""
-    descriptions = list(described(run).values())
+    descriptions = list(_described(run).values())
     names = dict.fromkeys(name for one in descriptions if one for name in (*one.settings, *one.asked))
     rows = [_row(name, [_value(one, name) for one in descriptions]) for name in names]
     weights = [one.model_sha256[:_SHA_DIGITS] if one and one.model_sha256 else None for one in descriptions]
@@ -48,7 +49,7 @@ def setting_rows(run: Run) -> list[SettingRow]:
 
 def difference_text(run: Run) -> str | None:
     """``Set differently: dtype (float32 in a, bfloat16 in b). c does not report what it runs with.``; or None."""
-    descriptions = described(run)
+    descriptions = _described(run)
     if len(descriptions) < 2:
         return None
     engines = list(descriptions)
@@ -64,6 +65,14 @@ def difference_text(run: Run) -> str | None:
     return " ".join(sentence for sentence in sentences if sentence) or None
 
 
+def _described(run: Run) -> dict[str, EngineDescription | None]:
+    """One description of each engine; not that of a trial from an older log, which has no settings, if it can be."""
+    return {
+        engine: next((one for one in starts if one.settings or one.asked), starts[0] if starts else None)
+        for engine, starts in starts_of(run).items()
+    }
+
+
 def _row(name: str, values: Sequence[str | None]) -> SettingRow:
     known = {value for value in values if value is not None}
     return SettingRow(name, [ABSENT if value is None else value for value in values], differs=len(known) > 1)
@@ -73,11 +82,17 @@ def _value(description: EngineDescription | None, name: str) -> str | None:
     if description is None:
         return None
     value = description.settings.get(name, description.asked.get(name))
-    if value is None:
-        return None
-    if isinstance(value, dict):  # speculation, as it was given
-        return " ".join(str(part) for part in value.values())
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    match value:
+        case None:  # an engine that is started without drafts has none
+            return "none" if name == _SPECULATION and description.argv else None
+        case dict():
+            return " ".join(str(part) for part in value.values())
+        case bool():
+            return "yes" if value else "no"
+        case float():  # engines write 0 and 0.0
+            return f"{value:g}"
+        case _:
+            return str(value)
 
 
 def _named(row: SettingRow, engines: Sequence[str]) -> str:

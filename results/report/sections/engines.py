@@ -8,7 +8,7 @@ import msgspec
 
 from bakeoff.results.records import EngineDescription
 from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.report.engine_settings import difference_text, setting_rows
+from bakeoff.results.report.engine_settings import difference_text, setting_rows, starts_of
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.background import flattened
 from bakeoff.results.run.levels import engines_of
@@ -42,15 +42,10 @@ class EngineCard(msgspec.Struct, frozen=True):
 
 def engine_cards(run: Run) -> list[EngineCard]:
     """Build one card per engine, from its first finished trial."""
-    return [_card(run, engine, i) for i, engine in enumerate(engines_of(run))]
+    return [_card(engine, starts, i) for i, (engine, starts) in enumerate(starts_of(run).items())]
 
 
-def _card(run: Run, engine: str, position: int) -> EngineCard:
-    starts = [
-        trial.record.engine_description
-        for trial in run.finished
-        if trial.record.engine == engine and trial.record.engine_description is not None
-    ]
+def _card(engine: str, starts: Sequence[EngineDescription], position: int) -> EngineCard:
     colour = engine_class(position)
     if not starts:
         return EngineCard(engine, colour, [], None, [], [], [], [])

@@ -72,3 +72,19 @@ def test_a_change_between_starts_is_named_with_both_values(demo: results.Run) ->
     assert engine_cards(run)[0].changed == [
         "version: 0.24.0, then 0.24.1", "command: serve --max-num-seqs 8, then serve"
     ]  # fmt: skip
+
+
+def test_speculation_is_compared_as_it_was_given_and_numbers_by_their_value(demo: results.Run) -> None:
+    drafts = {"speculation": {"method": "ngram", "num_tokens": 4}}
+    run = with_starts(
+        demo, reference=[{"asked": drafts, "settings": {"cpu_offload_gb": 0.0}}],
+        transformers=[{"settings": {"cpu_offload_gb": 0, "memory_fraction": 0.9}}],
+    )  # fmt: skip
+    assert difference_text(run) == "Set differently: speculation (ngram 4 in reference, none in transformers)."
+
+
+def test_trials_reused_from_an_older_log_do_not_hide_what_later_ones_report(demo: results.Run) -> None:
+    resumed: list[dict[str, object]] = [{}, {"settings": DTYPE}]
+    run = with_starts(demo, reference=resumed, transformers=[{"settings": DTYPE}])
+    assert difference_text(run) is None
+    assert ["8192", "8192"] in [row.texts for row in setting_rows(run)]
