@@ -79,7 +79,9 @@ class FindingCode(StrEnum):
     CLIENT_OFF_RATE = "client_off_rate"
     """Requests were sent at another rate than planned."""
     CLIENT_STALLED = "client_stalled"
-    """A worker's event loop was late."""
+    """A worker's event loop was late because of its own work, or for an unknown reason."""
+    CLIENT_PAUSED = "client_paused"
+    """A worker's event loop was late because the machine did not run it."""
     CLIENT_ERROR = "client_error"
     """A latency is at most a few times the client's own error."""
     CACHE_NOT_COLD = "cache_not_cold"
@@ -176,6 +178,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CLIENT_LATE: Cause.CLIENT,
     FindingCode.CLIENT_OFF_RATE: Cause.CLIENT,
     FindingCode.CLIENT_STALLED: Cause.CLIENT,
+    FindingCode.CLIENT_PAUSED: Cause.MACHINE,
     FindingCode.CLIENT_ERROR: Cause.CLIENT,
     FindingCode.CACHE_NOT_COLD: Cause.EXPERIMENT,
     FindingCode.SAMPLER_LOST: Cause.MACHINE,

@@ -7,7 +7,12 @@ from bakeoff.harness.verdict.judge import Evidence, judge
 from bakeoff.results.findings import Finding, FindingCode, Severity
 from bakeoff.results.records import Verdict
 
-OF_THE_LOAD = {FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD, FindingCode.CLIENT_STALLED}
+OF_THE_LOAD = {
+    FindingCode.FOREIGN_LOAD,
+    FindingCode.SOME_FOREIGN_LOAD,
+    FindingCode.CLIENT_STALLED,
+    FindingCode.CLIENT_PAUSED,
+}
 
 
 @functools.wraps(judge)

@@ -191,9 +191,14 @@ def _unit(name: str) -> Unit:
     return CATALOGUE[name].unit if name in CATALOGUE else Unit.BYTES
 
 
+def gib_number(value: float) -> str:
+    """Memory in GiB, without the unit."""
+    return f"{value / _GIB:,.1f}"
+
+
 def gib(value: float) -> str:
     """Memory in GiB."""
-    return f"{value / _GIB:,.1f} GiB"
+    return f"{gib_number(value)} GiB"
 
 
 def seconds(value: float | None) -> str:

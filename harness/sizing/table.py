@@ -46,16 +46,15 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def _print_overview(plan: Plan, console: Console) -> None:
     """One line for each GPU."""
     headings = [
-        "GPU",
         "GPUs",
-        "weights",
-        "for KV",
+        "weights\nGiB",
+        "for KV\nGiB",
         "fit",
-        "TTFT floor",
-        "ITL floor",
-        "critical",
-        "ITL alone",
-        "max tok/s",
+        "TTFT\nfloor",
+        "ITL\nfloor",
+        "crit.\nbatch",
+        "ITL\nalone",
+        "max\ntok/s",
     ]
     console.print(_table(headings, [_overview_cells(plan, device) for device in plan.devices]))
     _say(
@@ -66,10 +65,9 @@ def _print_overview(plan: Plan, console: Console) -> None:
 def _overview_cells(plan: Plan, device: DevicePlan) -> list[str]:
     rows = device.batches
     return [
-        device.gpu.name,
-        str(device.ranks),
-        cells.gib(device.memory.weights),
-        cells.gib(device.memory.for_kv) if rows else ABSENT,
+        f"{device.ranks} × {device.gpu.name}",
+        cells.gib_number(device.memory.weights),
+        cells.gib_number(device.memory.for_kv) if rows else ABSENT,
         f"{device.fitting[plan.traffic.tokens]:,}",
         cells.seconds(device.ttft_floor_s) if rows else ABSENT,
         cells.seconds(device.itl_floor_s) if rows else ABSENT,

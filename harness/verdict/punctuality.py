@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from bakeoff.harness.client.loop_lag import SOURCE
+from bakeoff.harness.client.loop_lag import BUSY_SHARE, SOURCE, STALL_NS
 from bakeoff.results.findings import Finding, FindingCode, invalid
 from bakeoff.results.metrics import latency
 from bakeoff.results.records import RequestRecord, TelemetryRecord
@@ -15,8 +15,8 @@ MAX_LATE_REQUESTS = 2
 """Late requests that any trial may have: one hiccup of the machine delays neighbouring requests together."""
 MAX_RATE_ERROR = 0.005
 """Largest relative difference between the actual and the planned send rate."""
-MIN_STALL_S = 0.001
-"""Loop lag below this is not a stall: the client's calibrated error includes it."""
+MAX_PAUSED_BUSY_SHARE = 0.5
+"""The client paused for the machine if its own work took at most this share of its stalls."""
 
 
 def stalled(
@@ -24,7 +24,7 @@ def stalled(
 ) -> Finding | None:
     """A worker whose event loop lagged, so that it stamped incoming chunks late by up to that lag.
 
-    The worst worker's 99th percentile lag may reach :data:`MIN_STALL_S`, or ``max_error_share`` of the smallest typical
+    The worst worker's 99th percentile lag may reach 1 ms, or ``max_error_share`` of the smallest typical
     latency.
 
     Args:
@@ -32,18 +32,22 @@ def stalled(
         typical_s: typical latencies of the trial in seconds: its median TTFT, its mean gap between chunks.
         max_error_share: the experiment's ``client.max_error_share``.
     """
-    lags_s = [
-        value
+    lags = [
+        (value, record)
         for record in telemetry
         if record.source == SOURCE and isinstance(value := record.values.get("loop_lag_p99_s"), int | float)
     ]
     known_s = [value for value in typical_s if value is not None]
-    if not lags_s or not known_s:
+    if not lags or not known_s:
         return None
-    limit_s = max(MIN_STALL_S, max_error_share * min(known_s))
-    if max(lags_s) <= limit_s:
+    limit_s = max(STALL_NS / 1e9, max_error_share * min(known_s))
+    lag_s, worst = max(lags, key=lambda lag: lag[0])
+    if lag_s <= limit_s:
         return None
-    return invalid(FindingCode.CLIENT_STALLED, loop_lag_s=max(lags_s), max_loop_lag_s=limit_s)
+    busy_share = worst.values.get(BUSY_SHARE)
+    if isinstance(busy_share, int | float) and busy_share <= MAX_PAUSED_BUSY_SHARE:
+        return invalid(FindingCode.CLIENT_PAUSED, loop_lag_s=lag_s, max_loop_lag_s=limit_s, idle_share=1 - busy_share)
+    return invalid(FindingCode.CLIENT_STALLED, loop_lag_s=lag_s, max_loop_lag_s=limit_s)
 
 
 def off_schedule(requests: Sequence[RequestRecord]) -> list[Finding]:

@@ -80,6 +80,10 @@ SENTENCES: dict[FindingCode, str] = {
         "the client's event loop was {loop_lag_s} late, more than {max_loop_lag_s}; "
         "give the client a core of its own (client.cores) or add {workers}"
     ),
+    FindingCode.CLIENT_PAUSED: (
+        "the machine paused the client: its event loop was {loop_lag_s} late, more than {max_loop_lag_s}, and idle in "
+        "{idle_share} of its pauses; repeat, on a machine whose cores are neither throttled nor shared"
+    ),
     FindingCode.CLIENT_ERROR: (
         "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}; "
         "give the client a core of its own (client.cores) or add {workers}"

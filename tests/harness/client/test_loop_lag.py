@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bakeoff.harness.client.loop_lag import TICK_NS, LoopLag
+from bakeoff.harness.client.loop_lag import BUSY_SHARE, TICK_NS, LoopLag
 
 MS = 1_000_000
 
@@ -30,9 +30,9 @@ class HandClock:
             callback()
 
 
-def measured(*pauses_ms: float) -> LoopLag:
+def measured(*pauses_ms: float, cpu_share: float = 0.0) -> LoopLag:
     clock = HandClock()
-    lag = LoopLag(clock)
+    lag = LoopLag(clock, lambda: round(clock.now_ns() * cpu_share))
     lag.start()
     for pause_ms in pauses_ms:
         clock.pass_ns(round(pause_ms * MS))
@@ -53,6 +53,14 @@ def test_a_stall_counts_once_for_each_beat_that_fell_into_it():
     p99_s = lag.summary(0).values["loop_lag_p99_s"]
     assert isinstance(p99_s, float)
     assert p99_s == pytest.approx(0.68, abs=0.01)
+
+
+def test_cpu_time_tells_own_work_from_pauses_of_the_machine():
+    assert measured(20, 20.9).summary(0).values[BUSY_SHARE] == 0  # 0.9 ms late is no stall
+    assert measured(20, 45).summary(0).values[BUSY_SHARE] == 0
+    assert measured(20, 45, cpu_share=1.0).summary(0).values[BUSY_SHARE] == 1
+    # 45 ms with 9 ms of work: at most 9 of the 25 ms late.
+    assert measured(20, 45, cpu_share=0.2).summary(0).values[BUSY_SHARE] == pytest.approx(9 / 25)
 
 
 def test_nothing_is_counted_before_the_start_or_after_the_stop():

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from bakeoff.harness.client.loop_lag import NAMES, SOURCE
+from bakeoff.harness.client.loop_lag import BUSY_SHARE, NAMES, SOURCE
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
 from bakeoff.results.findings import FindingCode, invalid
 from bakeoff.results.records import RequestRecord, TelemetryRecord
@@ -12,8 +12,8 @@ from tests.harness.samples import request
 MS = 1_000_000
 
 
-def loop_lag(p99_s: float | None) -> TelemetryRecord:
-    return TelemetryRecord(0, SOURCE, dict.fromkeys(NAMES, p99_s))
+def loop_lag(p99_s: float | None, busy_share: float | None = None) -> TelemetryRecord:
+    return TelemetryRecord(0, SOURCE, {**dict.fromkeys(NAMES, p99_s), BUSY_SHARE: busy_share})
 
 
 def sent(count: int, late: int = 0, late_ms: float = 6.0, every_ms: float = 100.0) -> list[RequestRecord]:
@@ -31,6 +31,12 @@ def test_a_worker_that_stalled_voids_the_trial():
     assert stalled([loop_lag(0.0019)], [0.2, 0.02], 0.1) is None
     finding = stalled([loop_lag(0.001), loop_lag(0.0021)], [0.2, 0.02], 0.1)
     assert finding == invalid(FindingCode.CLIENT_STALLED, loop_lag_s=0.0021, max_loop_lag_s=0.002)
+
+
+def test_a_stall_of_an_idle_client_is_a_pause_of_the_machine():
+    paused, busy = (stalled([loop_lag(0.001, 1.0), loop_lag(0.025, share)], [0.1], 0.125) for share in (0.25, 0.75))
+    assert paused == invalid(FindingCode.CLIENT_PAUSED, loop_lag_s=0.025, max_loop_lag_s=0.0125, idle_share=0.75)
+    assert busy == invalid(FindingCode.CLIENT_STALLED, loop_lag_s=0.025, max_loop_lag_s=0.0125)
 
 
 def test_lateness_below_a_millisecond_is_no_stall():
