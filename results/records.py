@@ -124,6 +124,12 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase: Phase
     session: str
     turn: int
+    """Position in the session, from 0."""
+    agent: str = ""
+    """The agent of the session that sent it; empty for its main agent."""
+    parents: tuple[int, ...] | None = None
+    """Turns of the session whose answers it waited for under this load; None for the previous turn, as in a
+    conversation."""
     planned_ns: int
     due_ns: int | None = None
     """When it could first be sent, if a cap on the requests in flight delayed it beyond its plan."""

@@ -23,13 +23,16 @@ _DIGEST_BYTES = 12
 
 
 class TurnOutline(msgspec.Struct, frozen=True):
-    """One request without its text."""
+    """One request without its text; see :class:`bakeoff.workloads.types.Turn`."""
 
     input_tokens: int
     output_tokens: int
     think_s: float
     segments: tuple[Segment, ...]
     """The whole prompt, in order."""
+    parents: tuple[int, ...] | None = None
+    lags_s: tuple[float, ...] = ()
+    agent: str = ""
 
 
 class SessionOutline(msgspec.Struct, frozen=True):
@@ -103,4 +106,4 @@ def _written(turn: Turn, reader: PromptReader) -> TurnOutline:
     blocks = [(digest.hex(), BLOCK_TOKENS) for digest in block_hashes(ids)]
     rest = len(ids) - BLOCK_TOKENS * len(blocks)
     segments = (*blocks, (f"rest {ids[-rest:]}", rest)) if rest else tuple(blocks)
-    return TurnOutline(len(ids), turn.output_tokens, turn.think_s, segments)
+    return TurnOutline(len(ids), turn.output_tokens, turn.think_s, segments, turn.parents, turn.lags_s, turn.agent)

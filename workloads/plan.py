@@ -20,14 +20,15 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
         session: the session.
         offset_s: seconds from the start of the load; None in a closed loop, where a free slot starts it, unless the
             session was in progress.
-        first_turn: number of turns left out because they came before the load.
-        part: fraction of the first answer that is left, above 0; the turn's ``output_tokens`` are those left.
+        numbers: position of each turn in the whole session, of which some came before the load; empty if none did.
+        parts: fraction of each answer that is left, above 0, since some were in progress: the turns' ``output_tokens``
+            are those left. Empty if all are whole.
     """
 
     session: Session
     offset_s: float | None
-    first_turn: int = 0
-    part: float = 1.0
+    numbers: tuple[int, ...] = ()
+    parts: tuple[float, ...] = ()
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:
@@ -108,5 +109,10 @@ class PlanHash:
 def _warped(session: Session, time_warp: float) -> Session:
     if time_warp == 1 or all(turn.think_s == 0 for turn in session.turns):
         return session
-    turns = tuple(msgspec.structs.replace(turn, think_s=turn.think_s / time_warp) for turn in session.turns)
+    turns = tuple(
+        msgspec.structs.replace(
+            turn, think_s=turn.think_s / time_warp, lags_s=tuple(lag_s / time_warp for lag_s in turn.lags_s)
+        )
+        for turn in session.turns
+    )
     return msgspec.structs.replace(session, turns=turns)

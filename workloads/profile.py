@@ -13,6 +13,7 @@ import numpy as np
 
 from bakeoff.workloads.dispersion import FEWEST_WINDOWS, WINDOWS_S, ArrivalCounts, ArrivalStatistics
 from bakeoff.workloads.errors import WorkloadError
+from bakeoff.workloads.graph import Links
 from bakeoff.workloads.histogram import Histogram, integer_histogram, seconds_histogram
 from bakeoff.workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
 from bakeoff.workloads.prefixes import LruCache
@@ -27,6 +28,8 @@ SESSIONS, ARRIVALS = 2000, 200_000
 _DECODE_TOKENS_PER_S = 50.0
 """Assumed engine speed, which decides when a session's next turn arrives."""
 _OPENING_SESSIONS = 2000
+_MAX_SEGMENTS = 4_000_000
+"""Segments of prompts in a sample; those of a coding agent's session are a hundred thousand."""
 _SLOTS = 8
 """Concurrent sessions where the workload gives no start times."""
 _MAX_BLOCKS, _LARGEST_BLOCK_TOKENS = 300_000, 512
@@ -139,7 +142,7 @@ def profile_workload(
         NoTokenizer: prompts must be written and ``tokenizer`` is None.
         WorkloadError: there is no session, or sessions are not in the order of their start.
     """
-    sample = [session for session in itertools.islice(outlines(workload, seed, tokenizer), sessions) if session.turns]
+    sample = list(_sample(itertools.islice(outlines(workload, seed, tokenizer), sessions)))
     if not sample:
         raise WorkloadError(f"{name} has no session; check its options, such as max_input_tokens")
     starts_s = [session.start_s for session in sample if session.start_s is not None]
@@ -179,6 +182,17 @@ def profile_workload(
     return msgspec.structs.replace(profile, absent=_absent(figures, profile.no_arrivals_reason))
 
 
+def _sample(sessions: Iterable[SessionOutline]) -> Iterator[SessionOutline]:
+    """The sessions that have turns, up to the one whose segments exceed what fits into memory."""
+    segments = 0
+    for session in sessions:
+        if session.turns:
+            yield session
+        segments += sum(len(turn.segments) for turn in session.turns)
+        if segments > _MAX_SEGMENTS:
+            return
+
+
 def check_anchor(anchor: Anchor, figures: Mapping[str, float], *, rescaled: bool = False) -> CheckedAnchor:
     """Compare an anchor with a sample's figures."""
     value = figures.get(anchor.metric)
@@ -194,13 +208,12 @@ def arrival_order(sessions: Sequence[SessionOutline]) -> Iterator[TurnOutline]:
     slot_ends_s = [0.0] * _SLOTS
     arrivals: list[tuple[float, int, TurnOutline]] = []
     for session in sessions:
-        now_s = heapq.heappop(slot_ends_s) if session.start_s is None else session.start_s
-        for turn in session.turns:
-            now_s += turn.think_s
-            arrivals.append((now_s, len(arrivals), turn))
-            now_s += turn.output_tokens / _DECODE_TOKENS_PER_S
+        begin_s = heapq.heappop(slot_ends_s) if session.start_s is None else session.start_s
+        answers_s = [turn.output_tokens / _DECODE_TOKENS_PER_S for turn in session.turns]
+        starts_s, ends_s = Links.of(session.turns).times_s(answers_s)
+        arrivals += ((begin_s + starts_s[k], len(arrivals) + k, turn) for k, turn in enumerate(session.turns))
         if session.start_s is None:
-            heapq.heappush(slot_ends_s, now_s)
+            heapq.heappush(slot_ends_s, begin_s + max(ends_s))
     arrivals.sort(key=lambda arrival: arrival[:2])
     return (turn for _, _, turn in arrivals)
 

@@ -9,22 +9,18 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from bakeoff.workloads.graph import Linked, Links, is_chain
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.types import Session, Workload
 
 
-class TimedTurn(Protocol):
+class TimedTurn(Linked, Protocol):
     """A turn of any kind: written, drawn or outlined."""
 
     @property
     def output_tokens(self) -> int:
         """Requested length of the answer."""
-        ...
-
-    @property
-    def think_s(self) -> float:
-        """Seconds of pause before the turn."""
         ...
 
 
@@ -33,16 +29,28 @@ class SessionShape(msgspec.Struct, frozen=True):
 
     Attributes:
         output_tokens: requested length of each turn's answer.
-        think_s: seconds of pause before each turn; that before the first counts as 0.
+        think_s: seconds of pause before each turn; that before the first of a chain counts as 0.
+        graph: what each turn waits for; None for a chain.
     """
 
     output_tokens: tuple[int, ...]
     think_s: tuple[float, ...]
+    graph: Links | None = None
 
     @classmethod
     def of(cls, turns: Sequence[TimedTurn]) -> "SessionShape":
         """The shape of a session with these turns."""
-        return cls(tuple(turn.output_tokens for turn in turns), tuple(turn.think_s for turn in turns))
+        graph = None if is_chain(turns) else Links.of(turns)
+        return cls(tuple(turn.output_tokens for turn in turns), tuple(turn.think_s for turn in turns), graph)
+
+    @property
+    def links(self) -> Links:
+        """What each turn waits for, of a chain as well."""
+        if self.graph is not None:
+            return self.graph
+        count = len(self.think_s)
+        parents = tuple((number - 1,) if number else () for number in range(count))
+        return Links(parents, ((),) * count, (0.0, *self.think_s[1:]))
 
 
 @runtime_checkable

@@ -102,7 +102,8 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: tuple[Message, ...] | None = None
     prompt: str | None = None
     think_s: float = 0.0
-    """Seconds between the end of the session's last answer and this turn."""
+    """Seconds between the end of the answers that it waits for and this turn; before a session's first turn, it counts
+    only if ``parents`` is given."""
     json_schema: str | None = None
     """JSON schema that the answer must follow, sent to engines that support it."""
     passages: tuple[str, ...] | None = None
@@ -111,6 +112,13 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """JSON list of the functions that the model may call, in the form of OpenAI's chats."""
     expected: Expected | None = None
     """What a right answer is, which is then scored."""
+    parents: tuple[int, ...] | None = None
+    """Positions in the session of the turns whose answers it waits for, all before its own; empty for the session's
+    start. None for the previous turn, as in a conversation."""
+    lags_s: tuple[float, ...] = ()
+    """Seconds that each parent goes on after its answer, such as a sub-agent that ends with a tool; empty for none."""
+    agent: str = ""
+    """The agent whose conversation it continues; empty for the session's main agent."""
 
     @property
     def ends_by_itself(self) -> bool:
@@ -124,7 +132,10 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Turns sent one after another: each waits for the answer to the previous one."""
+    """Turns that wait for each other's answers: a conversation, or a graph of the calls of several agents.
+
+    A turn that no other waits for is a background call. The session ends with its last answer.
+    """
 
     id: str
     turns: tuple[Turn, ...]

@@ -101,8 +101,9 @@ class Driver:
             NotWritable: records can no longer be stored.
         """
         self._runner.load = asyncio.current_task()
-        await self._transport.open(concurrency)
-        loop = _ClosedLoop(self._runner, self._clock, self._feed(sessions))
+        feed = self._feed(sessions)
+        await self._transport.open(concurrency, growing=feed.is_parallel)
+        loop = _ClosedLoop(self._runner, self._clock, feed)
         start_ns = await self._begin()
         self._runner.until_ns = start_ns + round(duration_s * NS_PER_S)
         self._runner.minimum = minimum
@@ -159,8 +160,9 @@ class Driver:
         """
         self._runner.load = asyncio.current_task()
         spare = min(SPARE_CONNECTIONS, share.max_in_flight or SPARE_CONNECTIONS)
-        await self._transport.open(share.concurrency or spare, growing=share.concurrency is None)
-        feeds = (self._feed(read_wire(pool) if pool else (), Phase.RAMP) for pool in (ramp, begun))
+        feeds = [self._feed(read_wire(pool) if pool else (), Phase.RAMP) for pool in (ramp, begun)]
+        growing = share.concurrency is None or any(feed.is_parallel for feed in feeds)
+        await self._transport.open(share.concurrency or spare, growing=growing)
         self._steady = SteadyLoad(
             self._runner, self._clock, share, *feeds, timeout_s=self._timeout_s, report=report
         )  # fmt: skip

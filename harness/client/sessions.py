@@ -12,7 +12,8 @@ from bakeoff.results.errors import NotWritable
 from bakeoff.results.records import Phase, StreamEnd, StreamRecord
 from bakeoff.results.units import NS_PER_S
 
-_READ_AHEAD = 32
+_READ_AHEAD, _READ_AHEAD_BYTES = 32, 1 << 26
+"""Most sessions that are prepared in advance; fewer, but at least two, if their requests are large."""
 FAILURE_PAUSE_NS = 100_000_000
 """Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server
 that fails must not get requests as fast as the client can send them."""
@@ -21,14 +22,13 @@ that fails must not get requests as fast as the client can send them."""
 class RequestInFlight(StreamLog):
     """One turn of a session: a request that is in flight, about to be sent, or finished."""
 
-    __slots__ = ("due_ns", "finished", "has_failed", "number", "planned_ns", "session", "started_ns")
+    __slots__ = ("due_ns", "has_failed", "number", "planned_ns", "session", "started_ns")
 
-    def __init__(self, session: "PreparedSession", number: int, planned_ns: int, finished: "SessionFinished") -> None:
+    def __init__(self, session: "PreparedSession", number: int, planned_ns: int) -> None:
         super().__init__(limit_bytes(session.wire.turns[number].requested_output_tokens))
         self.session = session
         self.number = number
         self.planned_ns = planned_ns
-        self.finished = finished
         self.due_ns: int | None = None
         self.started_ns = 0
         self.has_failed = False
@@ -57,7 +57,9 @@ class RequestInFlight(StreamLog):
             index=plan.index + self.number,
             phase=self.session.phase or phase,
             session=plan.id,
-            turn=plan.first_turn + self.number,
+            turn=turn.number,
+            agent=turn.agent,
+            parents=None if self.session.is_chain else tuple(plan.turns[parent].number for parent in turn.parents),
             planned_ns=self.planned_ns,
             due_ns=self.due_ns,
             ended_ns=self.ended_ns,
@@ -65,7 +67,7 @@ class RequestInFlight(StreamLog):
             requested_input_tokens=turn.requested_input_tokens,
             requested_output_tokens=turn.requested_output_tokens,
             cycle=plan.cycle,
-            part=1.0 if self.number else plan.part,
+            part=turn.part,
             dial_start_ns=self.dial_start_ns,
             dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,
@@ -88,14 +90,49 @@ SessionFinished = Callable[[int, int], None]
 
 
 class PreparedSession:
-    """A session whose requests the transport has prepared."""
+    """A session whose requests the transport has prepared, to be sent once."""
 
-    __slots__ = ("phase", "requests", "wire")
+    __slots__ = (
+        "_children", "_pending", "_ready_ns", "finished", "is_chain", "is_cut", "outstanding", "phase", "requests",
+        "wire",
+    )  # fmt: skip
 
     def __init__(self, wire: WireSession, transport: Transport, phase: Phase | None) -> None:
         self.wire = wire
         self.phase = phase
         self.requests: list[Any] = [transport.prepare(wire.request(number)) for number in range(len(wire.turns))]
+        self._pending = [len(turn.parents) for turn in wire.turns]
+        self._ready_ns = [0] * len(wire.turns)
+        self._children: list[list[int]] = [[] for _ in wire.turns]
+        for number, turn in enumerate(wire.turns):
+            for parent in turn.parents:
+                self._children[parent].append(number)
+        self.is_chain = all(turn.parents == ((number - 1,) if number else ()) for number, turn in enumerate(wire.turns))
+        """Whether each turn waits for the previous one alone."""
+        self.outstanding = 0
+        """Turns that are planned and have not ended: in a pause, or in flight."""
+        self.is_cut = False
+        """Whether a turn was not planned any more."""
+        self.finished: SessionFinished = lambda _ended_ns, _pause_ns: None
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of its requests' bodies."""
+        return sum(len(turn.request.body) for turn in self.wire.turns)
+
+    def roots(self) -> list[int]:
+        """The turns that wait for no other."""
+        return [number for number, turn in enumerate(self.wire.turns) if not turn.parents]
+
+    def released(self, number: int, ended_ns: int) -> Iterator[tuple[int, int]]:
+        """Turns that waited only for turn ``number``, which has ended, and when their pauses begin."""
+        for child in self._children[number]:
+            turn = self.wire.turns[child]
+            lag_ns = turn.lags_ns[turn.parents.index(number)] if turn.lags_ns else 0
+            self._ready_ns[child] = max(self._ready_ns[child], ended_ns + lag_ns)
+            self._pending[child] -= 1
+            if not self._pending[child]:
+                yield child, self._ready_ns[child]
 
 
 class SessionFeed:
@@ -112,22 +149,35 @@ class SessionFeed:
         self._transport = transport
         self._phase = phase
         self._ready: deque[PreparedSession] = deque()
+        self._bytes = 0
         for _ in range(_READ_AHEAD):
             self.refill()
 
     def next(self) -> PreparedSession | None:
         """The next session; None at the end of the plan."""
-        return self._ready.popleft() if self._ready else None
+        if not self._ready:
+            return None
+        session = self._ready.popleft()
+        self._bytes -= session.body_bytes
+        return session
 
     def peek_offset_ns(self) -> int | None:
         """The offset of the next session; None at the end of the plan."""
         return self._ready[0].wire.offset_ns if self._ready else None
 
+    @property
+    def is_parallel(self) -> bool:
+        """Whether a session that is prepared may have several requests in flight at once."""
+        return not all(session.is_chain for session in self._ready)
+
     def refill(self) -> None:
-        """Prepare one more session; call this after a send."""
+        """Prepare one more session if there is room; call this after a send."""
+        if len(self._ready) > 1 and self._bytes > _READ_AHEAD_BYTES:
+            return
         wire = next(self._sessions, None)
         if wire is not None:
             self._ready.append(PreparedSession(wire, self._transport, self._phase))
+            self._bytes += self._ready[-1].body_bytes
 
 
 class Recorder(Protocol):
@@ -198,7 +248,7 @@ class SessionRunner:
     def start(
         self, session: PreparedSession, planned_ns: int, finished: SessionFinished, due_ns: int | None = None
     ) -> None:
-        """Send the session's first turn now.
+        """Send the session's first turn now, and others that wait for no answer after their pauses.
 
         Args:
             session: what to send.
@@ -207,9 +257,14 @@ class SessionRunner:
             due_ns: when it could first be sent, if a cap made it wait.
         """
         self.live += 1
-        request = RequestInFlight(session, 0, planned_ns, finished)
-        request.due_ns = due_ns
-        self._send(request)
+        session.finished = finished
+        roots = session.roots()
+        first_ns = min(session.wire.turns[number].think_ns for number in roots)
+        for number in roots:
+            think_ns = session.wire.turns[number].think_ns - first_ns
+            request = RequestInFlight(session, number, planned_ns + think_ns)
+            request.due_ns = None if due_ns is None else due_ns + think_ns
+            self._plan(request, think_ns)
 
     def in_flight(self) -> Iterator[RequestInFlight]:
         """The requests that were started and have not ended."""
@@ -217,15 +272,17 @@ class SessionRunner:
 
     def record_unsent(self, session: PreparedSession, planned_ns: int, now_ns: int) -> None:
         """Record as cancelled a request that waited inside the client and was never sent."""
-        request = RequestInFlight(session, 0, planned_ns, lambda _ended_ns, _pause_ns: None)
+        request = RequestInFlight(session, 0, planned_ns)
         request.ended_ns = now_ns
         self.planned += 1
         self._finished.append(request)
 
     def stop(self) -> None:
-        """Plan nothing more: thinking sessions end now, all others after their current turn."""
+        """Plan nothing more: thinking sessions end now, all others after their turns in flight."""
         self.until_ns, self.minimum = self._clock.now_ns(), 0
-        self.live -= len(self._thinking)
+        for request in self._thinking:
+            request.session.outstanding -= 1
+            self.live -= not request.session.outstanding
         self._thinking.clear()
 
     def may_plan(self, planned_ns: int) -> bool:
@@ -279,27 +336,30 @@ class SessionRunner:
         request.has_failed = self._has_failed(request)
         if self.on_end is not None:
             self.on_end(request)
-        number = request.number + 1
-        turns = request.session.wire.turns
-        if number == len(turns):
-            self._end_session(request, request.ended_ns)
-            return
-        think_ns = max(turns[number].think_ns, request.pause_ns)
-        if self.may_plan(request.ended_ns + think_ns):
-            self._think(
-                RequestInFlight(request.session, number, request.ended_ns + think_ns, request.finished), think_ns
-            )
-        else:
-            self._end_session(request, max(request.ended_ns, self.until_ns or 0))
+        session = request.session
+        for number, ready_ns in session.released(request.number, request.ended_ns):
+            planned_ns = max(ready_ns + session.wire.turns[number].think_ns, request.ended_ns + request.pause_ns)
+            self._plan(RequestInFlight(session, number, planned_ns), planned_ns - request.ended_ns)
+        session.outstanding -= 1
+        if not session.outstanding:
+            self._end_session(request)
 
-    def _end_session(self, request: RequestInFlight, free_ns: int) -> None:
-        """End a session; its successor may start at ``free_ns``."""
+    def _end_session(self, last: RequestInFlight) -> None:
+        """End a session with its last request; its successor may then start, or when a turn that was cut was due."""
         self.live -= 1
-        request.finished(free_ns, request.pause_ns)
+        free_ns = max(last.ended_ns, self.until_ns or 0) if last.session.is_cut else last.ended_ns
+        last.session.finished(free_ns, last.pause_ns)
         if not self.live and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _think(self, request: RequestInFlight, think_ns: int) -> None:
+    def _plan(self, request: RequestInFlight, think_ns: int) -> None:
+        """Send a request now if there is no pause before it, or at the end of its pause if the load lasts that long."""
+        session = request.session
+        is_root = not session.wire.turns[request.number].parents
+        if not (is_root and not think_ns) and not self.may_plan(request.planned_ns):
+            session.is_cut = True
+            return
+        session.outstanding += 1
         if not think_ns:
             self._send(request)
             return
@@ -310,7 +370,7 @@ class SessionRunner:
                 self._thinking.remove(request)
                 self._send(request)
 
-        self._clock.call_at_ns(request.planned_ns, send)
+        self._clock.call_at_ns(request.planned_ns if request.due_ns is None else request.due_ns, send)
 
     def _record_some(self) -> None:
         """Record a few exchanges, more if many wait, and continue after the event loop has served its reads."""

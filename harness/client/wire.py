@@ -19,6 +19,7 @@ from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Tokenizer
+from bakeoff.workloads.graph import Links
 from bakeoff.workloads.models import ModelMix
 
 _FLUSH_BYTES = 1 << 22
@@ -34,10 +35,19 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     check: str | None = None
     expected: str | None = None
     passages: int | None = None
+    number: int = 0
+    """Position in the whole session, of which some turns may have come before the load."""
+    part: float = 1.0
+    """Fraction of the answer that is requested, since the rest came before the load."""
+    parents: tuple[int, ...] = ()
+    """Positions in ``turns`` of the turns whose answers it waits for; empty for the session's start."""
+    lags_ns: tuple[int, ...] = ()
+    """Put off each parent's end; empty for none."""
+    agent: str = ""
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
-    """A session as encoded turns.
+    """A session as encoded turns, each behind those that it waits for.
 
     Attributes:
         index: position of the first turn in the trial's plan; the others follow it.
@@ -45,8 +55,6 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         offset_ns: start, from the start of an open loop; None in a closed loop.
         turns: its requests.
         cycle: number of earlier repetitions of its pool.
-        first_turn: position of the first turn in the whole session, which may have begun before the load.
-        part: fraction of the first answer that is requested, since the rest came before the load.
         nonce: makes the ids of its requests unique.
         model: its own model, if the workload mixes several.
     """
@@ -56,18 +64,26 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     offset_ns: int | None
     turns: tuple[WireTurn, ...]
     cycle: int = 0
-    first_turn: int = 0
-    part: float = 1.0
     nonce: str = ""
     model: str | None = None
 
     def request(self, number: int) -> HttpRequest:
-        """The request of a turn, with ids in its headers; each repetition of the session is another conversation."""
+        """The request of a turn, with ids in its headers; each repetition of the session is another conversation.
+
+        A session's agents have conversations of their own, each with the id of its first request.
+        """
         request = self.turns[number].request
         filled = {name: value for name, value in request.headers.items() if "{" in value}
         for name, value in filled.items():
-            filled[name] = value.replace(SESSION_ID, self._id(0)).replace(REQUEST_ID, self._id(number))
+            filled[name] = value.replace(SESSION_ID, self._id(self._conversation(number))).replace(
+                REQUEST_ID, self._id(number)
+            )
         return msgspec.structs.replace(request, headers=request.headers | filled) if filled else request
+
+    def _conversation(self, number: int) -> int:
+        """The first turn of the agent of a turn."""
+        agent = self.turns[number].agent
+        return next(first for first, turn in enumerate(self.turns) if turn.agent == agent)
 
     def _id(self, number: int) -> str:
         return f"{self.nonce}-{(self.index + number) % (1 << 32):08x}"
@@ -97,22 +113,27 @@ def wire_sessions(
     index, ask, nonce = first_index, asking(dialect, tokenizer), secrets.token_hex(6)
     for planned in sessions:
         chosen = models.of(planned.session.id) if models else None
+        links = Links.of(planned.session.turns)
         turns = tuple(
             WireTurn(
                 ask(turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)),
-                round(turn.think_s * NS_PER_S),
+                round(links.pauses_s[number] * NS_PER_S),
                 None if turn.has_images else turn.input_tokens,
                 turn.output_tokens,
                 turn.expected.check.value if turn.expected else None,
                 turn.expected.value if turn.expected else None,
                 len(turn.passages) if turn.passages is not None else None,
+                planned.numbers[number] if planned.numbers else number,
+                planned.parts[number] if planned.parts else 1.0,
+                links.parents[number],
+                tuple(round(lag_s * NS_PER_S) for lag_s in turn.lags_s),
+                turn.agent,
             )
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(
-            index, planned.session.id, offset_ns, turns, first_turn=planned.first_turn, part=planned.part, nonce=nonce,
-            model=chosen,
+            index, planned.session.id, offset_ns, turns, nonce=nonce, model=chosen
         )  # fmt: skip
         index += len(turns)
 

@@ -25,7 +25,9 @@ from bakeoff.workloads import (
     prompt_reader,
     session_shapes,
 )
+from bakeoff.workloads.graph import first_alone, is_chain, parents_of
 from bakeoff.workloads.shapes import SupportsChoice
+from bakeoff.workloads.types import Turn
 
 _MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
 """Sessions in the sample of the law: at least, per session in progress, and at most."""
@@ -46,7 +48,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
     Attributes:
         plan: the sessions, cut to what is left of them, by the time of their next request.
-        history: what the engine has seen of them: the last prompt of each, with an answer of one token.
+        history: what the engine has seen of them: the last answered prompt of each agent, with an answer of one token.
         slots: requests that may be in flight while the history is sent.
         pace: of the engine, as assumed.
     """
@@ -159,28 +161,18 @@ class Beginnings:
             return {number: planned.session for number, planned in enumerate(window) if number in numbers}
         turns: Counter[int] = Counter()
         for entry in begun:
-            turns[entry.number] = max(turns[entry.number], self._turns_within_reach(entry))
+            due_s = {call.turn: call.delay_s for call in entry.calls}
+            within = self._shapes[entry.number].links.first_within(self._reach_s, ended=entry.ended, due_s=due_s)
+            turns[entry.number] = max(turns[entry.number], within)
         written = chosen_sessions(self._workload, self._tokenizer, self._seed(seed.words), turns)
         return dict(zip(sorted(turns), written, strict=True))
-
-    def _turns_within_reach(self, begun: Begun) -> int:
-        """Number of the session's first turns, up to the one that its pauses alone put beyond the load."""
-        pauses_s = itertools.accumulate(self._shapes[begun.number].think_s[begun.turn + 1 :], initial=begun.delay_s)
-        reached = sum(1 for _ in itertools.takewhile(lambda passed_s: passed_s <= self._reach_s, pauses_s))
-        return begun.turn + 1 + reached
 
     def _planned(self, begun: Sequence[Begun], sessions: dict[int, Session], load: Load) -> Iterator[PlannedSession]:
         """What is left of the sessions, in the order of their next requests."""
         starts = _starts_s(len(begun), self._experiment.trial.ramp_s) if load.concurrency is not None else None
         planned: list[PlannedSession] = []
         for number, entry in enumerate(begun):
-            session = sessions[entry.number]
-            first, *later = session.turns[entry.turn :]
-            tokens = max(1, round(entry.part * first.output_tokens))
-            rest = (msgspec.structs.replace(first, output_tokens=tokens), *later)
-            offset_s = entry.delay_s + (starts[number] if starts else 0.0)
-            part = tokens / first.output_tokens
-            planned.append(PlannedSession(msgspec.structs.replace(session, turns=rest), offset_s, entry.turn, part))
+            planned.append(rest_of(sessions[entry.number], entry, starts[number] if starts else 0.0))
         return iter(sorted(planned, key=lambda entry: entry.offset_s or 0.0))
 
     def _history(
@@ -188,18 +180,52 @@ class Beginnings:
     ) -> Iterator[PlannedSession]:
         reader = prompt_reader(self._tokenizer)
         for entry in begun:
-            if not entry.turn or self._experiment.spec.enable_prefix_caching is False:
+            if self._experiment.spec.enable_prefix_caching is False:
                 continue
             session = sessions[entry.number]
-            seen = msgspec.structs.replace(session.turns[entry.turn - 1], output_tokens=1, think_s=0.0)
-            endless.add(reader.ids(seen))
-            yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
+            last = {session.turns[number].agent: session.turns[number] for number in entry.ended}
+            for turn in last.values():
+                seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
+                endless.add(reader.ids(seen))
+                yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
 
     def _file(self, seed: Seed, pace: Pace, plan: Iterable[PlannedSession], endless: EndlessCache) -> PlanFile:
         key = f"{seed.traffic}|{seed.words}|begun|{pace.ttft_s}|{pace.token_s}|{len(self._written)}"
         path = self._folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         self._written.append(PlanFile(path, iter(plan), prompt_reader(self._tokenizer), endless))
         return self._written[-1]
+
+
+def rest_of(session: Session, begun: Begun, start_s: float) -> PlannedSession:
+    """What is left of a session that goes on at ``start_s``."""
+    calls = {call.turn: call for call in begun.calls}
+    numbers = [number for number in range(len(session.turns)) if number not in begun.ended]
+    places = {number: place for place, number in enumerate(numbers)}
+    first_s = min(call.delay_s for call in begun.calls)
+    links = parents_of(session.turns)
+    turns: list[Turn] = []
+    parts = [1.0] * len(numbers)
+    for place, number in enumerate(numbers):
+        turn = session.turns[number]
+        if (call := calls.get(number)) is not None:
+            tokens = max(1, round(call.part * turn.output_tokens))
+            parts[place] = tokens / turn.output_tokens
+            turn = msgspec.structs.replace(turn, output_tokens=tokens)
+        if not is_chain(session.turns):
+            left = [index for index, parent in enumerate(links[number]) if parent in places]
+            turn = msgspec.structs.replace(
+                turn,
+                parents=tuple(places[links[number][index]] for index in left),
+                lags_s=tuple(turn.lags_s[index] for index in left) if turn.lags_s else (),
+                think_s=turn.think_s if call is None else call.delay_s - first_s,
+            )
+        turns.append(turn)
+    rest = msgspec.structs.replace(session, turns=tuple(turns))
+    return PlannedSession(rest, start_s + first_s, tuple(numbers) if begun.ended else (), _unless_whole(parts))
+
+
+def _unless_whole(parts: Sequence[float]) -> tuple[float, ...]:
+    return () if all(part == 1 for part in parts) else tuple(parts)
 
 
 def _starts_s(slots: int, ramp_s: float) -> list[float]:

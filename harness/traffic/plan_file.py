@@ -88,7 +88,15 @@ class PlanFile:
         """Add a session to the counts and hashes; returns its approximate size in bytes."""
         self.sessions += 1
         self._hash.add(planned)
-        turns = [(turn.input_tokens, turn.output_tokens, turn.think_s) for turn in planned.session.turns]
+        turns = [
+            (
+                turn.input_tokens,
+                turn.output_tokens,
+                turn.think_s,
+                *((turn.parents, turn.lags_s) if turn.parents else ()),
+            )
+            for turn in planned.session.turns
+        ]
         self._shape.update(msgspec.json.encode((planned.session.id, planned.offset_s, turns)))
         size = 0
         for number, turn in enumerate(planned.session.turns):

@@ -37,6 +37,7 @@ from bakeoff.workloads import (
     prompt_reader,
     workload,
 )
+from bakeoff.workloads.graph import first_alone
 from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
 WARM_UP_REQUESTS = 3
@@ -370,7 +371,8 @@ def _within(source: Workload, reach_s: float) -> Workload:
 
 
 def _first_turn(planned: PlannedSession) -> PlannedSession:
-    return PlannedSession(msgspec.structs.replace(planned.session, turns=planned.session.turns[:1]), None)
+    turns = (first_alone(planned.session.turns[0]),)
+    return PlannedSession(msgspec.structs.replace(planned.session, turns=turns), None)
 
 
 def _shortened(planned: PlannedSession) -> PlannedSession:

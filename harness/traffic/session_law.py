@@ -24,20 +24,32 @@ _MAX_ERROR, _PACE_NOISE = 0.005, 0.06
 this part of its answer times; by the latter, two measurements of one pace differ."""
 
 
+class BegunCall(msgspec.Struct, frozen=True):
+    """A call of a session in progress that waits for no answer: it is in a pause, or being answered.
+
+    Attributes:
+        turn: position in the session.
+        delay_s: rest of the pause.
+        part: of the answer that remains and is requested, above 0; 1 for all of it.
+    """
+
+    turn: int
+    delay_s: float
+    part: float = 1.0
+
+
 class Begun(msgspec.Struct, frozen=True):
     """A session in progress when a load begins.
 
     Attributes:
         number: of the session in the workload.
-        turn: its next request; or the one that is being answered, of which the rest is requested.
-        delay_s: rest of the pause before this request.
-        part: of the answer that remains, above 0; 1 for all of it.
+        calls: those that wait for no answer, at least one; a conversation has exactly one.
+        ended: positions of the calls that have been answered.
     """
 
     number: int
-    turn: int
-    delay_s: float
-    part: float = 1.0
+    calls: tuple[BegunCall, ...]
+    ended: tuple[int, ...] = ()
 
 
 class SessionLaw:
@@ -49,7 +61,7 @@ class SessionLaw:
     Attributes:
         turns: mean number of requests in a session.
         mean_turn: mean position of a request in its session, from 0.
-        think_s: mean pause before a request, which is 0 before the first of a session.
+        think_s: mean pause before a request, which is 0 before the first of a conversation.
         output_tokens: mean requested length of an answer.
         output_tokens_sd: its standard deviation.
     """
@@ -57,13 +69,15 @@ class SessionLaw:
     def __init__(self, shapes: Iterable[SessionShape]) -> None:
         sample = list(shapes)
         counts = np.array([len(shape.output_tokens) for shape in sample])
-        self._session = np.repeat(np.arange(len(sample)), counts)
         self._turn = np.concatenate([np.arange(count) for count in counts])
         self._tokens = np.concatenate([np.array(shape.output_tokens, dtype=np.float64) for shape in sample])
         pauses = np.concatenate([np.array(shape.think_s, dtype=np.float64) for shape in sample])
         self._pause_s = np.where(self._turn > 0, pauses, 0.0)
-        self._sessions = len(sample)
-        self._last_parts = 2 * np.cumsum(counts) - 1
+        self._counts = counts
+        self._firsts = np.cumsum(counts) - counts
+        self._graphs = {number: shape.graph for number, shape in enumerate(sample) if shape.graph is not None}
+        for number, graph in self._graphs.items():
+            self._pause_s[self._rows(number)] = graph.pauses_s
         self.turns = float(counts.mean())
         self.mean_turn = float(self._turn.mean())
         self.think_s = float(self._pause_s.mean())
@@ -82,13 +96,17 @@ class SessionLaw:
 
     def session_s(self, pace: Pace) -> float:
         """Mean seconds from the start of a session to the end of its last answer."""
-        return self.turns * (self.think_s + self.answer_s(pace))
+        return self._session_s(self._answers_s(pace))
+
+    def turnover_s(self, request_s: float) -> float:
+        """Mean seconds from one request of a slot to its next, if each takes ``request_s``."""
+        return self._session_s(np.full_like(self._tokens, request_s)) / self.turns
 
     def is_off(self, assumed: Pace, measured: Pace, *, closed: bool) -> bool:
         """Whether sessions in progress that were drawn at an assumed pace are unlike those at the measured one.
 
         Only sessions of several turns can be: others pass in one answer, so the ramp replaces them. In a closed loop
-        without pauses the pace scales all parts of a session alike.
+        without pauses the pace scales all parts of a session about alike.
         """
         if self.turns <= 1 or (closed and not self.think_s):
             return False
@@ -111,15 +129,19 @@ class SessionLaw:
             uniform: draws from [0, 1).
         """
         answers_s = self._answers_s(pace)
-        parts_s = np.column_stack([self._pause_s, answers_s]).ravel()
-        ends_s = np.cumsum(parts_s)
-        total_s = float(ends_s[-1])
-        if not total_s:  # sessions without pauses that are answered at once: none is in progress for any time
-            return [Begun(number % self._sessions, 0, 0.0) for number in range(count)]
-        points_s = self._points_s(count, ends_s[self._last_parts], uniform)
-        places = np.minimum(np.searchsorted(ends_s, points_s, side="right"), len(ends_s) - 1)
-        rests = np.clip((ends_s[places] - points_s) / np.maximum(parts_s[places], 1e-12), 0.0, 1.0)
-        return [self._begun(place, rest, pace) for place, rest in zip(places.tolist(), rests.tolist(), strict=True)]
+        starts_s, ends_s = self._times_s(answers_s)
+        lengths_s = np.maximum.reduceat(ends_s, self._firsts)
+        bounds_s = np.cumsum(lengths_s)
+        if not bounds_s[-1]:  # sessions without pauses that are answered at once: none is in progress for any time
+            return [self._begun(number % len(lengths_s), -1.0, starts_s, ends_s, pace) for number in range(count)]
+        points_s = self._points_s(count, bounds_s, uniform)
+        numbers = np.minimum(np.searchsorted(bounds_s, points_s, side="right"), len(bounds_s) - 1)
+        passed_s = points_s - (bounds_s - lengths_s)[numbers]
+        passed_s = np.clip(passed_s, 0.0, np.nextafter(lengths_s[numbers], -1.0))
+        return [
+            self._begun(number, at_s, starts_s, ends_s, pace)
+            for number, at_s in zip(numbers.tolist(), passed_s.tolist(), strict=True)
+        ]
 
     def _points_s(self, count: int, ends_s: np.ndarray, uniform: Callable[[], float]) -> np.ndarray:
         """A random point in each of ``count`` equal strata of the row of sessions, which end at ``ends_s``.
@@ -145,17 +167,52 @@ class SessionLaw:
             points_s.append(float(from_s[met] + numbers[met, 1] * lengths_s[met]))
         return np.array(points_s)
 
-    def _begun(self, place: int, rest: float, pace: Pace) -> Begun:
-        """The session at a part of the row of pauses and answers, of which the fraction ``rest`` is left."""
-        at, is_answer = divmod(place, 2)
-        number, turn = int(self._session[at]), int(self._turn[at])
-        if not is_answer:
-            return Begun(number, turn, rest * float(self._pause_s[at]))
-        tokens = float(self._tokens[at])
-        left_s = rest * (pace.ttft_s + pace.token_s * (tokens - 1))
-        later_s = max(0.0, left_s - pace.ttft_s)  # the rest is requested anew, so it has a first token too
-        left_tokens = min(tokens, 1 + round(later_s / pace.token_s)) if pace.token_s else tokens
-        return Begun(number, turn, 0.0, left_tokens / tokens)
+    def _begun(self, number: int, at_s: float, starts_s: np.ndarray, ends_s: np.ndarray, pace: Pace) -> Begun:
+        """A session ``at_s`` seconds after its start; a negative time is just before it.
+
+        ``starts_s`` and ``ends_s`` are those of each call's answer in its session.
+        """
+        rows = self._rows(number)
+        starts, ends, tokens = starts_s[rows].tolist(), ends_s[rows].tolist(), self._tokens[rows].tolist()
+        ended = {turn for turn, end_s in enumerate(ends) if end_s <= at_s}
+        graph = self._graphs.get(number)
+        if graph is None:
+            frontier = [len(ended)]
+        else:
+            frontier = [
+                turn for turn, parents in enumerate(graph.parents) if turn not in ended and ended.issuperset(parents)
+            ]
+        calls: list[BegunCall] = []
+        for turn in frontier:
+            if at_s <= starts[turn]:
+                calls.append(BegunCall(turn, starts[turn] - max(0.0, at_s)))
+                continue
+            rest = (ends[turn] - at_s) / (ends[turn] - starts[turn])
+            left_s = rest * (pace.ttft_s + pace.token_s * (tokens[turn] - 1))
+            later_s = max(0.0, left_s - pace.ttft_s)  # the rest is requested anew, so it has a first token too
+            left = min(tokens[turn], 1 + round(later_s / pace.token_s)) if pace.token_s else tokens[turn]
+            calls.append(BegunCall(turn, 0.0, left / tokens[turn]))
+        return Begun(number, tuple(calls), tuple(sorted(ended)))
+
+    def _rows(self, number: int) -> slice:
+        """The calls of a session in the arrays of all calls."""
+        first = int(self._firsts[number])
+        return slice(first, first + int(self._counts[number]))
+
+    def _times_s(self, answers_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Start and end of each call's answer, in seconds since its session's start."""
+        ends_s = np.cumsum(self._pause_s + answers_s)
+        before_s = np.concatenate([[0.0], ends_s])[self._firsts]
+        ends_s -= np.repeat(before_s, self._counts)
+        starts_s = ends_s - answers_s
+        for number, graph in self._graphs.items():
+            rows = self._rows(number)
+            starts_s[rows], ends_s[rows] = graph.times_s(answers_s[rows].tolist())
+        return starts_s, ends_s
+
+    def _session_s(self, answers_s: np.ndarray) -> float:
+        _, ends_s = self._times_s(answers_s)
+        return float(np.maximum.reduceat(ends_s, self._firsts).mean())
 
     def _answers_s(self, pace: Pace) -> np.ndarray:
         return pace.ttft_s + pace.token_s * (self._tokens - 1)

@@ -50,10 +50,10 @@ def window_s(load: Load, limits: TrialConfig, turnover_s: float, length_s: float
 
 def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped) -> RampRecord:
     """The ramp's turnover time and the window length that follows from it."""
-    # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
-    think_s = traffic.law.think_s if traffic.law else 0.0
-    is_closed = load.concurrency is not None
-    turnover_s = ramped.request_s + think_s if is_closed and ramped.request_s is not None else None
+    turnover_s = None
+    if load.concurrency is not None and ramped.request_s is not None:
+        # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
+        turnover_s = traffic.law.turnover_s(ramped.request_s) if traffic.law else ramped.request_s
     needed_s = window_s(load, limits, turnover_s or 0.0, traffic.length_s)
     return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed)
 

@@ -18,7 +18,8 @@ from bakeoff.results.units import NS_PER_S
 def cycles_ns(load: Sequence[RequestRecord], inside: Iterable[RequestRecord]) -> dict[int, int]:
     """Nanoseconds from the end of the session's previous request to the end of this one, by the request's index.
 
-    The first request in the log of a session that was in progress when the load began has no known cycle.
+    The first request in the log of a session that was in progress when the load began has no known cycle, and requests
+    of a session whose agents work at once have none.
 
     Args:
         load: all requests under load.
@@ -28,6 +29,8 @@ def cycles_ns(load: Sequence[RequestRecord], inside: Iterable[RequestRecord]) ->
     cycles: dict[int, int] = {}
     for request in inside:
         before = by_index.get(request.index - 1)
+        if request.parents is not None:
+            continue
         if request.turn == 0:
             cycles[request.index] = request.ended_ns - request.planned_ns
         elif before is not None and (before.session, before.turn) == (request.session, request.turn - 1):

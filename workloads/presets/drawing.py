@@ -35,6 +35,7 @@ class DrawnTurn(msgspec.Struct, frozen=True):
         think_s: pause before the request, in seconds.
         documents: documents before the question.
         is_fresh: whether the prompt starts over: a first prompt, or one after compaction.
+        parents: see :class:`bakeoff.workloads.types.Turn`, as for ``lags_s``.
     """
 
     input_tokens: int
@@ -42,6 +43,8 @@ class DrawnTurn(msgspec.Struct, frozen=True):
     think_s: float
     documents: tuple[Document, ...]
     is_fresh: bool
+    parents: tuple[int, ...] | None = None
+    lags_s: tuple[float, ...] = ()
 
 
 class DrawnSession(msgspec.Struct, frozen=True):

@@ -1,10 +1,13 @@
-"""``claude-code``: recorded sessions of a coding agent, one JSON file each.
+"""``claude-code``: recorded sessions of a coding agent with its sub-agents, one JSON object each.
 
-The WEKA sessions of Claude Code in callanjfox/kv-cache-tester (Apache-2.0): lengths, 64-token blocks, and the client's
-delay before each request (a tool that ran or a human who read). Times are relative to the start of the session.
+The form of the WEKA sessions in callanjfox/kv-cache-tester (Apache-2.0), a file each, and of the AgentX corpora, a line
+each: lengths, 64-token blocks, times, and groups of requests that a sub-agent sent.
 """
 
+import heapq
+import itertools
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +16,12 @@ import msgspec
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.blocks import BlockHashes, blocks_of
 from bakeoff.workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
-from bakeoff.workloads.traces.reading import bad, decoded, whole
+from bakeoff.workloads.traces.reading import MAX_WHOLE_BYTES, bad, decoded, lines, opened, whole
 from bakeoff.workloads.traces.row import TraceRow
 
-_SUFFIXES = (".json", ".json.gz")
+_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
+_EQUAL_S = 0.002
+"""Times that differ by less are the same instant: recordings round to milliseconds."""
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -43,45 +48,140 @@ class _NotStreamed(_Request, frozen=True, tag_field="type", tag="n"):
     pass
 
 
-class _SubAgent(msgspec.Struct, frozen=True, tag_field="type", tag="subagent"):
-    """Requests that a sub-agent sent while the session waited; their hash ids belong to another session."""
+class _Group(msgspec.Struct, frozen=True, tag_field="type", tag="subagent"):
+    """Requests that a sub-agent sent."""
+
+    t: Seconds
+    requests: list[msgspec.Raw]
+    agent_id: str = ""
+    duration_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    status: str = "completed"
 
 
 _SESSIONS = msgspec.json.Decoder(_Session)
-_REQUESTS: msgspec.json.Decoder[_Streamed | _NotStreamed | _SubAgent] = msgspec.json.Decoder(
-    _Streamed | _NotStreamed | _SubAgent
+_REQUESTS: msgspec.json.Decoder[_Streamed | _NotStreamed | _Group] = msgspec.json.Decoder(
+    _Streamed | _NotStreamed | _Group
 )
+
+
+class _InnerTimes(Enum):
+    """What the times of a sub-agent's requests count from; the same in the whole file."""
+
+    SESSION = "session"
+    """The session's start, as in the AgentX corpora: a group's own time is its start."""
+    GROUP = "group"
+    """The sub-agent's start, as in kv-cache-tester: a group's own time is its end, unless it was launched beside the
+    main agent."""
+
+
+class _Call(msgspec.Struct):
+    """One request with its place in time and in the graph."""
+
+    start_s: float
+    end_s: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+    ids: int
+    """Blocks that have an id in the recording: all, or all but the last."""
+    agent: str
+    pause_s: float | None
+    waits_for: dict[int, float]
+    """Position of each call that it waits for, in the order of reading, and the time from its answer to its end."""
+
+
+class _Hits:
+    """Counts of blocks and of their hits."""
+
+    def __init__(self) -> None:
+        self.requests = self.blocks = self.hits = 0
+
+    def add(self, call: _Call, seen: set[int]) -> None:
+        """Count a request whose session has ``seen`` these blocks."""
+        ids = call.blocks[: call.ids]
+        self.requests += 1
+        self.blocks += len(ids)
+        self.hits += sum(1 for _ in itertools.takewhile(seen.__contains__, ids))
+        seen.update(ids)
+
+    @property
+    def share(self) -> float:
+        """Hits per block."""
+        return self.hits / max(1, self.blocks)
 
 
 class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A folder of session files, in the order of their names, or one such file."""
 
     path: str
-    """The folder, or a file ``*.json`` or ``*.json.gz``."""
+    """The folder; or a file of one session (``*.json``) or of one session a line (``*.jsonl``), plain or gzip."""
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
-        has_rows, files = False, dict[str, Path]()
-        for file in session_files(self.path):
-            for row in _rows(file, files):
+        has_rows = False
+        for reading in self._readings():
+            for row in reading.rows():
                 has_rows = True
                 yield row
         if not has_rows:
             raise bad(self.path, None, "has no requests")
 
+    def figures(self) -> dict[str, float]:
+        """Requests of main and sub-agents, and the hits of an unlimited prefix cache of each session.
+
+        Hits are whole hash ids at the start of a prompt that an earlier request of the session had, as InferenceX and
+        AIPerf count them; once with the cache shared by all agents, and once for the main agents alone.
+        """
+        total, main = _Hits(), _Hits()
+        sub_agents = 0
+        for reading in self._readings():
+            shared, own = set[int](), set[int]()
+            for call in reading.calls():
+                total.add(call, shared)
+                if not call.agent:
+                    main.add(call, own)
+            sub_agents += reading.sub_agents
+        return {
+            "sub_agents": sub_agents,
+            "sub_agent_requests": total.requests - main.requests,
+            "sub_agent_requests_share": (total.requests - main.requests) / max(1, total.requests),
+            "blocks": total.blocks,
+            "block_hit_share": total.share,
+            "main_agent_blocks": main.blocks,
+            "main_agent_block_hit_share": main.share,
+        }
+
+    def _readings(self) -> Iterator["_Reading"]:
+        """The sessions, in the order of files and rows."""
+        names = dict[str, str]()
+        for file in session_files(self.path):
+            inner_times: _InnerTimes | None = None
+            for place, session in _sessions(file):
+                name = session.id or f"{file.name.partition('.')[0]}{f'-{place}' if place else ''}"
+                where = f"row {place} of {file.name}" if place else file.name
+                if name in names:
+                    raise bad(file, place, f"repeats the session {name!r} of {names[name]}; remove one of them")
+                names[name] = where
+                reading = _Reading(file, place, session, name)
+                inner_times = inner_times or reading.inner_times()
+                reading.read(inner_times or _InnerTimes.SESSION)
+                yield reading
+
     def notes(self) -> list[str]:
         """What is left out of the trace and what is added."""
         return [
-            "claude-code: lengths, prefix blocks and think times as recorded; sessions have no common clock",
-            "claude-code: a missing think time is that from the previous answer's end (t + api_time)",
-            "claude-code: requests of sub-agents are left out; an answer abandoned at 0 tokens is requested with 1",
+            "claude-code: lengths, prefix blocks and sub-agents as recorded; sessions have no common clock",
+            "claude-code: a pause lasts from the end (t + api_time) of the answers that a request waits for",
+            "claude-code: without api_time it is the think time, or the time since the previous request",
+            "claude-code: a request waits for each sub-agent that had ended by its recorded start",
+            "claude-code: an answer abandoned at 0 tokens is requested with 1; recorded models are not sent",
             "claude-code: a prompt's last, partial block has no hash in the trace and is not shared",
         ]
 
 
 def session_files(path: str) -> list[Path]:
-    """The JSON files in a folder, sorted by name, or the single file at ``path``.
+    """The files of sessions in a folder, sorted by name, or the single file at ``path``.
 
     Raises:
         BadTrace: the folder has no such file, or nothing is at ``path``.
@@ -97,41 +197,200 @@ def session_files(path: str) -> list[Path]:
     return files
 
 
-def _rows(file: Path, files: dict[str, Path]) -> Iterator[TraceRow]:
-    """Requests of one session; ``files`` maps each session read so far to its file."""
-    session = decoded(file, None, whole(file), _SESSIONS)
-    name = session.id or file.name.partition(".")[0]
-    if files.setdefault(name, file) != file:
-        raise bad(file, None, f"repeats the session {name!r} of {files[name].name}; remove one of the files")
-    hashes = BlockHashes("" if session.hash_id_scope == "global" else name)
-    last_blocks = BlockHashes(name, "last blocks")
-    last: _Request | None = None
-    for number, raw in enumerate(session.requests, 1):
-        request = decoded(file, f"request {number}", raw, _REQUESTS)
-        if isinstance(request, _SubAgent):
-            continue
-        blocks = [hashes[hash_id] for hash_id in request.hash_ids]
-        expected = blocks_of(request.input_tokens, session.block_size)
-        if blocks and len(blocks) not in (expected, request.input_tokens // session.block_size):
-            size = f"{request.input_tokens} tokens make {expected} blocks of {session.block_size}"
+def _sessions(file: Path) -> Iterator[tuple[int | None, _Session]]:
+    """The sessions of a file, with the row of each if it has one a line."""
+    with opened(file) as data:
+        is_object_per_line = data.readline(MAX_WHOLE_BYTES + 1).rstrip().endswith(b"}") and data.read(1)
+    if is_object_per_line:
+        for row, line in lines(str(file), MAX_WHOLE_BYTES):
+            yield row, decoded(file, row, line, _SESSIONS)
+    else:
+        yield None, decoded(file, None, whole(file), _SESSIONS)
+
+
+class _Reading:
+    """Reads one session.
+
+    Args:
+        file: for error messages, as ``place``.
+        place: row of the session, if the file has one a line.
+        session: its requests, not yet decoded.
+        name: unique in the trace.
+    """
+
+    def __init__(self, file: Path, place: int | None, session: _Session, name: str) -> None:
+        self._file = file
+        self._place = place
+        self._name = name
+        self._block_tokens = session.block_size
+        self._hashes = BlockHashes("" if session.hash_id_scope == "global" else name)
+        self._last_blocks = BlockHashes(name, "last blocks")
+        self._entries = [self._decoded(raw, f"request {number}") for number, raw in enumerate(session.requests, 1)]
+        self._numbers = itertools.count(1)
+        self._calls: list[_Call] = []
+        self._agents: set[str] = set()
+
+    def inner_times(self) -> _InnerTimes | None:
+        """What the session's groups say about the file; None if they say nothing."""
+        votes = 0
+        for entry in self._entries:
+            if isinstance(entry, _Group) and entry.t > _EQUAL_S and entry.requests:
+                first = self._decoded(entry.requests[0], f"sub-agent {entry.agent_id!r}, request 1")
+                if first.t is not None:
+                    votes += 1 if first.t >= entry.t - _EQUAL_S else -1
+        return None if not votes else _InnerTimes.SESSION if votes > 0 else _InnerTimes.GROUP
+
+    @property
+    def sub_agents(self) -> int:
+        """Number of sub-agents that sent a request."""
+        return len(self._agents)
+
+    def read(self, inner_times: _InnerTimes) -> None:
+        """Read the requests and connect them."""
+        self._read(self._entries, "", 0.0, inner_times)
+        self._entries.clear()
+
+    def calls(self) -> Iterator[_Call]:
+        """The requests in the order of their recorded start."""
+        return (self._calls[number] for number in self._order())
+
+    def rows(self) -> Iterator[TraceRow]:
+        """The requests in the order of their recorded start, with what they wait for."""
+        calls = self._calls
+        is_chain = not self._agents
+        order = self._order()
+        places = {number: place for place, number in enumerate(order)}
+        for number in order:
+            call = calls[number]
+            if not is_chain and not call.waits_for:
+                call.pause_s = max(0.0, call.start_s - calls[order[0]].start_s)
+            parents = {places[parent]: lag_s for parent, lag_s in call.waits_for.items()}
+            yield TraceRow(
+                None,
+                call.input_tokens,
+                call.output_tokens,
+                self._name,
+                call.pause_s,
+                call.blocks,
+                self._block_tokens if call.blocks else 0,
+                parents=None if is_chain else tuple(parents),
+                lags_s=tuple(parents.values()) if any(parents.values()) else (),
+                agent=call.agent,
+            )
+
+    def _order(self) -> list[int]:
+        """The calls by their start, each behind those that it waits for."""
+        children: list[list[int]] = [[] for _ in self._calls]
+        for number, call in enumerate(self._calls):
+            for parent in call.waits_for:
+                children[parent].append(number)
+        pending = [len(call.waits_for) for call in self._calls]
+        ready = [(call.start_s, number) for number, call in enumerate(self._calls) if not call.waits_for]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            order.append(heapq.heappop(ready)[1])
+            for child in children[order[-1]]:
+                pending[child] -= 1
+                if not pending[child]:
+                    heapq.heappush(ready, (self._calls[child].start_s, child))
+        return order
+
+    def _read(
+        self, entries: list[_Streamed | _NotStreamed | _Group], agent: str, base_s: float, inner_times: _InnerTimes
+    ) -> list[int]:
+        """Read the requests of one agent and of its sub-agents; returns the positions of its own calls."""
+        # AgentX counts think times from the last request of any agent.
+        own_think_times = inner_times is _InnerTimes.GROUP or not any(isinstance(entry, _Group) for entry in entries)
+        stream: list[int] = []
+        groups: list[tuple[_Group, str]] = []
+        last: _Request | None = None
+        for number, entry in enumerate(entries, 1):
+            place = f"sub-agent {agent!r}, request {number}" if agent else f"request {number}"
+            if isinstance(entry, _Group):
+                if entry.requests:
+                    groups.append((entry, self._agent(agent, entry.agent_id)))
+                continue
+            call = self._call(entry, agent, place)
+            before = self._calls[stream[-1]] if stream else None
+            call.pause_s = None if last is None else _pause_s(entry, last, own_think_times=own_think_times)
+            start_s = base_s + entry.t if entry.t is not None else (before.end_s if before else base_s)
+            call.start_s = max(start_s, before.start_s) if before else start_s
+            call.end_s = call.start_s + (entry.api_time or 0.0)
+            if stream:
+                call.waits_for[stream[-1]] = 0.0
+            stream.append(len(self._calls))
+            self._calls.append(call)
+            last = entry
+        for group, name in groups:
+            self._add_group(group, name, stream, base_s, inner_times)
+        return stream
+
+    def _add_group(self, group: _Group, name: str, stream: list[int], base_s: float, inner_times: _InnerTimes) -> None:
+        """Read a sub-agent, and connect it with the calls of the agent that launched it."""
+        inner = [self._decoded(raw, f"sub-agent {name!r}, request {n}") for n, raw in enumerate(group.requests, 1)]
+        duration_s = None if group.duration_ms is None else group.duration_ms / 1000
+        if inner_times is _InnerTimes.SESSION:
+            start_s, inner_base_s = group.t, 0.0
+            end_s = None if duration_s is None else start_s + duration_s
+        else:
+            is_launch = group.status == "async_launched" or duration_s is None
+            start_s = inner_base_s = max(0.0, base_s + group.t - (0.0 if is_launch else duration_s or 0.0))
+            end_s = None if is_launch else base_s + group.t
+        own = self._read(inner, name, inner_base_s, inner_times)
+        if not own:
+            return
+        first, last = self._calls[own[0]], self._calls[own[-1]]
+        end_s = max(last.end_s, end_s or 0.0)
+        parent = next((n for n in reversed(stream) if self._calls[n].start_s <= start_s + _EQUAL_S), None)
+        if parent is not None:
+            first.pause_s = max(0.0, first.start_s - self._calls[parent].end_s)
+            first.waits_for[parent] = 0.0
+        joined = next((n for n in stream if self._calls[n].start_s >= end_s - _EQUAL_S and n != parent), None)
+        if joined is not None:
+            call = self._calls[joined]
+            call.waits_for[own[-1]] = end_s - last.end_s
+            ready_s = [self._calls[number].end_s + lag_s for number, lag_s in call.waits_for.items()]
+            call.pause_s = max(0.0, call.start_s - max(ready_s))
+
+    def _call(self, request: _Request, agent: str, place: str) -> _Call:
+        blocks = [self._hashes[hash_id] for hash_id in request.hash_ids]
+        expected = blocks_of(request.input_tokens, self._block_tokens)
+        if blocks and len(blocks) not in (expected, request.input_tokens // self._block_tokens):
+            size = f"{request.input_tokens} tokens make {expected} blocks of {self._block_tokens}"
             problem = f"has {len(blocks)} hash_ids, but {size}"
-            raise bad(file, f"request {number}", f"{problem}; its block_size does not match its hash_ids")
+            raise bad(self._file, self._at(place), f"{problem}; its block_size does not match its hash_ids")
+        number = next(self._numbers)
         if blocks and len(blocks) < expected:
-            blocks.append(last_blocks[number])
-        yield TraceRow(
-            None,
-            request.input_tokens,
-            max(1, request.output_tokens),
-            name,
-            None if last is None else _think_s(request, last),
-            tuple(blocks),
-            session.block_size if blocks else 0,
-        )
-        last = request
+            blocks.append(self._last_blocks[number])
+        output_tokens = max(1, request.output_tokens)
+        ids = len(request.hash_ids)
+        return _Call(0.0, 0.0, request.input_tokens, output_tokens, tuple(blocks), ids, agent, None, {})
+
+    def _agent(self, parent: str, name: str) -> str:
+        """A name for a sub-agent that is unique in the session."""
+        base = f"{parent}/{name}" if parent else name or "sub-agent"
+        unique = next(n for k in itertools.count(1) if (n := base if k == 1 else f"{base}-{k}") not in self._agents)
+        self._agents.add(unique)
+        return unique
+
+    def _decoded(self, raw: msgspec.Raw, place: str) -> _Streamed | _NotStreamed | _Group:
+        return decoded(self._file, self._at(place), raw, _REQUESTS)
+
+    def _at(self, place: str) -> str:
+        return place if self._place is None else f"row {self._place}, {place}"
 
 
-def _think_s(request: _Request, last: _Request) -> float | None:
-    """Pause before a request, in seconds; None if the session does not tell."""
-    if request.think_time is not None or request.t is None or last.t is None:
+def _pause_s(request: _Request, last: _Request, *, own_think_times: bool) -> float | None:
+    """Pause before a request of a conversation, in seconds; None if the session does not tell.
+
+    Args:
+        request: the request.
+        last: the previous one.
+        own_think_times: whether think times count from the previous request of the same conversation.
+    """
+    if request.t is None or last.t is None:
+        return request.think_time
+    if last.api_time is None and request.think_time is not None and own_think_times:
         return request.think_time
     return max(0.0, request.t - last.t - (last.api_time or 0.0))

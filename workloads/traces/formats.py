@@ -49,7 +49,9 @@ _FORMATS = {
     "azure": _Format(Azure, "Azure LLM inference 2023 and 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens"),
     "burstgpt": _Format(BurstGpt, "BurstGPT: CSV of Timestamp, Request tokens, Response tokens, optionally Session ID"),
     "mooncake": _Format(Mooncake, "Mooncake and Bailian: JSON lines of timestamp, lengths and hash_ids of blocks"),
-    "claude-code": _Format(ClaudeCode, "Claude Code sessions: a folder of JSON files with hash_ids of blocks"),
+    "claude-code": _Format(
+        ClaudeCode, "Claude Code and AgentX sessions with sub-agents: JSON files or JSON lines with hash_ids of blocks"
+    ),
     "claude-code-flat": _Format(ClaudeCodeFlat, "Claude Code sessions as one CSV with prefix_hit_blocks"),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
@@ -64,6 +66,7 @@ _HEAD_BYTES = 2**18
 _KEY = re.compile(rb'"([A-Za-z_][A-Za-z_ ]*)"\s*:')
 _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
+    ("claude-code", {"requests", "in", "out", "hash_ids"}),
     ("mooncake", {"timestamp", "input_length", "output_length"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
@@ -118,7 +121,7 @@ def _folder_format(folder: Path) -> str | None:
     names = sorted(file.name for file in folder.iterdir())
     if any(re.fullmatch(r"chunk-.+-trace\.csv(\.gz)?", name) for name in names):
         return "servegen"
-    session = next((name for name in names if name.endswith((".json", ".json.gz"))), None)
+    session = next((name for name in names if name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz"))), None)
     return "claude-code" if session and _file_format(str(folder / session)) == "claude-code" else None
 
 

@@ -118,11 +118,11 @@ def _damage(cause: Exception) -> str:
     return f"its gzip data is truncated or damaged ({cause}); fetch the file again"
 
 
-def blocks(path: str) -> Iterator[tuple[int, bytes]]:
+def blocks(path: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield whole lines in blocks of about 1 MiB, with the number of the first; blank blocks are left out.
 
     Raises:
-        BadTrace: as :func:`opened`; the file is empty, or a line is longer than ``MAX_LINE_BYTES``.
+        BadTrace: as :func:`opened`; the file is empty, or a line is longer than ``max_line_bytes``.
     """
     row = 1
     with opened(path) as file:
@@ -130,18 +130,18 @@ def blocks(path: str) -> Iterator[tuple[int, bytes]]:
             try:
                 block = file.read(_BLOCK_BYTES)
                 if block and not block.endswith(b"\n"):
-                    block += file.readline(MAX_LINE_BYTES + 1)
+                    block += file.readline(max_line_bytes + 1)
             except _DAMAGED_GZIP as cause:
                 raise bad(path, row, f"from about here {_damage(cause)}") from cause
             if not block:
                 break
             last = block.rfind(b"\n", 0, -1)
-            if len(block) - last - 1 > MAX_LINE_BYTES:
+            if len(block) - last - 1 > max_line_bytes:
                 number = row + block.count(b"\n", 0, last + 1)
                 raise bad(
                     path,
                     number,
-                    f"is longer than {MAX_LINE_BYTES // 2**20} MiB; the file must have one request per line",
+                    f"is longer than {max_line_bytes // 2**20} MiB; the file must have one request or session a line",
                 )
             if not block.isspace():  # otherwise megabytes of line ends would be processed one by one
                 yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
@@ -167,14 +167,14 @@ def check_text(path: str, row: int, block: bytes) -> None:
         raise bad(path, number, f"is not UTF-8 (byte 0x{block[cause.start]:02x}); save the file as UTF-8") from None
 
 
-def lines(path: str) -> Iterator[tuple[int, bytes]]:
+def lines(path: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield lines that are not blank, without line ends, each with its row number.
 
     Raises:
         BadTrace: as :func:`blocks`; a line is not UTF-8 text, or all are blank.
     """
     has_rows = False
-    for first, block in blocks(path):
+    for first, block in blocks(path, max_line_bytes):
         check_text(path, first, block)
         for row, line in enumerate(block.split(b"\n"), first):
             if stripped := line.strip():

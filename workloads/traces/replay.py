@@ -2,13 +2,14 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 from bakeoff.workloads.conversation import Api, Conversation
 from bakeoff.workloads.errors import BadOption, NoTokenizer
+from bakeoff.workloads.graph import Links, kept
 from bakeoff.workloads.options import check_scale
 from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline
 from bakeoff.workloads.prompts import PromptReader, prompt_reader
@@ -18,11 +19,11 @@ from bakeoff.workloads.text import first_mark, writer
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from bakeoff.workloads.traces.grouping import sessions_of
-from bakeoff.workloads.traces.row import Trace, TraceRow
+from bakeoff.workloads.traces.row import SupportsFigures, Trace, TraceRow
 from bakeoff.workloads.types import Session, Turn
 
 _CACHED_BLOCKS = 8192
-_S = TypeVar("_S", Session, SessionOutline)
+_S = TypeVar("_S")
 
 
 class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,42 +99,59 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             BadOption: the trace has times and repeats.
         """
-        writer_ = _PromptWriter(self, tokenizer, seed)
-
-        def one_pass(numbers: Iterator[int]) -> Iterator[Session]:
-            for rows, number in zip(self._grouped(seed), numbers, strict=False):
-                turns = tuple(writer_.turns(number, rows))
-                if turns:
-                    yield Session(rows[0].session or f"trace-{number}", turns, rows[0].at_s)
-
-        return self._passes(one_pass)
+        author = _PromptWriter(self, tokenizer, seed)
+        return self._passes(seed, author.session)
 
     def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
         """Outlines of the sessions; raises NoTokenizer for a trace of real text."""
 
-        def one_pass(numbers: Iterator[int]) -> Iterator[SessionOutline]:
-            for rows, number in zip(self._grouped(seed), numbers, strict=False):
-                turns = tuple(self._outlined(number, rows))
-                if turns:
-                    yield SessionOutline(rows[0].session or f"trace-{number}", rows[0].at_s, turns)
+        def outlined(number: int, rows: list[TraceRow]) -> SessionOutline | None:
+            turns = self._within_limit(self._outlined(number, rows))
+            return SessionOutline(rows[0].session or f"trace-{number}", rows[0].at_s, turns) if turns else None
 
-        return self._passes(one_pass)
+        return self._passes(seed, outlined)
 
     def shapes(self, seed: Seed) -> Iterator[SessionShape] | None:
         """The same sessions without prompts; None for a trace of real text, whose tokens must be counted."""
-        return None if self.has_words else (SessionShape.of(outline.turns) for outline in self.outlines(seed))
+        if self.has_words:
+            return None
 
-    def _passes(self, one_pass: Callable[[Iterator[int]], Iterator[_S]]) -> Iterator[_S]:
-        """The sessions of one pass over the trace, or of endless ones.
+        def shaped(_number: int, rows: list[TraceRow]) -> SessionShape | None:
+            turns = self._within_limit(self._timed(rows))
+            return SessionShape.of(turns) if turns else None
+
+        return self._passes(seed, shaped)
+
+    def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
+        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
+        author = _PromptWriter(self, tokenizer, seed)
+
+        def numbered(number: int, rows: list[TraceRow]) -> Callable[[], Session | None] | None:
+            if self.has_words:
+                session = author.session(number, rows)
+                return None if session is None else lambda: session
+            return (lambda: author.session(number, rows)) if self._within_limit(self._timed(rows)) else None
+
+        for at, written in enumerate(itertools.islice(self._passes(seed, numbered), max(turns, default=-1) + 1)):
+            if at in turns and (session := written()) is not None:
+                yield msgspec.structs.replace(session, turns=session.turns[: turns[at]])
+
+    def _passes(self, seed: Seed, made: Callable[[int, list[TraceRow]], _S | None]) -> Iterator[_S]:
+        """What ``made`` makes of each session, in one pass over the trace or in endless ones.
 
         Args:
-            one_pass: takes the numbers of its sessions, which go on from pass to pass: no two share synthetic text.
+            seed: of the workload.
+            made: takes a session's rows and its number, which goes on from pass to pass: no two share synthetic text.
+                It returns None for a session of which nothing is left.
         """
         numbers = itertools.count()
         while True:
             is_empty = True
-            for session in one_pass(numbers):
-                if self.repeat and session.start_s is not None:
+            for rows, number in zip(self._grouped(seed), numbers, strict=False):
+                session = made(number, rows)
+                if session is None:
+                    continue
+                if self.repeat and rows[0].at_s is not None:
                     raise BadOption("workload 'trace': a trace with times cannot be repeated; leave out repeat")
                 is_empty = False
                 yield session
@@ -151,33 +169,57 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield row.at_s
 
     def _grouped(self, seed: Seed) -> Iterator[list[TraceRow]]:
-        """The rows of each session within the load, and one more, which keeps the user thinking until the end."""
+        """The rows of each session within the load, and those after them, whose pauses last until its end."""
         for rows in sessions_of(self.rows(seed)):
-            pauses_s = (think_s(row, last) for last, row in itertools.pairwise(rows))
-            reached = itertools.takewhile(
-                lambda total_s: self.reach_s is None or total_s <= self.reach_s, itertools.accumulate(pauses_s)
-            )
-            yield rows[: 2 + sum(1 for _ in reached)]
+            if self.reach_s is None or len(rows) == 1:
+                yield rows
+            else:
+                yield rows[: Links.of(self._timed(rows)).first_within(self.reach_s)]
 
-    def _outlined(self, number: int, rows: list[TraceRow]) -> Iterator[TurnOutline]:
-        """Outline turns: a prompt is its blocks, or the previous prompt and answer plus new text."""
-        segments: list[Segment] = []
-        last: TraceRow | None = None
-        for k, row in enumerate(rows):
+    def _timed(self, rows: list[TraceRow]) -> list[TurnOutline]:
+        """Outlines of a session's turns without their prompts."""
+        return [
+            TurnOutline(
+                scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale),
+                0.0 if last is None else think_s(row, last), (), row.parents, row.lags_s, row.agent,
+            )
+            for last, row in itertools.pairwise([None, *rows])
+            if row is not None
+        ]  # fmt: skip
+
+    def _within_limit(self, turns: Sequence[TurnOutline]) -> tuple[TurnOutline, ...]:
+        """The turns whose prompts are no longer than ``max_input_tokens``."""
+        limit = self.max_input_tokens
+        if limit is None:
+            return tuple(turns)
+        return kept(turns, {number for number, turn in enumerate(turns) if turn.input_tokens <= limit})
+
+    def _outlined(self, number: int, rows: list[TraceRow]) -> list[TurnOutline]:
+        """Outline turns: a prompt is its blocks, or its agent's previous prompt and answer plus new text."""
+        conversations: dict[str, list[Segment]] = {}
+        named: dict[int, Segment] = {}  # one object for a block of many prompts
+        outlined: list[TurnOutline] = []
+        for k, (row, turn) in enumerate(zip(rows, self._timed(rows), strict=True)):
             if row.input_tokens is None:
                 raise NoTokenizer("the trace has text but no lengths; give a tokenizer's folder")
-            tokens, output = scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale)
+            segments = conversations.setdefault(row.agent, [])
             held = sum(count for _, count in segments)
             if row.blocks:
                 size = scaled(row.block_tokens, self.scale)
-                segments = [(str(name), size) for name in row.blocks[: row.input_tokens // row.block_tokens]]
-            elif held >= tokens:
-                segments = []
-            segments.append((f"new {number}.{k}", max(1, tokens - sum(count for _, count in segments))))
-            if self.max_input_tokens is None or tokens <= self.max_input_tokens:
-                yield TurnOutline(tokens, output, think_s(row, last) if last else 0.0, tuple(segments))
-            segments.append((f"answer {number}.{k}", output))
-            last = row
+                whole = row.blocks[: row.input_tokens // row.block_tokens]
+                segments[:] = [named.get(name) or named.setdefault(name, (str(name), size)) for name in whole]
+            elif held >= turn.input_tokens:
+                segments.clear()
+            segments.append((f"new {number}.{k}", max(1, turn.input_tokens - sum(count for _, count in segments))))
+            outlined.append(msgspec.structs.replace(turn, segments=tuple(segments)))
+            segments.append((f"answer {number}.{k}", turn.output_tokens))
+        return outlined
+
+    def extra_figures(self, seed: Seed) -> dict[str, float]:
+        """The trace's own figures, over all of it; empty if its format has none."""
+        del seed  # they are those of the recording
+        trace = self.trace()
+        return trace.figures() if isinstance(trace, SupportsFigures) else {}
 
     def notes(self) -> list[str]:
         """The trace's own notes, and the scale."""
@@ -198,20 +240,25 @@ class _PromptWriter:
         self._base = first_mark(seed)
         self._block: Callable[[int, int], str] = functools.lru_cache(maxsize=_CACHED_BLOCKS)(self._written_block)
 
-    def turns(self, number: int, rows: list[TraceRow]) -> Iterator[Turn]:
-        conversation, last = None, None
-        for k, row in enumerate(rows):
+    def session(self, number: int, rows: list[TraceRow]) -> Session | None:
+        """Write a session; None if its prompts are all too long."""
+        conversations: dict[str, Conversation] = {}
+        turns: list[Turn] = []
+        for k, (last, row) in enumerate(itertools.pairwise([None, *rows])):
+            assert row is not None
             pause_s = think_s(row, last) if last else 0.0
-            last = row
             if row.messages or row.prompt is not None:
                 turn = self._real(row, pause_s)
             elif row.blocks:
                 turn = self._of_blocks(row, pause_s)
             else:
-                conversation, turn = self._of_length(number, k, row, pause_s, conversation)
-            limit = self._replay.max_input_tokens
-            if limit is None or turn.input_tokens <= limit:
-                yield turn
+                conversation = conversations.get(row.agent)
+                conversations[row.agent], turn = self._of_length(number, k, row, pause_s, conversation)
+            turns.append(msgspec.structs.replace(turn, parents=row.parents, lags_s=row.lags_s, agent=row.agent))
+        limit = self._replay.max_input_tokens
+        if limit is not None:
+            turns = list(kept(turns, {k for k, turn in enumerate(turns) if turn.input_tokens <= limit}))
+        return Session(rows[0].session or f"trace-{number}", tuple(turns), rows[0].at_s) if turns else None
 
     def _real(self, row: TraceRow, pause_s: float) -> Turn:
         """A turn with recorded text, whose tokens are counted."""

@@ -1,7 +1,7 @@
 """The common schema of all traces."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -17,7 +17,8 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         input_tokens: tokens of the whole prompt; None if only its text is known.
         output_tokens: tokens of the answer; None if only its text is known.
         session: name of the conversation whose turns the rows are, in order; None for a single request.
-        think_s: seconds between the end of the session's previous answer and this request; None if unknown.
+        think_s: seconds between the end of the answers that it waits for, by default the session's previous one, and
+            this request; None if unknown.
         blocks: hashes of the prompt's consecutive blocks of ``block_tokens`` tokens, the last of which may be partial.
             Requests with k equal leading hashes share their first k blocks. Empty if unknown.
         block_tokens: tokens per block; 0 without blocks.
@@ -26,6 +27,10 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         answer: text of the recorded answer; its length is counted if ``output_tokens`` is None.
         tools: JSON list of the functions that the model may call, as OpenAI's chats have them; None if there are none.
         expected: what a right answer is; None if answers are not scored.
+        parents: positions, among the session's rows, of the requests whose answers it waits for, all before its own;
+            None for the previous row. A session has them in all of its rows or in none.
+        lags_s: seconds that each parent goes on after its answer; empty for none.
+        agent: the agent of the session that sent it; empty for its main agent.
     """
 
     at_s: float | None
@@ -40,6 +45,9 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     answer: str | None = None
     tools: str | None = None
     expected: Expected | None = None
+    parents: tuple[int, ...] | None = None
+    lags_s: tuple[float, ...] = ()
+    agent: str = ""
 
 
 class Trace(Protocol):
@@ -58,4 +66,13 @@ class Trace(Protocol):
 
     def notes(self) -> list[str]:
         """Remarks for readers of a result: what was rounded, spread or left out."""
+        ...
+
+
+@runtime_checkable
+class SupportsFigures(Protocol):
+    """A trace with figures of its own for a profile."""
+
+    def figures(self) -> dict[str, float]:
+        """The figures by name, over the whole trace, which is read for this."""
         ...

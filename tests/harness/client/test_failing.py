@@ -41,7 +41,7 @@ def ended(
     """A request that took no time."""
     (session,) = wire(closed(1))
     prepared = PreparedSession(session, cast("Transport", _NoTransport()), None)
-    request = RequestInFlight(prepared, 0, at_ns, lambda _end, _pause: None)
+    request = RequestInFlight(prepared, 0, at_ns)
     request.reads, request.read_ns = reads, [at_ns] * len(reads)
     request.status, request.end, request.ended_ns, request.started_ns = status, end, at_ns, at_ns
     return request

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bakeoff.engines.dialects import OpenAiDialect
 from bakeoff.engines.request_shape import RequestShape, ShapedDialect
 from bakeoff.harness.client.orders import Pool
@@ -29,6 +31,14 @@ def test_a_session_keeps_its_id_and_each_request_has_its_own() -> None:
     assert found[0][0] == found[1][0] != found[2][0]
     (nonce,) = {value.partition("-")[0] for pair in found for value in pair}
     assert [value.removeprefix(nonce) for value in found[3]] == ["-00000002", "-00000003"]
+
+
+def test_each_agent_of_a_session_has_an_id_of_its_own() -> None:
+    turns = tuple(replace(TURN, agent=agent, parents=()) for agent in ("", "helper", "", "helper"))
+    (session,) = wire_sessions([PlannedSession(Session("a", turns), None)], DIALECT, "m")
+    main, helper, *later = (session.request(number).headers["x-session-id"] for number in range(4))
+    assert main != helper
+    assert later == [main, helper]
 
 
 def test_ids_are_new_in_each_plan_and_also_before_its_start() -> None:

@@ -147,10 +147,11 @@ def test_a_closed_loop_begins_with_a_session_in_progress_on_each_slot(planner_of
     beginning = begun(planner_of(workload=TALK), Load(concurrency=20))
     planned = list(beginning.plan)
     assert len(planned) == 20
-    assert any(entry.first_turn for entry in planned)
+    assert any(entry.numbers for entry in planned)
     offsets = [entry.offset_s or 0.0 for entry in planned]
     assert offsets == sorted(offsets)
-    assert [session.first_turn for session in wire(planned)] == [entry.first_turn for entry in planned]
+    first = [entry.numbers[0] if entry.numbers else 0 for entry in planned]
+    assert [session.turns[0].number for session in wire(planned)] == first
 
 
 def test_an_open_loop_begins_with_as_many_sessions_as_its_rate_and_their_duration_say(planner_of: Any):
@@ -164,7 +165,7 @@ def test_an_open_loop_begins_with_as_many_sessions_as_its_rate_and_their_duratio
 
 def test_the_history_of_a_session_in_progress_is_its_last_prompt(planner_of: Any):
     beginning = begun(planner_of(workload=TALK), Load(concurrency=20))
-    later = [entry for entry in beginning.plan if entry.first_turn]
+    later = [entry for entry in beginning.plan if entry.numbers]
     assert len(beginning.history) == len(later)
     assert {turn.output_tokens for turn in turns(beginning.history)} == {1}
     for seen in beginning.history:

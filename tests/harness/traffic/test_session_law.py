@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bakeoff.harness.traffic.session_law import SessionLaw
+from bakeoff.harness.traffic.session_law import BegunCall, SessionLaw
 from bakeoff.results.records import Pace
 from bakeoff.workloads import SessionShape
 
@@ -18,6 +18,13 @@ def shape(*turns: tuple[int, float]) -> SessionShape:
 
 MIXED = [shape((5, 9.0), (15, 4.0), (5, 1.0)), shape((55, 0.0)), shape((5, 0.0), (5, 30.0))]
 """The pause before a first turn counts as none."""
+
+
+def calls(law: SessionLaw, count: int, pace: Pace, rng: random.Random) -> list[tuple[int, BegunCall]]:
+    """The one call of each conversation in progress, with the conversation's number."""
+    begun = law.in_progress(count, pace, rng.random)
+    assert all(entry.ended == tuple(range(entry.calls[0].turn)) for entry in begun)
+    return [(entry.number, call) for entry in begun for call in entry.calls]
 
 
 def timeline(shapes: list[SessionShape]) -> list[tuple[int, int, bool, float]]:
@@ -42,11 +49,11 @@ def test_means_of_the_law():
 
 def test_sessions_in_progress_are_met_in_proportion_to_their_duration():
     """Counts are those of random instants on the timeline, and rests those of uniform points."""
-    begun = SessionLaw(MIXED).in_progress(4600, PACE, random.Random(1).random)
+    begun = calls(SessionLaw(MIXED), 4600, PACE, random.Random(1))
     parts = timeline(MIXED)
     total_s = sum(seconds for *_, seconds in parts)
     for number, turn, is_pause, seconds in parts:
-        met = [b for b in begun if (b.number, b.turn, b.delay_s > 0) == (number, turn, is_pause)]
+        met = [b for of, b in begun if (of, b.turn, b.delay_s > 0) == (number, turn, is_pause)]
         assert len(met) / len(begun) == pytest.approx(seconds / total_s, abs=0.002)
         rest = [b.delay_s / seconds if is_pause else b.part for b in met]
         assert sum(rest) / len(rest) == pytest.approx(0.5, abs=0.16), "an answer of five tokens has five rests"
@@ -55,8 +62,8 @@ def test_sessions_in_progress_are_met_in_proportion_to_their_duration():
 def test_the_rest_of_an_answer_takes_the_rest_of_its_time():
     """Length-biased: the mean rest is E[S²] / 2 E[S], here of answers of 6 and 1 s."""
     law = SessionLaw([shape((56, 0.0)), shape((6, 0.0))])
-    begun = law.in_progress(700, PACE, random.Random(1).random)
-    tokens = [round(b.part * (56, 6)[b.number]) for b in begun]
+    begun = calls(law, 700, PACE, random.Random(1))
+    tokens = [round(b.part * (56, 6)[number]) for number, b in begun]
     rests_s = [0.5 + 0.1 * (count - 1) for count in tokens]
     assert sum(rests_s) / len(rests_s) == pytest.approx((36 + 1) / (2 * 7), rel=0.03)
 
@@ -74,8 +81,8 @@ def test_a_load_of_sessions_in_progress_sends_requests_at_its_long_run_rate_from
             tokens = session.output_tokens[position] * (part if position == turn else 1.0)
             start_s += 0.5 + 0.1 * (tokens - 1)
 
-    for entry in law.in_progress(round(20 * law.session_s(PACE)), PACE, rng.random):
-        run(entry.delay_s, MIXED[entry.number], entry.turn, entry.part)
+    for number, call in calls(law, round(20 * law.session_s(PACE)), PACE, rng):
+        run(call.delay_s, MIXED[number], call.turn, call.part)
     for number in range(20 * 40):
         run(number / 20, rng.choice(MIXED), 0)
     for from_s in (1, 10, 20, 30):
@@ -85,7 +92,7 @@ def test_a_load_of_sessions_in_progress_sends_requests_at_its_long_run_rate_from
 
 def test_sessions_that_are_all_alike_are_met_at_different_instants():
     alike = [shape((5, 0.0), (5, 10.0))] * 100
-    delays = [b.delay_s for b in SessionLaw(alike).in_progress(50, PACE, random.Random(1).random) if b.delay_s]
+    delays = [b.delay_s for _, b in calls(SessionLaw(alike), 50, PACE, random.Random(1)) if b.delay_s]
     assert len({round(delay) for delay in delays}) >= 9
 
 
@@ -95,7 +102,7 @@ def test_engines_of_other_paces_begin_mostly_with_the_same_turns(token_s: float,
     rng = random.Random(1)
     shapes = [shape(*((rng.randint(1, 40), rng.uniform(1.0, 40.0)) for _ in range(4))) for _ in range(2000)]
     one, other = (
-        {(b.number, b.turn) for b in SessionLaw(shapes).in_progress(number, pace, random.Random(2).random)}
+        {(of, b.turn) for of, b in calls(SessionLaw(shapes), number, pace, random.Random(2))}
         for number, pace in ((100, PACE), (count, Pace(0.5, token_s)))
     )
     assert len(one & other) >= (0.9 if count == 100 else 0.5) * 100

@@ -174,10 +174,9 @@ def test_claude_code_blocks_of_global_names_are_shared_between_sessions(tmp_path
     assert first.blocks[2] != third.blocks[2]
 
 
-def test_claude_code_sub_agents_are_left_out_and_answers_that_were_given_up_ask_for_one_token(tmp_path: Path) -> None:
-    agent = {"t": 2.0, "type": "subagent", "agent_id": "agent_001", "requests": SESSION["requests"], "models": ["m"]}
+def test_claude_code_answers_that_were_given_up_ask_for_one_token(tmp_path: Path) -> None:
     gone = {"t": 9.0, "type": "s", "in": 256, "out": 0, "hash_ids": [1, 2, 3, 4]}
-    requests = [SESSION["requests"][0], agent, SESSION["requests"][1], gone]
+    requests = [*SESSION["requests"], gone]
     rows = read("claude-code", write(tmp_path / "a.json", session(None, requests=requests)))
     assert [(row.session, row.input_tokens, row.output_tokens) for row in rows] == [
         ("a", 130, 5),
@@ -207,9 +206,9 @@ def test_claude_code_sessions_without_blocks_are_read(tmp_path: Path) -> None:
 def test_a_claude_code_session_in_two_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.json", session("s1"))
     write(tmp_path / "b.json.gz", session("s1"))
-    assert refusal("claude-code", tmp_path) == "/b.json.gz: repeats the session 's1' of a.json; remove one of the files"
+    assert refusal("claude-code", tmp_path) == "/b.json.gz: repeats the session 's1' of a.json; remove one of them"
 
 
 def test_a_folder_without_sessions_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "readme.md", "nothing")
-    assert refusal("claude-code", tmp_path) == ": has no session files (*.json, *.json.gz)"
+    assert refusal("claude-code", tmp_path) == ": has no session files (*.json, *.json.gz, *.jsonl, *.jsonl.gz)"
