@@ -31,6 +31,8 @@ from bakeoff.workloads.types import Turn
 
 _MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
 """Sessions in the sample of the law: at least, per session in progress, and at most."""
+_SAMPLE_REQUESTS = 10_000
+"""A sample of fewer sessions is enough if they have this many requests."""
 _WRITTEN_SAMPLE = 400
 """Sessions in the sample of a workload that must write all of them to write any."""
 _MAX_BEGUN = 5000
@@ -80,6 +82,7 @@ class Beginnings:
         self._reach_s = reach_s
         self._shapes: list[SessionShape] = []
         self._law: SessionLaw | None = None
+        self._sample_size = 0
         self._written: list[PlanFile] = []
 
     def law(self, window: PlanFile | None = None, sessions: int = 0) -> SessionLaw | None:
@@ -94,10 +97,10 @@ class Beginnings:
         size = _WRITTEN_SAMPLE
         if isinstance(self._workload, SupportsChoice):
             size = min(_MAX_SAMPLE, max(_MIN_SAMPLE, _SAMPLE_PER_SESSION * sessions))
-        if self._law is None or len(self._shapes) < size:
+        if self._law is None or self._sample_size < size:
             shapes = session_shapes(self._workload, self._tokenizer, self._seed(""))
-            self._shapes = list(itertools.islice(shapes, size))
-            self._law = SessionLaw.of(self._shapes)
+            self._shapes = list(_sample(shapes, size, _SAMPLE_PER_SESSION * sessions))
+            self._law, self._sample_size = SessionLaw.of(self._shapes), size
         return self._law
 
     def plan(
@@ -194,6 +197,16 @@ class Beginnings:
         path = self._folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         self._written.append(PlanFile(path, iter(plan), prompt_reader(self._tokenizer), endless))
         return self._written[-1]
+
+
+def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[SessionShape]:
+    """The first ``size`` shapes; at least ``least``, if these have enough requests."""
+    requests = 0
+    for number, shape in enumerate(itertools.islice(shapes, size)):
+        if number >= least and requests >= _SAMPLE_REQUESTS:
+            return
+        yield shape
+        requests += len(shape.output_tokens)
 
 
 def rest_of(session: Session, begun: Begun, start_s: float) -> PlannedSession:

@@ -1,5 +1,6 @@
 """Globally unique block hashes for traces whose hashes are unique within one session only."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 _LIMIT = 2**63
@@ -20,6 +21,11 @@ class BlockHashes:
     def __getitem__(self, number: int) -> int:
         """Hash of the session's block ``number``."""
         return (self._base + number) % _LIMIT
+
+    def of(self, numbers: Iterable[int]) -> list[int]:
+        """Hashes of several blocks."""
+        base = self._base  # a session of a coding agent has a hundred thousand: a call for each would take too long
+        return [(base + number) % _LIMIT for number in numbers]
 
 
 def blocks_of(input_tokens: int, block_tokens: int) -> int:

@@ -6,7 +6,7 @@ each: lengths, 64-token blocks, times, and groups of requests that a sub-agent s
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +34,8 @@ class _Session(msgspec.Struct, frozen=True):
 class _Request(msgspec.Struct, frozen=True):
     input_tokens: InputTokens = msgspec.field(name="in")
     output_tokens: OutputTokens = msgspec.field(name="out")
-    hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]] = []
+    hash_ids: msgspec.Raw = msgspec.Raw(b"[]")
+    """Decoded only where it is needed: a prompt of a coding agent has thousands."""
     think_time: Seconds | None = None
     t: Seconds | None = None
     api_time: Seconds | None = None
@@ -58,6 +59,7 @@ class _Group(msgspec.Struct, frozen=True, tag_field="type", tag="subagent"):
     status: str = "completed"
 
 
+_HASH_IDS = msgspec.json.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _SESSIONS = msgspec.json.Decoder(_Session)
 _REQUESTS: msgspec.json.Decoder[_Streamed | _NotStreamed | _Group] = msgspec.json.Decoder(
     _Streamed | _NotStreamed | _Group
@@ -79,11 +81,10 @@ class _Call(msgspec.Struct):
 
     start_s: float
     end_s: float
-    input_tokens: int
-    output_tokens: int
-    blocks: tuple[int, ...]
-    ids: int
-    """Blocks that have an id in the recording: all, or all but the last."""
+    request: _Request
+    number: int
+    """Among the requests of the session, in the order of the file, from 1."""
+    place: str
     agent: str
     pause_s: float | None
     waits_for: dict[int, float]
@@ -96,9 +97,8 @@ class _Hits:
     def __init__(self) -> None:
         self.requests = self.blocks = self.hits = 0
 
-    def add(self, call: _Call, seen: set[int]) -> None:
-        """Count a request whose session has ``seen`` these blocks."""
-        ids = call.blocks[: call.ids]
+    def add(self, ids: Sequence[int], seen: set[int]) -> None:
+        """Count a request with these blocks, whose session has ``seen`` some."""
         self.requests += 1
         self.blocks += len(ids)
         self.hits += sum(1 for _ in itertools.takewhile(seen.__contains__, ids))
@@ -119,13 +119,12 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
-        has_rows = False
-        for reading in self._readings():
-            for row in reading.rows():
-                has_rows = True
-                yield row
-        if not has_rows:
-            raise bad(self.path, None, "has no requests")
+        return self._rows(has_blocks=True)
+
+    def lengths(self, seed: Seed) -> Iterator[TraceRow]:
+        """The same rows without blocks, in a fraction of the time."""
+        del seed
+        return self._rows(has_blocks=False)
 
     def figures(self) -> dict[str, float]:
         """Requests of main and sub-agents, and the hits of an unlimited prefix cache of each session.
@@ -137,10 +136,10 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sub_agents = 0
         for reading in self._readings():
             shared, own = set[int](), set[int]()
-            for call in reading.calls():
-                total.add(call, shared)
-                if not call.agent:
-                    main.add(call, own)
+            for agent, ids in reading.recorded_blocks():
+                total.add(ids, shared)
+                if not agent:
+                    main.add(ids, own)
             sub_agents += reading.sub_agents
         return {
             "sub_agents": sub_agents,
@@ -151,6 +150,15 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "main_agent_blocks": main.blocks,
             "main_agent_block_hit_share": main.share,
         }
+
+    def _rows(self, *, has_blocks: bool) -> Iterator[TraceRow]:
+        has_rows = False
+        for reading in self._readings():
+            for row in reading.rows(has_blocks=has_blocks):
+                has_rows = True
+                yield row
+        if not has_rows:
+            raise bad(self.path, None, "has no requests")
 
     def _readings(self) -> Iterator["_Reading"]:
         """The sessions, in the order of files and rows."""
@@ -250,11 +258,13 @@ class _Reading:
         self._read(self._entries, "", 0.0, inner_times)
         self._entries.clear()
 
-    def calls(self) -> Iterator[_Call]:
-        """The requests in the order of their recorded start."""
-        return (self._calls[number] for number in self._order())
+    def recorded_blocks(self) -> Iterator[tuple[str, list[int]]]:
+        """Agent and hash ids of each request, in the order of their recorded start."""
+        for number in self._order():
+            call = self._calls[number]
+            yield call.agent, self._hash_ids(call)
 
-    def rows(self) -> Iterator[TraceRow]:
+    def rows(self, *, has_blocks: bool) -> Iterator[TraceRow]:
         """The requests in the order of their recorded start, with what they wait for."""
         calls = self._calls
         is_chain = not self._agents
@@ -265,14 +275,15 @@ class _Reading:
             if not is_chain and not call.waits_for:
                 call.pause_s = max(0.0, call.start_s - calls[order[0]].start_s)
             parents = {places[parent]: lag_s for parent, lag_s in call.waits_for.items()}
+            blocks = self._blocks(call) if has_blocks else ()
             yield TraceRow(
                 None,
-                call.input_tokens,
-                call.output_tokens,
+                call.request.input_tokens,
+                max(1, call.request.output_tokens),
                 self._name,
                 call.pause_s,
-                call.blocks,
-                self._block_tokens if call.blocks else 0,
+                blocks,
+                self._block_tokens if blocks else 0,
                 parents=None if is_chain else tuple(parents),
                 lags_s=tuple(parents.values()) if any(parents.values()) else (),
                 agent=call.agent,
@@ -311,14 +322,13 @@ class _Reading:
                 if entry.requests:
                     groups.append((entry, self._agent(agent, entry.agent_id)))
                 continue
-            call = self._call(entry, agent, place)
             before = self._calls[stream[-1]] if stream else None
-            call.pause_s = None if last is None else _pause_s(entry, last, own_think_times=own_think_times)
             start_s = base_s + entry.t if entry.t is not None else (before.end_s if before else base_s)
-            call.start_s = max(start_s, before.start_s) if before else start_s
-            call.end_s = call.start_s + (entry.api_time or 0.0)
-            if stream:
-                call.waits_for[stream[-1]] = 0.0
+            start_s = max(start_s, before.start_s) if before else start_s
+            pause_s = None if last is None else _pause_s(entry, last, own_think_times=own_think_times)
+            waits_for = {stream[-1]: 0.0} if stream else {}
+            end_s = start_s + (entry.api_time or 0.0)
+            call = _Call(start_s, end_s, entry, next(self._numbers), place, agent, pause_s, waits_for)
             stream.append(len(self._calls))
             self._calls.append(call)
             last = entry
@@ -353,19 +363,24 @@ class _Reading:
             ready_s = [self._calls[number].end_s + lag_s for number, lag_s in call.waits_for.items()]
             call.pause_s = max(0.0, call.start_s - max(ready_s))
 
-    def _call(self, request: _Request, agent: str, place: str) -> _Call:
-        blocks = [self._hashes[hash_id] for hash_id in request.hash_ids]
-        expected = blocks_of(request.input_tokens, self._block_tokens)
-        if blocks and len(blocks) not in (expected, request.input_tokens // self._block_tokens):
-            size = f"{request.input_tokens} tokens make {expected} blocks of {self._block_tokens}"
+    def _hash_ids(self, call: _Call) -> list[int]:
+        try:
+            return _HASH_IDS.decode(call.request.hash_ids)
+        except msgspec.ValidationError as cause:
+            raise bad(self._file, self._at(call.place), str(cause).replace("`$", "`$.hash_ids")) from None
+
+    def _blocks(self, call: _Call) -> tuple[int, ...]:
+        """Hashes of a prompt's blocks, the partial one at its end included; empty if they are not recorded."""
+        blocks = self._hashes.of(self._hash_ids(call))
+        tokens = call.request.input_tokens
+        expected = blocks_of(tokens, self._block_tokens)
+        if blocks and len(blocks) not in (expected, tokens // self._block_tokens):
+            size = f"{tokens} tokens make {expected} blocks of {self._block_tokens}"
             problem = f"has {len(blocks)} hash_ids, but {size}"
-            raise bad(self._file, self._at(place), f"{problem}; its block_size does not match its hash_ids")
-        number = next(self._numbers)
+            raise bad(self._file, self._at(call.place), f"{problem}; its block_size does not match its hash_ids")
         if blocks and len(blocks) < expected:
-            blocks.append(self._last_blocks[number])
-        output_tokens = max(1, request.output_tokens)
-        ids = len(request.hash_ids)
-        return _Call(0.0, 0.0, request.input_tokens, output_tokens, tuple(blocks), ids, agent, None, {})
+            blocks.append(self._last_blocks[call.number])
+        return tuple(blocks)
 
     def _agent(self, parent: str, name: str) -> str:
         """A name for a sub-agent that is unique in the session."""

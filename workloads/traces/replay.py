@@ -19,7 +19,7 @@ from bakeoff.workloads.text import first_mark, writer
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from bakeoff.workloads.traces.grouping import sessions_of
-from bakeoff.workloads.traces.row import SupportsFigures, Trace, TraceRow
+from bakeoff.workloads.traces.row import SupportsFigures, SupportsLengths, Trace, TraceRow
 from bakeoff.workloads.types import Session, Turn
 
 _CACHED_BLOCKS = 8192
@@ -49,6 +49,8 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     api: Api = "completions"
     """``completions`` or ``chat``; with ``chat``, the recorded length includes the template. Real text is sent as
     recorded."""
+    max_pause_s: float | None = None
+    """Longest pause within a session, in seconds, to which longer ones are shortened, such as those of a human."""
     repeat: bool = False
     """Whether to start over at the end, for a trace that is shorter than the load; only without times."""
     reach_s: float | None = None
@@ -58,6 +60,8 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_scale(self.scale)
         if self.format is not None and self.format not in TRACE_FORMATS:
             raise ValueError(f"format must be one of {', '.join(TRACE_FORMATS)}, not '{self.format}'")
+        if self.max_pause_s is not None and not self.max_pause_s >= 0:
+            raise ValueError(f"max_pause_s must be at least 0, not {self.max_pause_s}")
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"max_rows must be at least 1, not {self.max_rows}")
 
@@ -76,7 +80,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_words(self) -> bool:
         """Whether the trace's first row has real text, whose tokens must be counted."""
-        row = next(iter(self.rows(Seed.of(""))), None)
+        row = next(iter(self.rows(Seed.of(""), has_blocks=False)), None)
         return row is not None and (bool(row.messages) or row.prompt is not None)
 
     def trace(self) -> Trace:
@@ -89,9 +93,11 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name = self.format or detect(self.path)
         return trace_format(name, {"path": self.path, **self.format_options})
 
-    def rows(self, seed: Seed) -> Iterator[TraceRow]:
-        """The rows to replay."""
-        return itertools.islice(self.trace().rows(seed), self.max_rows)
+    def rows(self, seed: Seed, *, has_blocks: bool = True) -> Iterator[TraceRow]:
+        """The rows to replay; those without blocks may take less time to read."""
+        trace = self.trace()
+        rows = trace.lengths(seed) if not has_blocks and isinstance(trace, SupportsLengths) else trace.rows(seed)
+        return itertools.islice(rows, self.max_rows)
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """See :class:`~bakeoff.workloads.types.Workload`; ends with the trace, unless it repeats.
@@ -120,14 +126,14 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             turns = self._within_limit(self._timed(rows))
             return SessionShape.of(turns) if turns else None
 
-        return self._passes(seed, shaped)
+        return self._passes(seed, shaped, has_blocks=False)
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
         """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
-        author = _PromptWriter(self, tokenizer, seed)
+        author, has_words = _PromptWriter(self, tokenizer, seed), self.has_words
 
         def numbered(number: int, rows: list[TraceRow]) -> Callable[[], Session | None] | None:
-            if self.has_words:
+            if has_words:
                 session = author.session(number, rows)
                 return None if session is None else lambda: session
             return (lambda: author.session(number, rows)) if self._within_limit(self._timed(rows)) else None
@@ -136,18 +142,21 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if at in turns and (session := written()) is not None:
                 yield msgspec.structs.replace(session, turns=session.turns[: turns[at]])
 
-    def _passes(self, seed: Seed, made: Callable[[int, list[TraceRow]], _S | None]) -> Iterator[_S]:
+    def _passes(
+        self, seed: Seed, made: Callable[[int, list[TraceRow]], _S | None], *, has_blocks: bool = True
+    ) -> Iterator[_S]:
         """What ``made`` makes of each session, in one pass over the trace or in endless ones.
 
         Args:
             seed: of the workload.
             made: takes a session's rows and its number, which goes on from pass to pass: no two share synthetic text.
                 It returns None for a session of which nothing is left.
+            has_blocks: whether it needs the blocks of prompts.
         """
         numbers = itertools.count()
         while True:
             is_empty = True
-            for rows, number in zip(self._grouped(seed), numbers, strict=False):
+            for rows, number in zip(self._grouped(seed, has_blocks=has_blocks), numbers, strict=False):
                 session = made(number, rows)
                 if session is None:
                     continue
@@ -161,16 +170,16 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def starts(self, seed: Seed) -> Iterator[float]:
         """Session starts in seconds; empty without times."""
         started: set[str] = set()
-        for row in self.rows(seed):
+        for row in self.rows(seed, has_blocks=False):
             if row.at_s is None or row.session in started:
                 continue
             if row.session is not None:
                 started.add(row.session)
             yield row.at_s
 
-    def _grouped(self, seed: Seed) -> Iterator[list[TraceRow]]:
+    def _grouped(self, seed: Seed, *, has_blocks: bool) -> Iterator[list[TraceRow]]:
         """The rows of each session within the load, and those after them, whose pauses last until its end."""
-        for rows in sessions_of(self.rows(seed)):
+        for rows in sessions_of(self.rows(seed, has_blocks=has_blocks)):
             if self.reach_s is None or len(rows) == 1:
                 yield rows
             else:
@@ -181,11 +190,16 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             TurnOutline(
                 scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale),
-                0.0 if last is None else think_s(row, last), (), row.parents, row.lags_s, row.agent,
+                self.pause_s(row, last), (), row.parents, row.lags_s, row.agent,
             )
             for last, row in itertools.pairwise([None, *rows])
             if row is not None
         ]  # fmt: skip
+
+    def pause_s(self, row: TraceRow, last: TraceRow | None) -> float:
+        """The pause before a row in seconds, which ``last`` precedes in its session."""
+        pause_s = think_s(row, last) if last else 0.0
+        return pause_s if self.max_pause_s is None else min(pause_s, self.max_pause_s)
 
     def _within_limit(self, turns: Sequence[TurnOutline]) -> tuple[TurnOutline, ...]:
         """The turns whose prompts are no longer than ``max_input_tokens``."""
@@ -224,6 +238,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """The trace's own notes, and the scale."""
         factor = "" if self.scale == 1 else f"; every length × {self.scale:g}"
+        factor += "" if self.max_pause_s is None else f"; pauses of at most {self.max_pause_s:g} s"
         again = "; repeated" if self.repeat else ""
         return [f"trace {self.path}{factor}{again}", *self.trace().notes()]
 
@@ -246,7 +261,7 @@ class _PromptWriter:
         turns: list[Turn] = []
         for k, (last, row) in enumerate(itertools.pairwise([None, *rows])):
             assert row is not None
-            pause_s = think_s(row, last) if last else 0.0
+            pause_s = self._replay.pause_s(row, last)
             if row.messages or row.prompt is not None:
                 turn = self._real(row, pause_s)
             elif row.blocks:

@@ -70,6 +70,15 @@ class Trace(Protocol):
 
 
 @runtime_checkable
+class SupportsLengths(Protocol):
+    """A trace that can read its rows without their blocks, which takes less time."""
+
+    def lengths(self, seed: Seed) -> Iterator[TraceRow]:
+        """Yield the rows of :meth:`Trace.rows` without blocks."""
+        ...
+
+
+@runtime_checkable
 class SupportsFigures(Protocol):
     """A trace with figures of its own for a profile."""
 
