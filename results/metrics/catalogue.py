@@ -3,7 +3,7 @@
 from collections.abc import Container
 
 from bakeoff.results.metric import Better, Metric, Role, Unit
-from bakeoff.results.metrics import answers, energy, latency, machine, memory, reasoning, throughput
+from bakeoff.results.metrics import answers, energy, interactivity, latency, machine, memory, reasoning, throughput
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
 
 DEFINITIONS = 3
@@ -16,6 +16,7 @@ CATALOGUE: dict[str, TrialMetric] = {
     for metric in (
         *(metric for one in LATENCIES.values() for metric in one.metrics()),
         *throughput.METRICS,
+        *interactivity.METRICS,
         *reasoning.METRICS,
         *answers.METRICS,
         *memory.METRICS,

@@ -18,9 +18,11 @@ from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, u
 from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
+from bakeoff.results.report.group_rows import cached_text, figures_of, known_columns, titles_of
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
-from bakeoff.results.report.sections.models import figures_of, shown_columns
+from bakeoff.results.report.sections.models import COLUMNS as OF_MODELS
+from bakeoff.results.report.sections.sessions import COLUMNS as OF_SESSIONS
 from bakeoff.results.report.standing import (
     UNJUDGED,
     Standing,
@@ -33,8 +35,8 @@ from bakeoff.results.report.standing import (
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.groups import RequestGroup, by_agent, by_model
 from bakeoff.results.run.levels import levels_of
-from bakeoff.results.run.model_mix import ModelRow, model_rows
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import (
@@ -85,8 +87,10 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(f"no token match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
-        if rows := model_rows(run):
-            console.print(_model_table(rows))
+        if groups := by_model(run):
+            console.print(_group_table(groups, "model", OF_MODELS))
+        if groups := by_agent(run):
+            console.print(_group_table(groups, "agent", OF_SESSIONS))
         if run.search is not None:
             print_search(run.search, console)
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
@@ -98,14 +102,17 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Declared:", run.declared, "")
 
 
-def _model_table(rows: list[ModelRow]) -> Table:
-    columns = shown_columns(rows)
-    table = terminal_table("load", "engine", "model")
-    for title in ("requests", "failed", *(CATALOGUE[name].title for name in columns)):
+def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence[str]) -> Table:
+    table = terminal_table("load", "engine", heading)
+    has_cache = any(group.cached_share is not None for group in groups)
+    cache = ["cached"] if has_cache else []
+    for title in ("requests", "failed", *cache, *titles_of(groups, columns)):
         table.add_column(title, justify="right")
-    for row in rows:
-        texts = (row.level, plain(row.engine), plain(row.model), f"{row.requests:,}", f"{row.failed:,}")
-        table.add_row(*map(Text, (*texts, *figures_of(row, columns))))
+    known = known_columns(groups, columns)
+    for group in groups:
+        texts = (group.level, plain(group.engine), plain(group.name), f"{group.requests:,}", f"{group.failed:,}")
+        cached = [cached_text(group)] if has_cache else []
+        table.add_row(*map(Text, (*texts, *cached, *figures_of(group, known))))
     return table
 
 

@@ -13,7 +13,7 @@ from bakeoff.results import Run
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome, Verdict
 from bakeoff.results.report.verdict import verdict
-from bakeoff.results.run.model_mix import model_rows
+from bakeoff.results.run.groups import by_model
 from tests.engines.fakes.openai import FakeOpenAi
 from tests.engines.fakes.stage import Script, event
 from tests.harness.fake_runs import attached_run, only
@@ -114,8 +114,8 @@ def test_models_share_the_sessions_by_their_weights(tmp_path: Path) -> None:
     mix = [{"name": "base", "weight": 3}, {"name": "sql-lora"}]
     workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}, "models": mix}
     run = attached_run(tmp_path, fake, "openai", workload=workload, loads=[{"concurrency": 8}])
-    rows = model_rows(run)
-    assert [row.model for row in rows] == ["base", "sql-lora"]
+    rows = by_model(run)
+    assert [row.name for row in rows] == ["base", "sql-lora"]
     assert sum(row.requests for row in rows) == run.cells[0].failures[1]
     assert 0.55 < rows[0].requests / sum(row.requests for row in rows) < 0.95
     assert rows[0].metrics["ttft_p50_s"].value
