@@ -49,6 +49,17 @@ def is_chain(turns: Sequence[Linked]) -> bool:
     return all(turn.parents is None for turn in turns)
 
 
+def problem_of(turns: Sequence[Linked]) -> str | None:
+    """What is wrong with the links of a session from outside; None if nothing is."""
+    for number, turn in enumerate(turns):
+        parents = turn.parents or ()
+        if any(not 0 <= parent < number for parent in parents) or len(set(parents)) < len(parents):
+            return f"turn {number} waits for turns {list(parents)}; parents must be different earlier turns, from 0"
+        if turn.lags_s and len(turn.lags_s) != len(parents):
+            return f"turn {number} has {len(turn.lags_s)} lags for {len(parents)} parents; give one for each, or none"
+    return None
+
+
 class Links(msgspec.Struct, frozen=True):
     """What the calls of one session wait for.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.workloads.errors import BadTrace, WorkloadError
+from bakeoff.workloads.graph import problem_of
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.traces.reading import lines, opened
@@ -45,6 +46,8 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise BadTrace(
                     f"{self.path}, row {number}: not a session ({error}); write the file with: bakeoff workloads sample"
                 ) from error
+            if (problem := problem_of(session.turns)) is not None:
+                raise BadTrace(f"{self.path}, row {number}: {problem}")
             for turn in session.turns:
                 if turn.passages is None and (turn.messages is None) == (turn.prompt is None):
                     raise BadTrace(f"{self.path}, row {number}: a turn needs either messages or prompt")

@@ -1,7 +1,9 @@
 """Graphs of calls: leaving calls out, and how far pauses alone reach."""
 
+import pytest
+
 from bakeoff.workloads import Turn
-from bakeoff.workloads.graph import Links, kept
+from bakeoff.workloads.graph import Links, kept, problem_of
 
 
 def turn(parents: tuple[int, ...] | None, pause_s: float = 0.0, *lags_s: float) -> Turn:
@@ -18,6 +20,20 @@ def test_a_call_waits_for_the_parents_of_one_that_is_left_out():
 
 def test_a_chain_stays_a_chain():
     assert [t.parents for t in kept((turn(None), turn(None), turn(None)), {0, 2})] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("turns", "problem"),
+    [
+        ((turn(None), turn((0,))), None),
+        ((turn(None), turn((1,))), "turn 1 waits for turns [1]; parents must be different earlier turns, from 0"),
+        ((turn((-1,)),), "turn 0 waits for turns [-1]; parents must be different earlier turns, from 0"),
+        ((turn(()), turn((0, 0))), "turn 1 waits for turns [0, 0]; parents must be different earlier turns, from 0"),
+        ((turn(()), turn((0,), 0.0, 1.0, 2.0)), "turn 1 has 2 lags for 1 parents; give one for each, or none"),
+    ],
+)
+def test_a_session_from_outside_is_checked(turns: tuple[Turn, ...], problem: str | None):
+    assert problem_of(turns) == problem
 
 
 def test_a_call_is_within_reach_if_those_before_it_are_due_in_time():
