@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from bakeoff.harness.client.bodies import BodyBuilder
 from bakeoff.harness.client.transport import StreamLog, Transport, limit_bytes
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.harness.host.clock import Clock
@@ -71,7 +72,7 @@ class RequestInFlight(StreamLog):
             dial_start_ns=self.dial_start_ns,
             dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,
-            sent_bytes=len(turn.request.body),
+            sent_bytes=turn.body.size,
             is_resent=self.is_resent,
             status=self.status,
             is_streamed=self.is_streamed,
@@ -90,17 +91,19 @@ SessionFinished = Callable[[int, int], None]
 
 
 class PreparedSession:
-    """A session whose requests the transport has prepared, to be sent once."""
+    """A session to be sent once, whose next requests the transport has prepared."""
 
     __slots__ = (
-        "_children", "_pending", "_ready_ns", "finished", "is_chain", "is_cut", "outstanding", "phase", "requests",
-        "wire",
+        "_bodies", "_children", "_pending", "_prepared", "_ready_ns", "_transport", "finished", "has_large_bodies",
+        "is_chain", "is_cut", "outstanding", "phase", "wire",
     )  # fmt: skip
 
     def __init__(self, wire: WireSession, transport: Transport, phase: Phase | None) -> None:
         self.wire = wire
         self.phase = phase
-        self.requests: list[Any] = [transport.prepare(wire.request(number)) for number in range(len(wire.turns))]
+        self._transport = transport
+        self._bodies = BodyBuilder([turn.body for turn in wire.turns])
+        self._prepared: dict[int, Any] = {}
         self._pending = [len(turn.parents) for turn in wire.turns]
         self._ready_ns = [0] * len(wire.turns)
         self._children: list[list[int]] = [[] for _ in wire.turns]
@@ -114,11 +117,30 @@ class PreparedSession:
         self.is_cut = False
         """Whether a turn was not planned any more."""
         self.finished: SessionFinished = lambda _ended_ns, _pause_ns: None
+        self.has_large_bodies = any(turn.body.base is not None for turn in wire.turns)
+        """Whether its bodies are large, so that each is built while those before it are answered."""
+        self.prepare(self.roots() if self.has_large_bodies else range(len(wire.turns)))
+
+    def prepare(self, numbers: Iterable[int]) -> None:
+        """Prepare the requests of some turns, unless they are."""
+        for number in numbers:
+            if number not in self._prepared:
+                self._prepared[number] = self._transport.prepare(self.wire.request(number, self._bodies.build(number)))
+
+    def prepare_after(self, number: int) -> None:
+        """Prepare the requests that wait for turn ``number``, which is being answered."""
+        # A turn that waits for none any more may have been sent already.
+        self.prepare(child for child in self._children[number] if self._pending[child])
+
+    def take(self, number: int) -> Any:  # noqa: ANN401  (opaque to all but the transport)
+        """The prepared request of a turn, which is sent once."""
+        self.prepare([number])
+        return self._prepared.pop(number)
 
     @property
     def body_bytes(self) -> int:
-        """Size of its requests' bodies."""
-        return sum(len(turn.request.body) for turn in self.wire.turns)
+        """Size of its requests' bodies as the plan holds them."""
+        return sum(len(turn.body.rest) for turn in self.wire.turns)
 
     def roots(self) -> list[int]:
         """The turns that wait for no other."""
@@ -323,7 +345,9 @@ class SessionRunner:
         self.planned += 1
         self._by_age[request] = None
         request.started_ns = self._clock.now_ns()
-        self._transport.start(request.session.requests[request.number], request, self._ended)
+        self._transport.start(request.session.take(request.number), request, self._ended)
+        if request.session.has_large_bodies:
+            asyncio.get_running_loop().call_soon(request.session.prepare_after, request.number)
         if not self._watching:
             self._drop_timed_out()
 

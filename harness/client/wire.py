@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, Dialect, HttpRequest
+from bakeoff.harness.client.bodies import Body, shared_bodies
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
@@ -29,6 +30,8 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     """One encoded request, with the plan's values for its record."""
 
     request: HttpRequest
+    """Without its body."""
+    body: Body
     think_ns: int
     requested_input_tokens: int | None
     requested_output_tokens: int
@@ -67,12 +70,12 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     nonce: str = ""
     model: str | None = None
 
-    def request(self, number: int) -> HttpRequest:
+    def request(self, number: int, body: bytes) -> HttpRequest:
         """The request of a turn, with ids in its headers; each repetition of the session is another conversation.
 
         A session's agents have conversations of their own, each with the id of its first request.
         """
-        request = self.turns[number].request
+        request = msgspec.structs.replace(self.turns[number].request, body=body)
         filled = {name: value for name, value in request.headers.items() if "{" in value}
         for name, value in filled.items():
             filled[name] = value.replace(SESSION_ID, self._id(self._conversation(number))).replace(
@@ -114,9 +117,15 @@ def wire_sessions(
     for planned in sessions:
         chosen = models.of(planned.session.id) if models else None
         links = Links.of(planned.session.turns)
+        requests = [
+            ask(turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number))
+            for number, turn in enumerate(planned.session.turns)
+        ]
+        bodies = shared_bodies([request.body for request in requests], [turn.agent for turn in planned.session.turns])
         turns = tuple(
             WireTurn(
-                ask(turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)),
+                msgspec.structs.replace(requests[number], body=b""),
+                bodies[number],
                 round(links.pauses_s[number] * NS_PER_S),
                 None if turn.has_images else turn.input_tokens,
                 turn.output_tokens,
@@ -146,7 +155,7 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
         for number, session in enumerate(sessions):
             check_cancelled()
             files[number % len(files)].append(session)
-            buffered_bytes += sum(len(turn.request.body) for turn in session.turns)
+            buffered_bytes += sum(len(turn.body.rest) for turn in session.turns)
             if buffered_bytes > _FLUSH_BYTES:
                 for file in files:
                     file.flush()

@@ -1,6 +1,7 @@
 """The driver carries out sessions whose calls form graphs; an independent simulation says when each call is due."""
 
 import asyncio
+import json
 import random
 from functools import lru_cache
 
@@ -117,6 +118,18 @@ def test_calls_due_after_the_load_are_not_sent_and_what_waits_for_them_neither()
     turns = (call(1.0, None), call(1.0, (0,), 1.0), call(1.0, (0,), 5.0), call(1.0, (1, 2)))
     records = run([PlannedSession(Session("s", turns), 0.0)], duration_s=5.0)
     assert sorted(record.turn for record in records) == [0, 1]
+
+
+def test_long_prompts_of_a_conversation_arrive_whole():
+    """Their bodies are built while the request before them is answered."""
+    prompts = ["x" * 5000 * number for number in (1, 2, 3)]
+    turns = tuple(Turn(3, 2, prompt=f'{prompt}"0.5 ok') for prompt in prompts)
+    _, records, transport, _ = drive(
+        TimedTransport,
+        lambda driver: driver.closed_loop(wire([PlannedSession(Session("s", turns), None)]), 1, duration_s=9.0),
+    )
+    assert [json.loads(request.body)["prompt"] for request in transport.sent] == [turn.prompt for turn in turns]
+    assert [record.sent_bytes for record in records] == [len(request.body) for request in transport.sent]
 
 
 def test_a_slot_is_free_when_the_last_call_of_its_session_has_ended():

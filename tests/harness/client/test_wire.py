@@ -20,7 +20,7 @@ def wired(first: int = 0) -> list[WireSession]:
 
 
 def ids(sessions: list[WireSession]) -> list[tuple[str, str]]:
-    requests = [session.request(number) for session in sessions for number in (0, 1)]
+    requests = [session.request(number, b"") for session in sessions for number in (0, 1)]
     return [(request.headers["x-session-id"], request.headers["x-request-id"]) for request in requests]
 
 
@@ -36,7 +36,7 @@ def test_a_session_keeps_its_id_and_each_request_has_its_own() -> None:
 def test_each_agent_of_a_session_has_an_id_of_its_own() -> None:
     turns = tuple(replace(TURN, agent=agent, parents=()) for agent in ("", "helper", "", "helper"))
     (session,) = wire_sessions([PlannedSession(Session("a", turns), None)], DIALECT, "m")
-    main, helper, *later = (session.request(number).headers["x-session-id"] for number in range(4))
+    main, helper, *later = (session.request(number, b"").headers["x-session-id"] for number in range(4))
     assert main != helper
     assert later == [main, helper]
 
@@ -47,7 +47,7 @@ def test_ids_are_new_in_each_plan_and_also_before_its_start() -> None:
 
 
 def test_other_headers_are_filled_too_and_unknown_braces_stay() -> None:
-    headers = wired()[0].request(1).headers
+    headers = wired()[0].request(1, b"").headers
     assert headers["x-both"] == f"{headers['x-session-id']}/{headers['x-request-id']}"
     assert headers["x-same"] == "{1, 2}"
 

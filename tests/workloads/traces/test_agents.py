@@ -113,7 +113,7 @@ def test_think_times_of_agentx_count_from_any_agent_so_they_are_no_pauses(tmp_pa
 
 def test_figures_count_hits_of_all_agents_and_of_the_main_agent(tmp_path: Path):
     figures = ClaudeCode(str(write(tmp_path / "a.jsonl", json.dumps(RAW)))).figures()
-    assert figures["sub_agents"], figures["sub_agent_requests"] == (2, 3)
+    assert (figures["sub_agents"], figures["sub_agent_requests"]) == (2, 3)
     # 4 + 2 + 1 + 3 + 6 ids; 1 of y's and 2 of x's second and 4 of the last are known
     assert (figures["blocks"], figures["block_hit_share"]) == (16, pytest.approx(7 / 16))
     assert (figures["main_agent_blocks"], figures["main_agent_block_hit_share"]) == (10, pytest.approx(4 / 10))
