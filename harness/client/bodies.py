@@ -1,4 +1,4 @@
-"""Bodies of a session's requests, of which each mostly begins like the previous one of its conversation.
+"""Bodies of a session's requests, of which each mostly holds the prompt of the previous one of its conversation.
 
 The prompts of a coding agent's session have a hundred thousand tokens each and grow by a few hundred from call to call:
 whole bodies of one session are a hundred megabytes. A plan holds what each body adds to an earlier one, and a worker
@@ -11,26 +11,38 @@ from collections.abc import Sequence
 import msgspec
 
 _MIN_SHARED = 4096
-"""Fewer shared bytes are sent as they are: short bodies are prepared in advance."""
+"""Fewer shared bytes are kept as they are: short bodies are prepared in advance."""
+_FIELDS = 1024
+"""The fields before the prompt, such as the length of the answer, fit into this many bytes."""
+_PROBE = 64
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
     """A body, or what it adds to an earlier one.
 
     Attributes:
-        rest: its bytes after the shared ones.
-        shared: bytes at its beginning that are those of ``base``.
+        rest: its bytes behind the shared ones; all, if nothing is shared.
+        head: its bytes before the shared ones.
+        first: where the shared bytes begin in ``base``.
+        shared: how many they are.
         base: position of an earlier body of the session; None if nothing is shared.
     """
 
     rest: bytes
+    head: bytes = b""
+    first: int = 0
     shared: int = 0
     base: int | None = None
 
     @property
     def size(self) -> int:
         """Number of bytes."""
-        return self.shared + len(self.rest)
+        return self.shared + self.own_size
+
+    @property
+    def own_size(self) -> int:
+        """Number of bytes that are not shared."""
+        return len(self.head) + len(self.rest)
 
 
 def shared_bodies(bodies: Sequence[bytes], conversations: Sequence[str]) -> list[Body]:
@@ -44,10 +56,21 @@ def shared_bodies(bodies: Sequence[bytes], conversations: Sequence[str]) -> list
     result: list[Body] = []
     for number, (body, conversation) in enumerate(zip(bodies, conversations, strict=True)):
         base = last.get(conversation)
-        shared = 0 if base is None else _common_bytes(bodies[base], body)
-        result.append(Body(body[shared:], shared, base) if shared >= _MIN_SHARED else Body(body))
+        result.append(Body(body) if base is None else _shared(body, bodies[base], base))
         last[conversation] = number
     return result
+
+
+def _shared(body: bytes, base: bytes, number: int) -> Body:
+    """A body as what it adds to ``base``, which is the session's body ``number``.
+
+    The fields before the prompt may differ in length, so the prompt is found by a few bytes behind them.
+    """
+    at = body.find(base[_FIELDS : _FIELDS + _PROBE], 0, 2 * _FIELDS + _PROBE)
+    if at < 0 or len(base) < _FIELDS + _MIN_SHARED:
+        return Body(body)
+    shared = _common_bytes(base, body, _FIELDS, at)
+    return Body(body[at + shared :], body[:at], _FIELDS, shared, number) if shared >= _MIN_SHARED else Body(body)
 
 
 class BodyBuilder:
@@ -75,7 +98,8 @@ class BodyBuilder:
             if body.base is None:
                 self._built[position] = body.rest
             else:
-                self._built[position] = self._built[body.base][: body.shared] + body.rest
+                held = self._built[body.base][body.first : body.first + body.shared]
+                self._built[position] = b"".join((body.head, held, body.rest))
                 self._release(body.base)
         whole = self._built[number]
         self._release(number)
@@ -87,12 +111,12 @@ class BodyBuilder:
             del self._built[number]
 
 
-def _common_bytes(a: bytes, b: bytes) -> int:
-    """Length of the common beginning, by bisection: comparing slices is much faster than comparing bytes."""
-    low, high = 0, min(len(a), len(b))
+def _common_bytes(a: bytes, b: bytes, at_a: int, at_b: int) -> int:
+    """Number of equal bytes from two positions on, by bisection: slices compare much faster than single bytes."""
+    low, high = 0, min(len(a) - at_a, len(b) - at_b)
     while low < high:
         middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
+        if a[at_a + low : at_a + middle] == b[at_b + low : at_b + middle]:
             low = middle
         else:
             high = middle - 1

@@ -140,7 +140,7 @@ class PreparedSession:
     @property
     def body_bytes(self) -> int:
         """Size of its requests' bodies as the plan holds them."""
-        return sum(len(turn.body.rest) for turn in self.wire.turns)
+        return sum(turn.body.own_size for turn in self.wire.turns)
 
     def roots(self) -> list[int]:
         """The turns that wait for no other."""

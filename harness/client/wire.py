@@ -155,7 +155,7 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
         for number, session in enumerate(sessions):
             check_cancelled()
             files[number % len(files)].append(session)
-            buffered_bytes += sum(len(turn.body.rest) for turn in session.turns)
+            buffered_bytes += sum(turn.body.own_size for turn in session.turns)
             if buffered_bytes > _FLUSH_BYTES:
                 for file in files:
                     file.flush()
