@@ -84,9 +84,10 @@ class ApproximateTokenizer(Tokenizer):
         return {f"Ġ{word}": self._id(f" {word}") for word in _WORDS.split()}
 
     def render_chat(self, messages: Sequence[dict[str, Any]], tools: list[Any] | None = None) -> str:
-        """The tools and messages, one per line."""
+        """The tools and messages, one per line; reasoning stands before its message."""
         lines = [json.dumps(tool) for tool in tools or ()]
         for message in messages:
+            lines += [str(message["reasoning_content"])] if "reasoning_content" in message else []
             lines.append(str(message["content"]))
             lines += [json.dumps(call["function"]) for call in message.get("tool_calls", ())]
         return "\n".join(lines)

@@ -36,6 +36,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str | None = None
     """Of a tool's result: the call that it answers."""
     images: tuple[Image, ...] = ()
+    reasoning: str = ""
+    """What the assistant thought before it. Only chats of the OpenAI format send it: other APIs take back nothing but
+    reasoning that they signed."""
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates take it, without pictures: arguments of calls are objects."""
@@ -47,6 +50,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
             ]
         if self.tool_call_id is not None:
             fields["tool_call_id"] = self.tool_call_id
+        if self.reasoning:
+            fields["reasoning_content"] = self.reasoning
         return fields
 
 

@@ -1,4 +1,7 @@
-"""Chat messages in the form of each API: text, pictures, and calls of tools with their results."""
+"""Chat messages in the form of each API: text, pictures, and calls of tools with their results.
+
+Reasoning is sent in chats alone: OpenAI's Responses and Anthropic take back only what they signed or encrypted.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -10,9 +13,14 @@ from bakeoff.workloads.images import png
 from bakeoff.workloads.types import Image, Message, ToolCall
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages of OpenAI's chat completions."""
-    return [_of_chat(message) for message in messages]
+def chat_messages(messages: Sequence[Message], reasoning_field: str | None) -> list[dict[str, Any]]:
+    """Messages of OpenAI's chat completions.
+
+    Args:
+        messages: the chat.
+        reasoning_field: where the server looks for the reasoning of earlier answers; None if it refuses any.
+    """
+    return [_of_chat(message, reasoning_field) for message in messages]
 
 
 def response_items(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -53,7 +61,7 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
-def _of_chat(message: Message) -> dict[str, Any]:
+def _of_chat(message: Message, reasoning_field: str | None) -> dict[str, Any]:
     content: Any = message.content
     if message.images:
         pictures = [{"type": "image_url", "image_url": {"url": _url(image)}} for image in message.images]
@@ -67,6 +75,8 @@ def _of_chat(message: Message) -> dict[str, Any]:
         ]
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
+    if message.reasoning and reasoning_field is not None:
+        fields[reasoning_field] = message.reasoning
     return fields
 
 

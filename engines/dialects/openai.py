@@ -6,7 +6,7 @@ each engine's dialect overrides the methods in which it differs, above all :meth
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ class OpenAiDialect:
     exact_length = False
     ends_by_closing = False
     takes_messages = True
+    reasoning_field: ClassVar[str | None] = "reasoning_content"
+    """Field of an assistant's message for the reasoning of an earlier answer, as DeepSeek named it; None for none."""
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request; see :class:`~bakeoff.engines.dialects.base.Dialect`."""
@@ -49,7 +51,7 @@ class OpenAiDialect:
         if logprobs:
             body |= self.asking_logprobs(turn)
         if turn.messages is not None:
-            body["messages"] = chat_messages(turn.messages)
+            body["messages"] = chat_messages(turn.messages, self.reasoning_field)
             return HttpRequest("/v1/chat/completions", STREAM_HEADERS, msgspec.json.encode(body))
         body["prompt"] = self.prompt(turn)
         return HttpRequest("/v1/completions", STREAM_HEADERS, msgspec.json.encode(body))

@@ -10,7 +10,7 @@ Their quirks, from ``sglang/srt/entrypoints``:
 - ``/generate`` has no chats; chats use the OpenAI route.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ class SglangDialect(VllmDialect):
     """The OpenAI routes: vLLM's fields, with cumulative token counts instead of token ids in chats."""
 
     name = "sglang"
+    reasoning_field: ClassVar[str | None] = "reasoning_content"
 
     def carriers(self, turn: Turn) -> Carriers:
         """Those of the OpenAI format."""

@@ -5,6 +5,8 @@ Its quirks, from ``vllm/entrypoints/openai``:
 - Unknown fields are ignored silently, so tests check request bodies against vLLM's schema.
 - ``[DONE]`` also follows errors, and an aborted answer has the finish reason ``abort``, so the end of a stream does
   not prove a complete answer.
+- The reasoning of an earlier answer is read from ``reasoning`` alone; versions up to about 0.11 named it
+  ``reasoning_content``.
 - If a prompt leaves too little room for the answer, vLLM lowers ``max_tokens`` silently; with ``min_tokens`` it
   refuses the request instead.
 """
@@ -24,6 +26,7 @@ class VllmDialect(OpenAiDialect):
 
     name = "vllm"
     exact_length = True
+    reasoning_field: ClassVar[str | None] = "reasoning"
     neutral: ClassVar[dict[str, Any]] = {"repetition_penalty": 1.0}
     """Parameters that a model's generation config could change, unless the server was started to ignore it."""
 
@@ -42,4 +45,5 @@ class ReferenceDialect(VllmDialect):
     """The reference engine: vLLM's fields; it applies no generation config."""
 
     name = "reference"
+    reasoning_field: ClassVar[str | None] = "reasoning_content"
     neutral: ClassVar[dict[str, Any]] = {}

@@ -3,6 +3,8 @@
 import msgspec
 
 from bakeoff.workloads import Message, Session, Turn
+from bakeoff.workloads.approximate import ApproximateTokenizer
+from bakeoff.workloads.types import ToolCall
 
 
 def test_a_session_has_one_encoding_without_what_is_not_set() -> None:
@@ -20,6 +22,15 @@ def test_unusual_fields_are_written_last() -> None:
     assert msgspec.json.encode(Session("s", (schema,), start_s=0.5)) == (
         b'{"id":"s","turns":[{"input_tokens":1,"output_tokens":2,"prompt":"x","json_schema":"{}"}],"start_s":0.5}'
     )
+
+
+def test_a_chat_template_gets_calls_as_objects_and_reasoning_by_its_usual_name() -> None:
+    asked = Message("assistant", "", (ToolCall("x", "sky", '{"at": "N"}'),), reasoning="Look up.")
+    assert asked.for_template() == {
+        "role": "assistant", "content": "", "reasoning_content": "Look up.",
+        "tool_calls": [{"id": "x", "type": "function", "function": {"name": "sky", "arguments": {"at": "N"}}}],
+    }  # fmt: skip
+    assert ApproximateTokenizer().render_chat([asked.for_template()]).startswith("Look up.\n")
 
 
 def test_a_session_survives_being_stored() -> None:

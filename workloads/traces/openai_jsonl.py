@@ -6,40 +6,16 @@ from typing import Any
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, epoch_s, quoted
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, epoch_s
 from bakeoff.workloads.traces.reading import bad, records
+from bakeoff.workloads.traces.recorded_chat import RecordedMessage, Tools, messages_of, tools_text
 from bakeoff.workloads.traces.row import TraceRow
-from bakeoff.workloads.types import Message, ToolCall
-
-
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
-
-
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str = "{}"
-
-
-class _Call(msgspec.Struct, frozen=True):
-    function: _Function | None = None
-    id: str = ""
-    type: str = "function"
-
-
-class _Message(msgspec.Struct, frozen=True):
-    role: str
-    content: str | list[_Part] | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: Any = None
-    tool_call_id: str | None = None
 
 
 class _Body(msgspec.Struct, frozen=True):
-    messages: list[_Message] | None = None
+    messages: list[RecordedMessage] | None = None
     prompt: str | list[Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     max_tokens: RequestedTokens | None = None
     max_completion_tokens: RequestedTokens | None = None
     at_s: float | None = None
@@ -96,9 +72,9 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             None,
             body.max_completion_tokens or body.max_tokens or self.output_tokens,
             None if session is None else str(session),
-            messages=_messages(body.messages or []),
+            messages=messages_of(body.messages or []),
             prompt=_prompt(body.prompt),
-            tools=msgspec.json.encode(body.tools).decode() if body.tools else None,
+            tools=tools_text(body.tools),
         )
 
 
@@ -121,37 +97,6 @@ class _Arrivals:
         if time is None:
             return None
         return self._clock.stamp_offset_s(time) if isinstance(time, str) else self._clock.offset_s(epoch_s(time))
-
-
-def _messages(messages: list[_Message]) -> tuple[Message, ...]:
-    for message in messages:
-        odd = next((call.type for call in message.tool_calls or () if call.type != "function"), None)
-        if odd is not None or message.function_call is not None or message.role == "function":
-            kind = quoted(odd) if odd is not None else "the older form (function_call)"
-            raise ValueError(f"a message has a call of {kind}; only calls of functions in tool_calls can be replayed")
-    return tuple(
-        Message(
-            message.role,
-            _text(message.content),
-            tuple(
-                ToolCall(call.id, call.function.name, call.function.arguments)
-                for call in message.tool_calls or ()
-                if call.function is not None
-            ),
-            message.tool_call_id,
-        )
-        for message in messages
-    )
-
-
-def _text(content: str | list[_Part] | None) -> str:
-    """A message's text; empty if an assistant only called tools."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.type != "text" or part.text is None:
-            raise ValueError(f"a message has a part of type {quoted(part.type)}; only text can be replayed")
-    return "".join(part.text or "" for part in content)
 
 
 def _prompt(prompt: str | list[Any] | None) -> str | None:

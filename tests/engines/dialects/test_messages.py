@@ -6,7 +6,16 @@ import struct
 import zlib
 from typing import Any
 
-from bakeoff.engines.dialects import AnthropicDialect, Dialect, OpenAiDialect, ResponsesDialect
+from bakeoff.engines.dialects import (
+    AnthropicDialect,
+    Dialect,
+    OpenAiDialect,
+    OpenAiServiceDialect,
+    ReferenceDialect,
+    ResponsesDialect,
+    SglangDialect,
+    VllmDialect,
+)
 from bakeoff.workloads.images import png
 from bakeoff.workloads.types import Image, Message, ToolCall, Turn
 
@@ -61,3 +70,15 @@ def test_calls_and_results_keep_their_ids() -> None:
     _, called, results = body(AnthropicDialect(), *CHAT)["messages"]
     assert called["content"][0] == {"type": "tool_use", "id": "t1", "name": "sky", "input": {"city": "Rome"}}
     assert (results["role"], [block["tool_use_id"] for block in results["content"]]) == ("user", ["t1", "t2"])
+
+
+def test_reasoning_goes_back_in_the_field_that_the_server_reads() -> None:
+    """vLLM 0.32 reads ``reasoning`` alone, the others ``reasoning_content``; OpenAI's service refuses both."""
+    thought = Message("assistant", "20", reasoning="Look up.")
+    fields = {"role": "assistant", "content": "20"}
+    for dialect in (OpenAiDialect(), SglangDialect(), ReferenceDialect()):
+        assert body(dialect, thought)["messages"] == [{**fields, "reasoning_content": "Look up."}]
+    assert body(VllmDialect(), thought)["messages"] == [{**fields, "reasoning": "Look up."}]
+    assert body(OpenAiServiceDialect(), thought)["messages"] == [fields]
+    assert body(ResponsesDialect(), thought)["input"] == [fields]
+    assert body(AnthropicDialect(), thought)["messages"] == [fields]

@@ -137,6 +137,13 @@ def test_calls_of_tools_and_their_results_keep_their_ids(tmp_path: Path) -> None
     assert json.loads(row.tools or "") == [tool]
 
 
+def test_reasoning_of_an_earlier_answer_is_kept_under_either_name(tmp_path: Path) -> None:
+    answers = [{"role": "assistant", "content": "20", name: "Look up."} for name in ("reasoning_content", "reasoning")]
+    path = write(tmp_path / "trace.jsonl", json.dumps({"messages": answers, "max_tokens": 9}))
+    (row,) = read("openai-jsonl", path)
+    assert row.messages == (Message("assistant", "20", reasoning="Look up."),) * 2
+
+
 @pytest.mark.parametrize(
     ("message", "named"),
     [
