@@ -9,12 +9,14 @@ import msgspec
 
 from bakeoff.workloads.errors import BadOption
 from bakeoff.workloads.options import nearest, typed_options
+from bakeoff.workloads.traces.agentperf import AgentPerf
 from bakeoff.workloads.traces.any_csv import Csv
 from bakeoff.workloads.traces.azure import Azure
 from bakeoff.workloads.traces.bfcl import Bfcl
 from bakeoff.workloads.traces.burstgpt import BurstGpt
 from bakeoff.workloads.traces.claude_code import ClaudeCode
 from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
+from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
 from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
 from bakeoff.workloads.traces.questions import Questions
@@ -31,6 +33,8 @@ _Kind = (
     | type[Mooncake]
     | type[ClaudeCode]
     | type[ClaudeCodeFlat]
+    | type[MlperfEndpoints]
+    | type[AgentPerf]
     | type[ServeGen]
     | type[ShareGpt]
     | type[OpenAiJsonl]
@@ -53,6 +57,12 @@ _FORMATS = {
         ClaudeCode, "Claude Code and AgentX sessions with sub-agents: JSON files or JSON lines with hash_ids of blocks"
     ),
     "claude-code-flat": _Format(ClaudeCodeFlat, "Claude Code sessions as one CSV with prefix_hit_blocks"),
+    "mlperf-endpoints": _Format(
+        MlperfEndpoints, "MLPerf Endpoints: conversations with tools as JSON lines of one message each, with their text"
+    ),
+    "agentperf": _Format(
+        AgentPerf, "Artificial Analysis' agentperf-local: a manifest or JSON lines of one call each, with their text"
+    ),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
@@ -68,6 +78,9 @@ _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
     ("claude-code", {"requests", "in", "out", "hash_ids"}),
     ("mooncake", {"timestamp", "input_length", "output_length"}),
+    ("mlperf-endpoints", {"conversation_id", "turn", "role"}),
+    ("agentperf", {"messages", "simulated_tool_delay_ms_after"}),
+    ("agentperf", {"tasks", "mode", "version"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
     ("openai-jsonl", {"prompt", "model"}),
@@ -79,8 +92,11 @@ _JSON_FORMATS = (
     ("questions", {"prompt"}),
     ("questions", {"question"}),
     ("questions", {"instruction"}),
+    ("mlperf-endpoints", {"_type"}),
 )
 """Keys that the first object must have, more specific sets first."""
+_FOLDER_FORMATS = ("claude-code", "agentperf")
+"""JSON formats of which a folder can be given."""
 _CSV_FORMATS = (
     ("azure", {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
     ("burstgpt", {"Timestamp", "Request tokens", "Response tokens"}),
@@ -122,7 +138,8 @@ def _folder_format(folder: Path) -> str | None:
     if any(re.fullmatch(r"chunk-.+-trace\.csv(\.gz)?", name) for name in names):
         return "servegen"
     session = next((name for name in names if name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz"))), None)
-    return "claude-code" if session and _file_format(str(folder / session)) == "claude-code" else None
+    name = _file_format(str(folder / session)) if session else None
+    return name if name in _FOLDER_FORMATS else None
 
 
 def _file_format(path: str) -> str | None:

@@ -28,6 +28,19 @@ SESSION: dict[str, Any] = {
         {"t": 4.0, "type": "s", "in": 200, "out": 6, "hash_ids": [1, 2, 3], "think_time": 2.5, "ttft": 0.4},
     ],
 }
+CALL: dict[str, Any] = {
+    "version": 1,
+    "turn_id": "t:0",
+    "task_id": "t",
+    "conversation_id": "t",
+    "conversation_idx": 0,
+    "messages": [{"role": "user", "content": "Hello"}],
+    "tools": [],
+    "target_output_tokens": 7,
+    "simulated_tool_delay_ms_after": 50,
+    "recorded_tool_calls_after": [],
+}
+"""A call of agentperf."""
 SAMPLES = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,4808,10\n"
@@ -41,6 +54,9 @@ SAMPLES = {
     "claude-code-flat": "trace_id,req_index,t_s,kind,input_tokens,output_tokens,prefix_hit_blocks,think_time_s\n"
     "s1,0,0.0,n,130,5,0,0.0\n"
     "s1,1,4.0,s,200,6,2,2.5\n",
+    "mlperf-endpoints": '{"conversation_id": "c1", "turn": 1, "role": "user", "content": "Hello"}\n'
+    '{"conversation_id": "c1", "turn": 2, "role": "assistant", "content": "Hi"}\n',
+    "agentperf": json.dumps(CALL) + "\n" + json.dumps({**CALL, "conversation_idx": 1}) + "\n",
     "sharegpt": json.dumps(
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]}]
     ),

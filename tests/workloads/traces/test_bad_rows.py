@@ -9,7 +9,7 @@ import pytest
 from bakeoff.workloads.errors import BadTrace
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.formats import trace_format
-from tests.workloads.traces.samples import SESSION, read, refusal, write
+from tests.workloads.traces.samples import CALL, SESSION, read, refusal, write
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
 BURST_6 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,472,18,490,API log\n"
@@ -29,6 +29,24 @@ def mooncake(**changes: object) -> str:
     return json.dumps({key: value for key, value in row.items() if value != "absent"}) + "\n"
 
 
+def turn(number: int, role: str, **fields: object) -> dict[str, Any]:
+    """A row of MLPerf Endpoints."""
+    return {"conversation_id": "c", "turn": number, "role": role, **fields}
+
+
+def talk(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def calls(**changes: object) -> str:
+    """Two calls of agentperf, the second of which is changed."""
+    return json.dumps(CALL) + "\n" + json.dumps({**CALL, "conversation_idx": 1, **changes}) + "\n"
+
+
+MLPERF = turn(1, "user", content="a")
+ANSWER = turn(2, "assistant", content="b")
+CALLED = turn(2, "assistant", tool_calls=[{"id": "1", "type": "function", "function": {"name": "f"}}])
+RESULT = turn(3, "tool", tool_results=[{"tool_call_id": "1", "content": "r"}])
 WRONG_ROWS = [
     ("azure", AZURE + "2023-11-16 18:17:04,-1,8\n", 3, f"ContextTokens {WHOLE} 1 to 100000000, not '-1'"),
     ("azure", AZURE + "2023-11-16 18:17:04,0,8\n", 3, f"ContextTokens {WHOLE} 1 to 100000000, not '0'"),
@@ -89,6 +107,52 @@ WRONG_ROWS = [
     ("claude-code-flat", FLAT + "s1,0,130,5,0,1\n", 3, "req_index 0 follows 0; sort by trace_id and req_index"),
     ("claude-code-flat", FLAT + "s2,0,130,5,0,1\ns1,1,130,5,0,1\n", 4, "trace_id 's1' is not in adjacent rows; sort"),
     ("claude-code-flat", FLAT.replace("req_index", "index"), 1, "no column 'req_index'; did you mean 'index'?"),
+    ("mlperf-endpoints", talk(MLPERF, turn(3, "assistant", content="b")), 2, (
+        "turn 3 follows 1; sort a conversation's rows and number them 1, 2, 3, …"
+    )),
+    ("mlperf-endpoints", talk(turn(2, "user", content="a")), 1, "turn 2 begins a conversation; sort a conversation's"),
+    ("mlperf-endpoints", talk(turn(1, "assistant", content="a")), 1, (
+        "a row of assistant begins a conversation; only user may"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, turn(2, "user", content="b")), 2, (
+        "a row of user follows one of user; only assistant may"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, ANSWER, turn(3, "assistant", content="b")), 3, (
+        "a row of assistant follows one of assistant; only tool or user may"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, CALLED, RESULT, {**RESULT, "turn": 4}), 4, (
+        "a row of tool follows one of tool; only assistant or user may"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, ANSWER, RESULT), 3, "results of tools, but the answer before it has no tool_c"),
+    ("mlperf-endpoints", talk(MLPERF, CALLED, turn(3, "user", content="b")), 3, "their results must come first"),
+    ("mlperf-endpoints", talk(MLPERF, {**MLPERF, "conversation_id": "d"}, MLPERF), 3, (
+        "conversation_id 'c' is not in adjacent rows; sort by conversation_id and turn"
+    )),
+    ("mlperf-endpoints", talk({**MLPERF, "conversation_id": "ü"}), 1, "characters other than printable ASCII; rename"),
+    ("mlperf-endpoints", talk(turn(1, "user")), 1, "has no content, which a row of user needs"),
+    ("mlperf-endpoints", talk(MLPERF, turn(2, "assistant", reasoning_content="a")), 2, "neither content nor tool_call"),
+    ("mlperf-endpoints", talk(MLPERF, CALLED, turn(3, "tool", tool_results=[])), 3, "has no tool_results, which a row"),
+    ("mlperf-endpoints", talk(MLPERF, CALLED, turn(3, "tool", tool_results=[{"content": "a"}])), 3, (
+        "missing required field `tool_call_id` - at `$.tool_results[0]`"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, turn(2, "assistant", tool_calls=[{"id": "1", "type": "custom"}])), 2, (
+        "a message has a call of 'custom'; only calls of functions in tool_calls can be replayed"
+    )),
+    ("mlperf-endpoints", talk(MLPERF, ANSWER, turn(3, "user", content="b", system="s")), 3, (
+        "has a system prompt other than its conversation's first row; put it there alone"
+    )),
+    ("mlperf-endpoints", talk({**MLPERF, "role": "system"}), 1, "Invalid enum value 'system' - at `$.role`"),
+    ("mlperf-endpoints", talk({**MLPERF, "delay_seconds": -1}), 1, "Expected `float` >= 0.0 - at `$.delay_seconds`"),
+    ("mlperf-endpoints", talk(MLPERF, {"_type": "dataset_metadata"}), 2, "missing required field `conversation_id`"),
+    ("agentperf", calls(version=2), 2, "has version 2; only version 1 can be read"),
+    ("agentperf", calls(messages=[]), 2, "its prompt is empty"),
+    ("agentperf", calls(conversation_idx=0), 2, "conversation_idx 0 follows 0; sort by conversation_id and it"),
+    ("agentperf", calls(conversation_id="u") + json.dumps(CALL), 3, "conversation_id 't' is not in adjacent rows; sor"),
+    ("agentperf", calls(simulated_tool_delay_ms_after=-1), 2, "Expected `float` >= 0.0 - at `$.simulated_tool_delay_m"),
+    ("agentperf", calls(target_output_tokens=-1), 2, "Expected `int` >= 0 - at `$.target_output_tokens`"),
+    ("agentperf", json.dumps({key: CALL[key] for key in CALL if key != "simulated_tool_delay_ms_after"}), 1, (
+        "missing required field `simulated_tool_delay_ms_after`"
+    )),
     ("openai-jsonl", CHAT + "{}\n", 2, "its body must hold either messages or a prompt"),
     ("openai-jsonl", CHAT + '{"messages": [], "prompt": "a"}\n', 2, "its prompt is empty"),
     ("openai-jsonl", '{"prompt": ""}\n', 1, "its prompt is empty"),

@@ -10,13 +10,14 @@ from bakeoff.workloads.errors import BadOption, BadTrace
 from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from tests.workloads.traces.samples import SAMPLES, write, write_servegen
 
+MANIFEST = json.dumps({"name": "n", "source": "s", "mode": "single_user_agentic_replay", "version": 1, "tasks": []})
 LENGTHS = {"0": {"input_tokens": {5: 1.0}, "output_tokens": {5: 1.0}}}
 
 
 def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_name() -> None:
     assert list(TRACE_FORMATS) == [
-        "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "servegen", "sharegpt", "openai-jsonl",
-        "questions", "bfcl", "csv",
+        "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "mlperf-endpoints", "agentperf",
+        "servegen", "sharegpt", "openai-jsonl", "questions", "bfcl", "csv",
     ]  # fmt: skip
     assert {*SAMPLES, "servegen"} == {*TRACE_FORMATS}
     for name, description in TRACE_FORMATS.items():
@@ -56,6 +57,12 @@ def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_n
         ("openai-jsonl", {"path": "x", "output_tokens": 0}, (
             "trace format 'openai-jsonl': output_tokens must be from 1 to 100000000, not 0"
         )),
+        ("mlperf-endpoints", {"path": "x", "output_tokens": 0}, (
+            "trace format 'mlperf-endpoints': output_tokens must be from 1 to 100000000, not 0"
+        )),
+        ("agentperf", {"path": "x", "output_tokens": 0}, (
+            "trace format 'agentperf': output_tokens must be from 1 to 100000000, not 0"
+        )),
         ("csv", {"path": "x", "columns": {"input_token": "a"}}, (
             "trace format 'csv': columns has no 'input_token'; did you mean 'input_tokens'? known: at_s, input_tokens, "
             "output_tokens, session, think_s"
@@ -84,6 +91,9 @@ def test_a_file_is_known_by_its_looks(name: str, suffix: str, tmp_path: Path) ->
         (json.dumps({**json.loads(SAMPLES["claude-code"]), "models": ["m" * 300_000]}), "claude-code"),
         ('\n\n{"custom_id": "1", "method": "POST", "url": "/v1", "body": {}}\n', "openai-jsonl"),
         ('{"prompt": "a", "max_tokens": 3}', "openai-jsonl"),
+        ('{"_type": "dataset_metadata", "name": "n"}\n', "mlperf-endpoints"),
+        (MANIFEST, "agentperf"),
+        (json.dumps(json.loads(MANIFEST), indent=2), "agentperf"),
         ('{"question": "a", "answer": "b"}', "questions"),
         ("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n", "azure"),
         ('"input_tokens","output_tokens"\n', "csv"),
@@ -100,6 +110,10 @@ def test_folders_are_known_by_what_they_hold(tmp_path: Path) -> None:
     sessions.mkdir()
     write(sessions / "a.json.gz", SAMPLES["claude-code"])
     assert detect(str(sessions)) == "claude-code"
+    replay = tmp_path / "replay"
+    replay.mkdir()
+    write(replay / "manifest.json", MANIFEST)
+    assert detect(str(replay)) == "agentperf"
 
 
 @pytest.mark.parametrize("content", ["a,b\n1,2\n", '{"a": 1}\n', "[1, 2]", "\x01\x02"])
