@@ -16,7 +16,7 @@ import msgspec
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.blocks import BlockHashes, blocks_of
 from bakeoff.workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
-from bakeoff.workloads.traces.reading import MAX_WHOLE_BYTES, bad, decoded, lines, opened, whole
+from bakeoff.workloads.traces.reading import bad, decoded, documents
 from bakeoff.workloads.traces.row import TraceRow
 
 _SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
@@ -165,7 +165,7 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = dict[str, str]()
         for file in session_files(self.path):
             inner_times: _InnerTimes | None = None
-            for place, session in _sessions(file):
+            for place, session in documents(file, _SESSIONS):
                 name = session.id or f"{file.name.partition('.')[0]}{f'-{place}' if place else ''}"
                 where = f"row {place} of {file.name}" if place else file.name
                 if name in names:
@@ -203,17 +203,6 @@ def session_files(path: str) -> list[Path]:
     if not files:
         raise bad(path, None, f"has no session files ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})")
     return files
-
-
-def _sessions(file: Path) -> Iterator[tuple[int | None, _Session]]:
-    """The sessions of a file, with the row of each if it has one a line."""
-    with opened(file) as data:
-        is_object_per_line = data.readline(MAX_WHOLE_BYTES + 1).rstrip().endswith(b"}") and data.read(1)
-    if is_object_per_line:
-        for row, line in lines(str(file), MAX_WHOLE_BYTES):
-            yield row, decoded(file, row, line, _SESSIONS)
-    else:
-        yield None, decoded(file, None, whole(file), _SESSIONS)
 
 
 class _Reading:

@@ -246,3 +246,18 @@ def whole(path: str | Path) -> bytes:
             f"is larger than {MAX_WHOLE_BYTES // 2**20} MiB, too large for the file of one session or client",
         )
     return data.removeprefix(_BYTE_ORDER_MARK)
+
+
+def documents(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int | None, T]]:
+    """The objects of a file that holds one, or one a line; each with its row if it has one a line.
+
+    Raises:
+        BadTrace: as :func:`lines` and :func:`whole`; an object is not what the decoder expects.
+    """
+    with opened(file) as data:
+        is_object_per_line = data.readline(MAX_WHOLE_BYTES + 1).rstrip().endswith(b"}") and data.read(1)
+    if is_object_per_line:
+        for row, line in lines(str(file), MAX_WHOLE_BYTES):
+            yield row, decoded(file, row, line, decoder)
+    else:
+        yield None, decoded(file, None, whole(file), decoder)
