@@ -19,6 +19,7 @@ from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
 from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
 from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
+from bakeoff.workloads.traces.otel import Otel
 from bakeoff.workloads.traces.questions import Questions
 from bakeoff.workloads.traces.reading import bad, opened
 from bakeoff.workloads.traces.row import Trace
@@ -35,6 +36,7 @@ _Kind = (
     | type[ClaudeCodeFlat]
     | type[MlperfEndpoints]
     | type[AgentPerf]
+    | type[Otel]
     | type[ServeGen]
     | type[ShareGpt]
     | type[OpenAiJsonl]
@@ -63,6 +65,9 @@ _FORMATS = {
     "agentperf": _Format(
         AgentPerf, "Artificial Analysis' agentperf-local: a manifest or JSON lines of one call each, with their text"
     ),
+    "otel": _Format(
+        Otel, "OpenTelemetry GenAI spans of agents: JSON or JSON lines of sessions, spans, or OTLP exports"
+    ),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
@@ -81,6 +86,11 @@ _JSON_FORMATS = (
     ("mlperf-endpoints", {"conversation_id", "turn", "role"}),
     ("agentperf", {"messages", "simulated_tool_delay_ms_after"}),
     ("agentperf", {"tasks", "mode", "version"}),
+    ("otel", {"spans"}),
+    ("otel", {"resourceSpans"}),
+    ("otel", {"trace_id", "span_id", "start_time"}),
+    ("otel", {"traceId", "spanId", "startTimeUnixNano"}),
+    ("otel", {"context", "parent_id", "start_time"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
     ("openai-jsonl", {"prompt", "model"}),
@@ -95,7 +105,7 @@ _JSON_FORMATS = (
     ("mlperf-endpoints", {"_type"}),
 )
 """Keys that the first object must have, more specific sets first."""
-_FOLDER_FORMATS = ("claude-code", "agentperf")
+_FOLDER_FORMATS = ("claude-code", "agentperf", "otel")
 """JSON formats of which a folder can be given."""
 _CSV_FORMATS = (
     ("azure", {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),

@@ -57,6 +57,10 @@ SAMPLES = {
     "mlperf-endpoints": '{"conversation_id": "c1", "turn": 1, "role": "user", "content": "Hello"}\n'
     '{"conversation_id": "c1", "turn": 2, "role": "assistant", "content": "Hi"}\n',
     "agentperf": json.dumps(CALL) + "\n" + json.dumps({**CALL, "conversation_idx": 1}) + "\n",
+    "otel": '{"trace_id": "t", "span_id": "a", "name": "chat", "start_time": 1.5, "end_time": 2.5, "attributes": '
+    '{"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5}}\n'
+    '{"trace_id": "t", "span_id": "b", "name": "chat", "start_time": 3.5, "end_time": 4.5, "attributes": '
+    '{"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5}}\n',
     "sharegpt": json.dumps(
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]}]
     ),

@@ -16,7 +16,7 @@ LENGTHS = {"0": {"input_tokens": {5: 1.0}, "output_tokens": {5: 1.0}}}
 
 def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_name() -> None:
     assert list(TRACE_FORMATS) == [
-        "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "mlperf-endpoints", "agentperf",
+        "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "mlperf-endpoints", "agentperf", "otel",
         "servegen", "sharegpt", "openai-jsonl", "questions", "bfcl", "csv",
     ]  # fmt: skip
     assert {*SAMPLES, "servegen"} == {*TRACE_FORMATS}

@@ -47,7 +47,7 @@ def test_a_missing_file_is_one_line(name: str, tmp_path: Path) -> None:
     assert refusal(name, tmp_path / "absent").startswith(": does not exist; give ")
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("claude-code", "agentperf")])
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("claude-code", "agentperf", "otel")])
 def test_a_folder_in_place_of_a_file_is_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert refusal(name, tmp_path / "folder") == ": is a folder; this format needs a file"
