@@ -99,6 +99,6 @@ def test_two_runs_send_the_same_but_for_their_ids(dialect: Dialect, turn: Turn, 
     runs = [list(wire_sessions(planned, shaped, "m")) for _ in range(2)]
     bodies = [[turn.request.body for session in run for turn in session.turns] for run in runs]
     assert bodies[0] == bodies[1]
-    first, second = ([session.request(0).headers for session in run] for run in runs)
+    first, second = ([session.request(0, b"").headers for session in run] for run in runs)
     for own, other in zip(first, second, strict=True):
         assert {name for name in own if own[name] != other[name]} == {"x-session-id", "x-request-id", "x-trace"}
