@@ -16,7 +16,7 @@ COPY reference_engine reference_engine
 COPY results results
 RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheels .
 
-# pip stays outside the environment: nobody installs anything into an image that runs.
+# Bakeoff depends on pip, so venv need not copy one.
 FROM wheel AS core-environment
 RUN python -m venv --without-pip /opt/bakeoff
 RUN pip --python /opt/bakeoff/bin/python install --quiet --no-cache-dir /wheels/*.whl

@@ -1,6 +1,7 @@
 """What a message tells to install is installable: from where the rest came."""
 
 import json
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from bakeoff.installation import REPOSITORY, how_to_install
         (
             {"url": "https://h/o/bakeoff", "vcs_info": {"vcs": "git", "commit_id": "c"}},
             "pip install 'bakeoff[engine] @ git+https://h/o/bakeoff'",
+        ),
+        (
+            {"url": "https://h/o/bakeoff", "vcs_info": {"vcs": "git", "requested_revision": "v1", "commit_id": "c"}},
+            "pip install 'bakeoff[engine] @ git+https://h/o/bakeoff@v1'",
         ),
         (
             {"url": "https://h/bakeoff-1-py3-none-any.whl", "archive_info": {}},
@@ -52,3 +57,26 @@ def test_without_an_installation_it_names_the_repository(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(installation, "distribution", missing)
     assert how_to_install("engine") == f"pip install 'bakeoff[engine] @ git+{REPOSITORY}'"
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [("uv-receipt.toml", "uv tool install --force"), ("pipx_metadata.json", "pipx install --force")],
+)
+def test_in_the_environment_of_a_tool_it_is_a_command_of_that_tool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, command: str
+) -> None:
+    (tmp_path / file).touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(installation, "_origin", lambda: {"url": "https://h/o/bakeoff", "vcs_info": {"vcs": "git"}})
+    assert how_to_install("engine") == f"{command} 'bakeoff[engine] @ git+https://h/o/bakeoff'"
+    monkeypatch.setattr(installation, "_origin", lambda: {"url": "file:///deleted", "dir_info": {"editable": True}})
+    assert how_to_install("engine") == f"{command} 'bakeoff[engine] @ git+{REPOSITORY}'"
+
+
+def test_extras_that_uv_has_installed_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = '[{ name = "s3fs" }, { name = "bakeoff", extras = ["hf", "engine"] }]'
+    (tmp_path / "uv-receipt.toml").write_text(f"[tool]\nrequirements = {asked}\n")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(installation, "_origin", dict)
+    assert how_to_install("engine", "ray") == "uv tool install --force 'bakeoff[hf,engine,ray]'"
