@@ -123,7 +123,13 @@ def test_bakeoff_is_installed_by_the_python_of_the_input_and_the_jobs_own_stays(
     python, install = STEPS[:2]
     assert python["with"] == {"python-version": "${{ inputs.python-version }}", "update-environment": False}
     assert ACTION["inputs"]["python-version"]["default"] == "3.12"
-    assert install["env"] == {"PYTHON": f"${{{{ steps.{python['id']}.outputs.python-path }}}}"}
+    assert install["env"] == {
+        "PYTHON": f"${{{{ steps.{python['id']}.outputs.python-path }}}}",
+        "EXTRAS": "${{ inputs.extras }}",
+    }
     commands = [shlex.split(line) for line in install["run"].splitlines()]
     assert [command[0] for command in commands] == ["$PYTHON", "$RUNNER_TEMP/bakeoff/bin/pip"]
-    assert commands[1][-1] == "$GITHUB_ACTION_PATH"
+    for extras, place in (("engine,hf", "/action[engine,hf]"), ("", "/action")):
+        env = {"GITHUB_ACTION_PATH": "/action", "EXTRAS": extras}
+        argv = ["bash", "-c", f'echo "{commands[1][-1]}"']
+        assert subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout == f"{place}\n"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bakeoff.engines.models.store import KNOWN_MODELS
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.conduct.policies.gate import gate_experiment
 from bakeoff.harness.experiment.config import load_experiment
@@ -126,6 +127,30 @@ def test_both_sides_are_where_the_experiment_looks_for_them(pipeline: Path) -> N
     programs = {str(engine.program) for engine in load_experiment(CI / "gate.toml").engines}
     assert {str(Path(program).parents[2]) for program in programs} == {"base", "."}
     assert any("for side in base .; do" in script for script in scripts(pipeline))
+
+
+@pytest.mark.parametrize("pipeline", EXAMPLES, ids=name_of)
+def test_pip_gets_paths_and_the_repository(pipeline: Path) -> None:
+    """It would look for a bare name on the package index, where it is a stranger's."""
+    lines = [line for script in scripts(pipeline) for line in re.findall(r'/pip"? install (.*)', script)]
+    places = [word for line in lines for word in shlex.split(line)]
+    assert places
+    assert [place for place in places if not re.match(r"\.(/|$)|\S+ @ git\+https://", place)] == []
+
+
+def test_what_prepares_the_known_model_is_installed() -> None:
+    assert {load_experiment(CI / f"{name}.toml").model.name for name in ("gate", "nightly")} <= set(KNOWN_MODELS)
+    assert ACTION["inputs"]["extras"]["default"] == "engine"
+    for pipeline in (NIGHTLY, GITLAB, JENKINS):
+        assert '"bakeoff[engine] @ ' in pipeline.read_text(encoding="utf-8")
+
+
+def test_the_history_is_of_the_runs_that_the_night_measures() -> None:
+    run, history = commands(NIGHTLY)
+    experiment = load_experiment(CI / run[1])
+    assert history[history.index("--name") + 1] == experiment.name
+    (engine,) = experiment.engines
+    assert f"venv {Path(str(engine.program)).parents[1]} " in "\n".join(scripts(NIGHTLY))
 
 
 @pytest.mark.parametrize("pipeline", EXAMPLES, ids=name_of)

@@ -58,6 +58,7 @@ def test_compose_measures_its_server_once_it_is_healthy(services: dict[str, Any]
     assert bakeoff["depends_on"] == {"server": {"condition": "service_healthy"}}
     assert (COMPOSE.parent / bakeoff["build"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
     parsed(bakeoff["command"])
+    assert option(bakeoff["command"], "--max-foreign-share") == "1"
     assert bakeoff["command"][1] == "http://server:8000"
     assert bakeoff["volumes"] == [f"runs:{option(bakeoff['command'], '--out')}"]
 
@@ -86,6 +87,7 @@ def test_the_job_measures_a_service_and_keeps_the_run(pod: dict[str, Any]):
     (container,) = pod["containers"]
     words = container["args"]
     parsed(words)
+    assert option(words, "--max-foreign-share") == "1"
     assert re.fullmatch(r"http://[\w-]+\.[\w-]+\.svc\.cluster\.local:\d+", words[1])
     (kept,) = (mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "runs")
     assert option(words, "--out") == kept
