@@ -20,7 +20,7 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report in four to seven minutes
 	$(BIN)/bakeoff demo
 
-test: install model browser lint types layers unit ## Set up, then everything that CI runs
+test: install model browser lint types layers unit ## Set up, then lint, types, layers and all tests
 
 install: $(VENV)/.test ## Make the environment with all extras, versions pinned by constraints.txt
 

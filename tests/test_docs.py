@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
@@ -43,6 +44,9 @@ _PICTURE = re.compile(
     r'<!-- picture: (\S+) -->\n<picture>\n.*srcset="(.+)">\n *<img alt="(.+)" src="(.+)">\n</picture>\n\n'
     r"<sub>(.+)</sub>\n<!-- end of picture -->"
 )
+_MODULE = re.compile(
+    r'-m"?,? "?((?:bakeoff|benchmarks|tests|engines|harness|reference_engine|results|workloads)\b(?:\.\w+)*)'
+)
 _QUOTED_COMMAND = re.compile(r"`bakeoff ([^`]+)`")
 _SUBSTITUTION = re.compile(r"\$\([^)]*\)")
 
@@ -79,6 +83,15 @@ def test_what_follows_from_the_code_is_up_to_date(page: str):
 def test_every_generated_table_is_on_one_page():
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
     assert sorted(name for text in pages for name in re.findall(r"<!-- ([\w ]+): generated", text)) == sorted(TABLES)
+
+
+def test_modules_that_commands_start_exist():
+    """Pages of results are left out: they show what was started then."""
+    texts = [page.read_text(encoding="utf-8") for page in DOCUMENTS if "results" not in page.parts]
+    named = {name for text in texts for name in _MODULE.findall(text)}
+    assert "bakeoff.reference_engine" in named
+    installed_or_of_the_clone = ("bakeoff", "benchmarks", "tests")
+    assert {name for name in named if not name.startswith(installed_or_of_the_clone) or not find_spec(name)} == set()
 
 
 def test_what_reliability_is_held_to_is_there():

@@ -7,7 +7,8 @@
     run.requests.groupby(["engine", "load"]).ttft_s.median()
 
 Each function does what the command of the same name does, with the same parameters; it returns what the command prints.
-Ctrl-C raises :class:`RunInterrupted`, which has the finished trials. The names in ``__all__`` are stable.
+Ctrl-C in ``run``, ``bench``, ``demo``, ``profile`` and ``search`` raises :class:`RunInterrupted`, which has the
+finished trials. The names in ``__all__`` are stable.
 docs/definitions.md describes the data frames, metrics and findings of a :class:`Run`.
 """
 
