@@ -1,23 +1,17 @@
 """``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in Batch API envelopes."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, RequestedTokens, epoch_s
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, epoch_s
 from bakeoff.workloads.traces.reading import bad, records
-from bakeoff.workloads.traces.recorded_chat import RecordedMessage, Tools, messages_of, tools_text
+from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
 from bakeoff.workloads.traces.row import TraceRow
 
 
-class _Body(msgspec.Struct, frozen=True):
-    messages: list[RecordedMessage] | None = None
-    prompt: str | list[Any] | None = None
-    tools: Tools | None = None
-    max_tokens: RequestedTokens | None = None
-    max_completion_tokens: RequestedTokens | None = None
+class _Body(ChatBody, frozen=True):
     at_s: float | None = None
     timestamp: float | str | None = None
     session: str | int | None = None
@@ -62,18 +56,15 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
     def _row(self, line: _Line, body: _Body, arrivals: "_Arrivals") -> TraceRow:
-        if body.messages == [] or body.prompt == "":
-            raise ValueError("its prompt is empty")
-        if (body.messages is None) == (body.prompt is None):
-            raise ValueError("its body must hold either messages or a prompt")
+        messages, prompt = body.checked_prompt()
         session = line.session if line.session is not None else body.session
         return TraceRow(
             arrivals.next_s(line, body),
             None,
             body.max_completion_tokens or body.max_tokens or self.output_tokens,
             None if session is None else str(session),
-            messages=messages_of(body.messages or []),
-            prompt=_prompt(body.prompt),
+            messages=messages,
+            prompt=prompt,
             tools=tools_text(body.tools),
         )
 
@@ -97,12 +88,3 @@ class _Arrivals:
         if time is None:
             return None
         return self._clock.stamp_offset_s(time) if isinstance(time, str) else self._clock.offset_s(epoch_s(time))
-
-
-def _prompt(prompt: str | list[Any] | None) -> str | None:
-    """The prompt as one text; the API also accepts lists of texts or of token ids."""
-    if isinstance(prompt, list):
-        if len(prompt) != 1 or not isinstance(prompt[0], str):
-            raise ValueError("its prompt is a list; only a list of one text can be replayed")
-        return prompt[0]
-    return prompt

@@ -1,15 +1,18 @@
 """Chat messages and tools as OpenAI's API and the recordings of its clients have them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from bakeoff.workloads.traces.checks import quoted
+from bakeoff.workloads.traces.checks import RequestedTokens, quoted
 from bakeoff.workloads.types import Message, ToolCall
 
 Tools = list[dict[str, Any]]
 """Functions that the model may call."""
+UNNAMED_TOOL = "recorded_tool"
+"""Stands for the function that an answer called, if the trace does not name it."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -46,6 +49,35 @@ class RecordedMessage(msgspec.Struct, frozen=True):
     reasoning: str | None = None
 
 
+class ChatBody(msgspec.Struct, frozen=True):
+    """What is replayed of the body of a request: its prompt, its tools and the length of the answer."""
+
+    messages: list[RecordedMessage] | None = None
+    prompt: str | list[Any] | None = None
+    tools: Tools | None = None
+    max_tokens: RequestedTokens | None = None
+    max_completion_tokens: RequestedTokens | None = None
+
+    def checked_prompt(self) -> tuple[tuple[Message, ...], str | None]:
+        """The messages, or the prompt of a completion.
+
+        Raises:
+            ValueError: it has neither, has both, or has what cannot be replayed, such as pictures.
+        """
+        if self.messages == [] or self.prompt == "":
+            raise ValueError("its prompt is empty")
+        if (self.messages is None) == (self.prompt is None):
+            raise ValueError("its body must hold either messages or a prompt")
+        return messages_of(self.messages or []), _prompt(self.prompt)
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Lengths of an answer among further fields of a body."""
+
+    max_tokens: RequestedTokens | None = None
+    max_completion_tokens: RequestedTokens | None = None
+
+
 def messages_of(recorded: Sequence[RecordedMessage]) -> tuple[Message, ...]:
     """The messages to send.
 
@@ -72,6 +104,21 @@ def calls_of(calls: Sequence[Call]) -> tuple[ToolCall, ...]:
 def tools_text(tools: Tools | None) -> str | None:
     """Tools as JSON text; None if there are none."""
     return msgspec.json.encode(tools).decode() if tools else None
+
+
+def continued(
+    history: tuple[Message, ...], messages: tuple[Message, ...], tool: str = UNNAMED_TOOL
+) -> tuple[Message, ...]:
+    """A chat and the messages of its next request, where the answer between them is not recorded.
+
+    Chat templates need alternating roles, so an empty message takes the place of the answer. If results of tools
+    follow, it calls ``tool`` once for each.
+    """
+    if not history or history[-1].role == "assistant" or (messages and messages[0].role == "assistant"):
+        return history + messages
+    results = itertools.takewhile(lambda message: message.role == "tool", messages)
+    calls = tuple(ToolCall(result.tool_call_id or "", tool, "{}") for result in results)
+    return (*history, Message("assistant", "", calls), *messages)
 
 
 def _message(message: RecordedMessage) -> Message:
@@ -103,3 +150,12 @@ def _text(content: str | list[Part] | None) -> str:
         if part.type != "text" or part.text is None:
             raise ValueError(f"a message has a part of type {quoted(part.type)}; only text can be replayed")
     return "".join(part.text or "" for part in content)
+
+
+def _prompt(prompt: str | list[Any] | None) -> str | None:
+    """The prompt as one text; the API also accepts lists of texts or of token ids."""
+    if isinstance(prompt, list):
+        if len(prompt) != 1 or not isinstance(prompt[0], str):
+            raise ValueError("its prompt is a list; only a list of one text can be replayed")
+        return prompt[0]
+    return prompt
