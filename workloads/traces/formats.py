@@ -10,12 +10,14 @@ import msgspec
 from bakeoff.workloads.errors import BadOption
 from bakeoff.workloads.options import nearest, typed_options
 from bakeoff.workloads.traces.agentperf import AgentPerf
+from bakeoff.workloads.traces.aiperf_dag import AiPerfDag
 from bakeoff.workloads.traces.any_csv import Csv
 from bakeoff.workloads.traces.azure import Azure
 from bakeoff.workloads.traces.bfcl import Bfcl
 from bakeoff.workloads.traces.burstgpt import BurstGpt
 from bakeoff.workloads.traces.claude_code import ClaudeCode
 from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
+from bakeoff.workloads.traces.guidellm import GuideLlm
 from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
 from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
@@ -37,6 +39,8 @@ _Kind = (
     | type[MlperfEndpoints]
     | type[AgentPerf]
     | type[Otel]
+    | type[GuideLlm]
+    | type[AiPerfDag]
     | type[ServeGen]
     | type[ShareGpt]
     | type[OpenAiJsonl]
@@ -54,7 +58,9 @@ class _Format(msgspec.Struct, frozen=True):
 _FORMATS = {
     "azure": _Format(Azure, "Azure LLM inference 2023 and 2024: CSV of TIMESTAMP, ContextTokens, GeneratedTokens"),
     "burstgpt": _Format(BurstGpt, "BurstGPT: CSV of Timestamp, Request tokens, Response tokens, optionally Session ID"),
-    "mooncake": _Format(Mooncake, "Mooncake and Bailian: JSON lines of timestamp, lengths and hash_ids of blocks"),
+    "mooncake": _Format(
+        Mooncake, "Mooncake, Bailian and AIPerf: JSON lines of timestamp, lengths, hash_ids of blocks, session_id"
+    ),
     "claude-code": _Format(
         ClaudeCode, "Claude Code and AgentX sessions with sub-agents: JSON files or JSON lines with hash_ids of blocks"
     ),
@@ -68,6 +74,8 @@ _FORMATS = {
     "otel": _Format(
         Otel, "OpenTelemetry GenAI spans of agents: JSON or JSON lines of sessions, spans, or OTLP exports"
     ),
+    "guidellm": _Format(GuideLlm, "GuideLLM conversation graphs: JSON lines of turns with parents, text or lengths"),
+    "aiperf-dag": _Format(AiPerfDag, "AIPerf conversations that fork and spawn each other: JSON lines with their text"),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
     "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
@@ -82,6 +90,10 @@ _KEY = re.compile(rb'"([A-Za-z_][A-Za-z_ ]*)"\s*:')
 _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
     ("claude-code", {"requests", "in", "out", "hash_ids"}),
+    ("guidellm", {"conversation_turns"}),
+    ("guidellm", {"graph_id", "turns"}),
+    ("aiperf-dag", {"session_id", "turns"}),
+    ("aiperf-dag", {"session_id", "orchestrator"}),
     ("mooncake", {"timestamp", "input_length", "output_length"}),
     ("mlperf-endpoints", {"conversation_id", "turn", "role"}),
     ("agentperf", {"messages", "simulated_tool_delay_ms_after"}),
@@ -91,6 +103,14 @@ _JSON_FORMATS = (
     ("otel", {"trace_id", "span_id", "start_time"}),
     ("otel", {"traceId", "spanId", "startTimeUnixNano"}),
     ("otel", {"context", "parent_id", "start_time"}),
+    ("mooncake", {"input_length", "output_length"}),
+    ("mooncake", {"input_length", "hash_ids"}),
+    ("mooncake", {"input_length", "session_id"}),
+    ("mooncake", {"text_input"}),
+    ("mooncake", {"messages", "session_id"}),
+    ("mooncake", {"messages", "output_length"}),
+    ("mooncake", {"messages", "delay"}),
+    ("mooncake", {"payload"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
     ("openai-jsonl", {"prompt", "model"}),
@@ -162,6 +182,8 @@ def _file_format(path: str) -> str | None:
         return "sharegpt" if b'"conversations"' in head else None
     if head.startswith(b"{"):
         keys = _keys(line, head)
+        if keys == {"turns"} and b'"node_id"' in line:
+            return "guidellm"
         return next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
     columns = {name.strip().strip('"') for name in line.decode(errors="replace").split(",")}
     return next((name for name, needed in _CSV_FORMATS if needed <= columns), None)

@@ -2,7 +2,8 @@
 
 Qin et al., "Mooncake", FAST 2025 (Apache-2.0): milliseconds, blocks of 512 tokens. Wang et al., "KVCache Cache in the
 Wild", ATC 2025 (Qwen-Bailian, Apache-2.0): seconds with decimals, blocks of 16 tokens, and chats, by which its files
-are known. Equal hashes mean equal prefixes across all files of one publisher.
+are known. Equal hashes mean equal prefixes across all files of one publisher. AIPerf adds sessions, pauses and text:
+:mod:`bakeoff.workloads.traces.mooncake_sessions`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,9 @@ import msgspec
 
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.blocks import blocks_of
-from bakeoff.workloads.traces.checks import Clock, InputTokens, OutputTokens
-from bakeoff.workloads.traces.reading import bad, peeked, records
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, InputTokens, OutputTokens
+from bakeoff.workloads.traces.mooncake_sessions import Sessions, is_session_form, session_rows
+from bakeoff.workloads.traces.reading import bad, decoded, lines, peeked
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.traces.ticks import TooManyRows, spread
 
@@ -21,6 +23,7 @@ _ROOT = -1
 """``parent_chat_id`` of a chat's first turn in Bailian's traces."""
 
 
+_BLOCK_TOKENS = 512
 _USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 _PEEKED_ROWS = 256
 _LEAST_GAP_MS = 10
@@ -39,10 +42,14 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
     hash_ids: tuple[int, ...] = ()
     chat_id: int | str | None = None
     parent_chat_id: int | str | None = _ROOT
+    session_id: str | int | None = None
 
 
 class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON lines of timestamp, input_length, output_length, hash_ids; Bailian adds chat_id and parent_chat_id."""
+    """JSON lines of timestamp, input_length, output_length, hash_ids; Bailian adds chat_id and parent_chat_id.
+
+    A file has AIPerf's form if its first row has one of its fields, or lacks timestamp or output_length.
+    """
 
     path: str
     """The file of JSON lines, plain or gzip."""
@@ -52,18 +59,27 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds per unit of ``timestamp``. Default: 0.001, or 1 in a file with ``chat_id`` and decimals."""
     ticks: Literal["spread", "burst"] = "spread"
     """With a coarse clock, ``spread`` the arrivals of a tick over it, or send them as a ``burst`` at its start."""
+    output_tokens: int = 256
+    """Requested length of the answer of a row that states none, in AIPerf's form."""
 
     def __post_init__(self) -> None:
         if self.block_tokens is not None and not 1 <= self.block_tokens <= 1_000_000:
             raise ValueError(f"block_tokens must be from 1 to 1000000, not {self.block_tokens}")
         if self.time_unit_s is not None and not 0 < self.time_unit_s <= 86400:
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
+        if not 1 <= self.output_tokens <= MAX_TOKENS:
+            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
-        head, lines = peeked(records(self.path, msgspec.json.Decoder(_Line)), _PEEKED_ROWS)
+        first, texts = peeked(lines(self.path), 1)
+        if first and is_session_form(first[0][1]):
+            reading = Sessions(self.block_tokens or _BLOCK_TOKENS, self.time_unit_s or 0.001, self.output_tokens)
+            yield from session_rows(self.path, texts, reading, self._check_blocks)
+            return
+        head, plain = peeked(self._decoded(texts), _PEEKED_ROWS)
         units = self._units(head)
-        timed = self._timed(lines, units)
+        timed = self._timed(plain, units)
         if self.ticks == "spread":
             timed = spread(timed, seed.draws("mooncake", "ticks"))
         first_s: float | None = None
@@ -85,14 +101,36 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def notes(self) -> list[str]:
         """Block size, treatment of coarse clocks, and what is left out of the trace."""
+        first, texts = peeked(lines(self.path), 1)
+        if first and is_session_form(first[0][1]):
+            return self._session_notes()
         ticks = "spread uniformly over it, in the order of the file" if self.ticks == "spread" else "sent as a burst"
-        head, _ = peeked(records(self.path, msgspec.json.Decoder(_Line)), _PEEKED_ROWS)
+        head, _ = peeked(self._decoded(texts), _PEEKED_ROWS)
         units = self._units(head)
         unit = "seconds" if units.time_unit_s == 1 else f"{units.time_unit_s:g} s"
         return [
             f"mooncake: lengths and prefix blocks of {units.block_tokens} tokens as recorded; timestamps count {unit}",
             f"mooncake: if the first rows show a coarse clock, the arrivals of a tick are {ticks}",
             "mooncake: rows with 0 output tokens count as failed and are left out",
+        ]
+
+    def _decoded(self, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, _Line]]:
+        decoder = msgspec.json.Decoder(_Line)
+        for row, text in texts:
+            yield row, decoded(self.path, row, text, decoder)
+
+    def _session_notes(self) -> list[str]:
+        """The same for AIPerf's form."""
+        block_tokens = self.block_tokens or _BLOCK_TOKENS
+        return [
+            f"mooncake: sessions in AIPerf's form, with blocks of {block_tokens} tokens and times as recorded",
+            "mooncake: input_length and text_input are new text, behind the session's earlier text and answers",
+            "mooncake: answers are not recorded, so in text the assistant's messages between turns are empty",
+            "mooncake: hash_ids of later turns are not used, as an answer that is not recorded precedes their text",
+            "mooncake: delay is the pause before a later turn; without it, the time since the timestamp before",
+            "mooncake: of extra and payload only prompt, tools and lengths are sent; other fields, as group_id, not",
+            "mooncake: the model ends an answer for which tools are recorded; other answers have the stated length",
+            f"mooncake: a row without output_length requests {self.output_tokens} tokens; rows with 0 are left out",
         ]
 
     def _units(self, head: Sequence[tuple[int, _Line]]) -> _Units:
@@ -102,7 +140,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             BadTrace: their times may be milliseconds or seconds.
         """
         of_chats = any(line.chat_id is not None for _, line in head)
-        block_tokens = self.block_tokens or (16 if of_chats else 512)
+        block_tokens = self.block_tokens or (16 if of_chats else _BLOCK_TOKENS)
         if self.time_unit_s is not None:
             return _Units(block_tokens, self.time_unit_s)
         stamps = [line.timestamp for _, line in head]
@@ -127,23 +165,26 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             session = _session(line, roots)
             if line.output_length == 0:
                 continue
-            self._check_blocks(row, line, units.block_tokens)
+            if line.session_id is not None:
+                problem = "has a session_id, but the first row has none of the fields of AIPerf's form"
+                raise bad(self.path, row, f"{problem}; give every row a session_id, or split the file")
+            self._check_blocks(row, line.input_length, line.hash_ids, units.block_tokens)
             try:
                 yield clock.offset_s(line.timestamp * units.time_unit_s), (line, session)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
 
-    def _check_blocks(self, row: int, line: _Line, block_tokens: int) -> None:
-        count, expected = len(line.hash_ids), blocks_of(line.input_length, block_tokens)
+    def _check_blocks(self, row: int, input_tokens: int, hash_ids: tuple[int, ...], block_tokens: int) -> None:
+        count, expected = len(hash_ids), blocks_of(input_tokens, block_tokens)
         if not count or count == expected:
             return
-        least = blocks_of(line.input_length, count)
-        most = (line.input_length - 1) // (count - 1) if count > 1 else None
+        least = blocks_of(input_tokens, count)
+        most = (input_tokens - 1) // (count - 1) if count > 1 else None
         fitting = next((size for size in _USUAL_BLOCKS if least <= size and (most is None or size <= most)), least)
         raise bad(
             self.path,
             row,
-            f"has {count} hash_ids, but {line.input_length} tokens make {expected} blocks of {block_tokens}; "
+            f"has {count} hash_ids, but {input_tokens} tokens make {expected} blocks of {block_tokens}; "
             f"set block_tokens to the trace's block size (this row fits {fitting})",
         )
 

@@ -41,6 +41,10 @@ CALL: dict[str, Any] = {
     "recorded_tool_calls_after": [],
 }
 """A call of agentperf."""
+GRAPH: list[dict[str, Any]] = [
+    {"node_id": "a", "columns": {"text_column": ["Hello"], "output_tokens_count_column": [5]}},
+    {"node_id": "b", "parents": [{"parent_node_id": "a"}], "columns": {"text_column": ["More"]}},
+]
 SAMPLES = {
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,4808,10\n"
@@ -61,6 +65,13 @@ SAMPLES = {
     '{"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5}}\n'
     '{"trace_id": "t", "span_id": "b", "name": "chat", "start_time": 3.5, "end_time": 4.5, "attributes": '
     '{"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5}}\n',
+    "guidellm": json.dumps({"conversation_turns": json.dumps({"graph_id": None, "turns": [GRAPH[0], GRAPH[1]]})})
+    + "\n"
+    + json.dumps({"conversation_turns": {"graph_id": "g", "turns": GRAPH[:1]}})
+    + "\n",
+    "aiperf-dag": '{"session_id": "child", "turns": [{"messages": [{"role": "user", "content": "Look."}]}]}\n'
+    '{"session_id": "root", "turns": [{"messages": [{"role": "user", "content": "Go."}], "spawns": ["child"]}, '
+    '{"messages": [{"role": "user", "content": "And?"}], "max_tokens": 9, "delay": 500}]}\n',
     "sharegpt": json.dumps(
         [{"id": "a", "conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]}]
     ),

@@ -17,7 +17,7 @@ LENGTHS = {"0": {"input_tokens": {5: 1.0}, "output_tokens": {5: 1.0}}}
 def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_name() -> None:
     assert list(TRACE_FORMATS) == [
         "azure", "burstgpt", "mooncake", "claude-code", "claude-code-flat", "mlperf-endpoints", "agentperf", "otel",
-        "servegen", "sharegpt", "openai-jsonl", "questions", "bfcl", "csv",
+        "guidellm", "aiperf-dag", "servegen", "sharegpt", "openai-jsonl", "questions", "bfcl", "csv",
     ]  # fmt: skip
     assert {*SAMPLES, "servegen"} == {*TRACE_FORMATS}
     for name, description in TRACE_FORMATS.items():
@@ -36,7 +36,7 @@ def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_n
         ("azure", {"pth": "x"}, "trace format 'azure' has no option 'pth'; did you mean 'path'? known: path"),
         ("mooncake", {"path": "x", "block_token": 16}, (
             "trace format 'mooncake' has no option 'block_token'; did you mean 'block_tokens'? known: path, "
-            "block_tokens, time_unit_s, ticks"
+            "block_tokens, time_unit_s, ticks, output_tokens"
         )),
         ("mooncake", {"path": "x", "block_tokens": 0}, (
             "trace format 'mooncake': block_tokens must be from 1 to 1000000, not 0"
@@ -45,6 +45,15 @@ def test_every_format_has_a_description_a_sample_and_notes_that_begin_with_its_n
             "trace format 'mooncake': time_unit_s must be above 0 and at most 86400, not 0.0"
         )),
         ("mooncake", {"path": "x", "ticks": "no"}, "trace format 'mooncake': Invalid enum value 'no' - at `$.ticks`"),
+        ("mooncake", {"path": "x", "output_tokens": 0}, (
+            "trace format 'mooncake': output_tokens must be from 1 to 100000000, not 0"
+        )),
+        ("guidellm", {"path": "x", "output_tokens": 0}, (
+            "trace format 'guidellm': output_tokens must be from 1 to 100000000, not 0"
+        )),
+        ("aiperf-dag", {"path": "x", "output_tokens": 0}, (
+            "trace format 'aiperf-dag': output_tokens must be from 1 to 100000000, not 0"
+        )),
         ("claude-code-flat", {"path": "x", "block_tokens": -1}, (
             "trace format 'claude-code-flat': block_tokens must be from 1 to 1000000, not -1"
         )),
@@ -94,6 +103,14 @@ def test_a_file_is_known_by_its_looks(name: str, suffix: str, tmp_path: Path) ->
         ('{"_type": "dataset_metadata", "name": "n"}\n', "mlperf-endpoints"),
         (MANIFEST, "agentperf"),
         (json.dumps(json.loads(MANIFEST), indent=2), "agentperf"),
+        ('{"turns": [{"node_id": "a", "columns": {}}]}', "guidellm"),
+        ('{"turns": ["say \\"node_id\\""]}', "questions"),
+        ('{"graph_id": null, "turns": []}', "guidellm"),
+        ('{"session_id": "a", "orchestrator": true, "spawns": ["b"]}', "aiperf-dag"),
+        ('{"session_id": "a", "input_length": 3}', "mooncake"),
+        ('{"session_id": "a", "messages": []}', "mooncake"),
+        ('{"text_input": "a"}', "mooncake"),
+        ('{"payload": {"prompt": "a"}}', "mooncake"),
         ('{"question": "a", "answer": "b"}', "questions"),
         ("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n", "azure"),
         ('"input_tokens","output_tokens"\n', "csv"),
