@@ -70,7 +70,8 @@ def show(
     sessions
         Maximum number of sessions in the sample. The default is 2000, or 20000 for a trace that holds lengths only.
     tokenizer
-        Folder of a model whose tokenizer counts the prompts that must be written. The default is the pulled model.
+        Folder of a model whose tokenizer counts the prompts that must be written, or approximate. The default is the
+        pulled model.
     html
         Also write the profile, with charts, as one offline page.
     json
@@ -117,7 +118,7 @@ def sample(
     seed
         Seed of the traffic.
     tokenizer
-        Folder of the model whose tokenizer counts the prompts. The default is the pulled model.
+        Folder of the model whose tokenizer counts the prompts, or approximate. The default is the pulled model.
     out
         File to write, compressed if it ends in .gz. The default is stdout.
     """
@@ -167,7 +168,8 @@ def fit(
     seed
         Seed of the draws.
     tokenizer
-        Folder of the model whose tokenizer counts prompts without lengths. The default is the pulled model.
+        Folder of the model whose tokenizer counts prompts without lengths, or approximate. The default is the pulled
+        model.
     json
         Print the preset's path, the comparison and the notes as JSON on stdout.
     """

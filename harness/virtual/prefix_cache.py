@@ -28,7 +28,8 @@ class PrefixCache:
 
 
 class _Message(msgspec.Struct):
-    content: str
+    content: str | None = None
+    """None in an answer that only calls tools."""
 
 
 class _Body(msgspec.Struct):
@@ -42,4 +43,4 @@ _decoder = msgspec.json.Decoder(_Body)
 def prompt_of(request: HttpRequest) -> str:
     """The text of a request's prompt; for a chat, its messages joined."""
     body = _decoder.decode(request.body)
-    return " ".join([body.prompt, *(message.content for message in body.messages)])
+    return " ".join([body.prompt, *(message.content or "" for message in body.messages)])

@@ -10,7 +10,17 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.models import KNOWN_MODELS, cached
-from bakeoff.workloads import BadOption, BadTrace, NoTokenizer, Seed, Tokenizer, Workload, workload, workload_names
+from bakeoff.workloads import (
+    BadOption,
+    BadTrace,
+    NoTokenizer,
+    Seed,
+    Tokenizer,
+    Workload,
+    approximate,
+    workload,
+    workload_names,
+)
 from bakeoff.workloads.profile import SESSIONS, WorkloadProfile, profile_workload
 from bakeoff.workloads.sample import holds_sessions
 from bakeoff.workloads.traces.formats import detect, format_options
@@ -139,7 +149,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def tokenizer_at(folder: Path | None) -> tuple[Tokenizer, Path]:
-    """The tokenizer in a folder, by default that of the pulled model; and the folder.
+    """The tokenizer in a folder, or the one named ``approximate``, by default that of the pulled model; and the folder.
 
     Raises:
         NoTokenizer: there is none.
@@ -149,10 +159,10 @@ def tokenizer_at(folder: Path | None) -> tuple[Tokenizer, Path]:
     place = folder or cached(default)
     if place is None:
         raise NoTokenizer(
-            "prompts are written for one model's tokenizer: give its folder with --tokenizer, "
+            "prompts are written for one model's tokenizer: give its folder with --tokenizer, or 'approximate', "
             f"or fetch a model with: bakeoff models pull {default}"
         )
-    return Tokenizer(place), place
+    return approximate.tokenizer_at(str(place)), place
 
 
 def _value(text: str) -> Any:  # noqa: ANN401  (any TOML value)
