@@ -33,7 +33,7 @@ from tests.results.dashboards import dashboard
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
 MAX_BYTES = 150_000
-_WIDTH = 1120
+_WIDTH, _PHONE_WIDTH = 1120, 390
 _MARGIN = 12
 _SCALE = 1.5
 _QUALITIES = (0.95, 0.9, 0.85, 0.8)
@@ -80,6 +80,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         caption: hardware, date and commit; says so if engines are simulated.
         hidden: selector of elements to leave out.
         script: JavaScript function, called before the picture is taken.
+        for_phones: whether a second picture is taken of the page as a phone shows it.
     """
 
     name: str
@@ -89,20 +90,24 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     caption: str
     hidden: str = ""
     script: str = ""
+    for_phones: bool = False
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="run of make bench-bakeoff, with its report.html")
-    parser.add_argument(
-        "--gpu-run", type=Path, required=True, help="run of benchmarks.gpu.bakeoff, with its report.html"
-    )
-    parser.add_argument("--profiled-run", type=Path, help="run of bakeoff profile; without it its picture stays")
+    runs_help = "with its report.html; without it its pictures stay"
+    parser.add_argument("--demo-run", type=Path, help=f"run of bakeoff demo, {runs_help}")
+    parser.add_argument("--run", type=Path, help=f"run of make bench-bakeoff, {runs_help}")
+    parser.add_argument("--gpu-run", type=Path, help=f"run of benchmarks.gpu.bakeoff, {runs_help}")
+    parser.add_argument("--profiled-run", type=Path, help=f"run of bakeoff profile, {runs_help}")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pictures to take; default: all")
     options = parser.parse_args()
-    run, gpu_run, out = options.run.resolve(), options.gpu_run.resolve(), options.out.resolve()
-    profiled_run = options.profiled_run.resolve() if options.profiled_run else None
+    out = options.out.resolve()
+    demo_run, run, gpu_run, profiled_run = (
+        path.resolve() if path else None
+        for path in (options.demo_run, options.run, options.gpu_run, options.profiled_run)
+    )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         runs, profile = Path("runs"), Path("profile.html")  # the dashboard's page shows the path as given
@@ -112,8 +117,9 @@ def main() -> None:
         with dashboard(runs) as served, launched() as browser:  # in this order: a browser holds the thread's event loop
             served.settle()
             pictures = [
-                *_report(run),
-                _gpu_frontier(gpu_run),
+                *([_demo(demo_run)] if demo_run else []),
+                *(_report(run) if run else []),
+                *([_gpu_frontier(gpu_run)] if gpu_run else []),
                 *_dashboard(served.address),
                 _gate(served.address, gate),
                 _profile(profile.resolve().as_uri()),
@@ -121,7 +127,12 @@ def main() -> None:
             ]
             if options.only:
                 pictures = [picture for picture in pictures if picture.name in options.only]
-            sizes = [_take(browser, picture, theme, out) for picture in pictures for theme in THEMES]
+            sizes = [
+                _take(browser, picture, theme, out, for_phones=for_phones)
+                for picture in pictures
+                for theme in THEMES
+                for for_phones in (False, True)[: 1 + picture.for_phones]
+            ]
     _describe({picture.name: picture for picture in pictures}, out)
     sys.exit(max(sizes) > MAX_BYTES)
 
@@ -176,17 +187,32 @@ def _report(run: Path) -> Iterator[Picture]:
     )
 
 
-def _attribution(folder: Path) -> Picture:
+def _demo(folder: Path) -> Picture:
+    return Picture(
+        name="demo",
+        url=(folder / "report.html").resolve().as_uri(),
+        shown="table.summary",
+        alt="Latency, token rate and memory of two servers with four users: every trial and its 95 % interval",
+        caption=f"What `bakeoff demo` shows. SmolLM2-135M in float32, four users; {_measured_on(folder)}",
+        for_phones=True,
+    )
+
+
+def _measured_on(folder: Path) -> str:
+    """Machine, date and commit of a run that is not in the repository."""
     manifest = load(folder).manifest
     machine = machine_text(manifest).removesuffix(f" ({manifest.host})")
-    commit = (manifest.git_commit or "")[:7]
+    return f"{machine}, no GPU; {manifest.created_utc[:10]}, commit {(manifest.git_commit or '')[:7]}."
+
+
+def _attribution(folder: Path) -> Picture:
     return Picture(
         name="attribution",
         url=(folder / "report.html").resolve().as_uri(),
         shown="#attribution",
         hidden="#attribution .why, #attribution details",
         alt="Mean E2E and TTFT at two loads as bars of their parts, and a table of the parts of each",
-        caption=f"SmolLM2-135M in bfloat16; {machine}, no GPU; {manifest.created_utc[:10]}, commit {commit}.",
+        caption=f"SmolLM2-135M in bfloat16; {_measured_on(folder)}",
     )
 
 
@@ -237,9 +263,10 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d} at commit {commit}"
 
 
-def _take(browser: Browser, picture: Picture, theme: str, folder: Path) -> int:
+def _take(browser: Browser, picture: Picture, theme: str, folder: Path, *, for_phones: bool) -> int:
     """Write one file; returns its size in bytes."""
-    page = only_page(browser, theme=theme, width=_WIDTH, scale=_SCALE)
+    width = _PHONE_WIDTH if for_phones else _WIDTH
+    page = only_page(browser, theme=theme, width=width, scale=_SCALE)
     page.goto(picture.url)
     if picture.script:
         page.evaluate(picture.script)
@@ -250,9 +277,9 @@ def _take(browser: Browser, picture: Picture, theme: str, folder: Path) -> int:
     box = page.evaluate(_BOUNDS, picture.shown)
     left = max(0, box["x"] - _MARGIN)
     top = max(0, box["y"] - _MARGIN)
-    right = min(_WIDTH, box["x"] + box["width"] + _MARGIN)
+    right = min(width, box["x"] + box["width"] + _MARGIN)
     clip = FloatRect(x=left, y=top, width=right - left, height=box["y"] + box["height"] + _MARGIN - top)
-    path = folder / f"{picture.name}-{theme}.webp"
+    path = folder / f"{picture.name}-{'phone-' * for_phones}{theme}.webp"
     path.write_bytes(_webp(browser, page.screenshot(full_page=True, clip=clip)))
     size = path.stat().st_size
     print(f"{path}: {size:,} bytes")
@@ -287,8 +314,15 @@ def _describe(pictures: dict[str, Picture], folder: Path) -> None:
 
 def _tag(picture: Picture, folder: Path) -> str:
     light, dark = (f"{folder}/{picture.name}-{theme}.webp" for theme in THEMES)
+    phone_light, phone_dark = (f"{folder}/{picture.name}-phone-{theme}.webp" for theme in THEMES)
+    narrow = "(max-width: 600px)"
+    phones = (
+        f'  <source media="{narrow} and (prefers-color-scheme: dark)" srcset="{phone_dark}">\n'
+        f'  <source media="{narrow}" srcset="{phone_light}">\n'
+    )
     return (
         "<picture>\n"
+        f"{phones if picture.for_phones else ''}"
         f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">\n'
         f'  <img alt="{picture.alt}" src="{light}">\n'
         "</picture>\n\n"

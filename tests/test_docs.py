@@ -41,7 +41,7 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 _BLOCK = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^(?:\$ )?(?:[\w./]+/)?bakeoff ((?:.*\\\n)*.*)$", re.MULTILINE)
 _PICTURE = re.compile(
-    r'<!-- picture: (\S+) -->\n<picture>\n.*srcset="(.+)">\n *<img alt="(.+)" src="(.+)">\n</picture>\n\n'
+    r'<!-- picture: (\S+) -->\n<picture>\n((?: *<source .*>\n)+) *<img alt="(.+)" src="(.+)">\n</picture>\n\n'
     r"<sub>(.+)</sub>\n<!-- end of picture -->"
 )
 _MODULE = re.compile(
@@ -63,9 +63,12 @@ def test_every_picture_is_small_and_has_two_themes_alternative_text_and_an_origi
         text = page.read_text(encoding="utf-8")
         pictures = _PICTURE.findall(text)
         assert text.count("<picture>") == text.count("<!-- picture:") == len(pictures), page
-        for name, dark, alt, light, caption in pictures:
-            files = {(page.parent / file).resolve() for file in (dark, light)}
-            assert {file.name for file in files} == {f"{name}-dark.webp", f"{name}-light.webp"}
+        for name, sources, alt, light, caption in pictures:
+            files = {(page.parent / file).resolve() for file in (*re.findall(r'srcset="(.+)"', sources), light)}
+            sizes = ("", "-phone") if "max-width" in sources else ("",)
+            assert {file.name for file in files} == {
+                f"{name}{size}-{theme}.webp" for size in sizes for theme in ("dark", "light")
+            }
             assert len(alt.split()) > 5
             assert re.search(r"(?:cores|no hardware).* 20\d\d-\d\d-\d\d\b.* commit [0-9a-f]{7}\.", caption), caption
             shown |= files

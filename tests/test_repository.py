@@ -61,7 +61,7 @@ def test_the_long_description_links_to_files_of_the_repository():
     paths = [address.removeprefix(RAW).removeprefix(SHOWN) for address in addresses if address.startswith(REPOSITORY)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
     pictures = [address for address in addresses if address.endswith(".webp")]
-    assert len(pictures) == 4
+    assert len(pictures) == 6
     assert [picture for picture in pictures if not picture.startswith(RAW)] == []
     assert "](#five-servers-on-two-cpu-cores)" in text
 

@@ -33,7 +33,7 @@ def search(
     experiment: Source,
     *,
     slo: Objectives,
-    over: Literal["rate", "concurrency"] | None = None,
+    over: Literal["rate", "concurrency", "agents"] | None = None,
     low: float | None = None,
     high: float | None = None,
     around: str | None = None,
@@ -59,7 +59,8 @@ def search(
     slo
         Objectives of every trial, such as 'ttft_p99<500ms,itl_p99<30ms'.
     over
-        Search arrival rates or concurrency levels. Default: the kind of the file's first load.
+        Search arrival rates or concurrency levels; agents is concurrency, which counts sessions in progress. Default:
+        the kind of the file's first load.
     low
         Lowest level. Default: the file's lowest load, or 1/32 of a single load.
     high
@@ -93,8 +94,9 @@ def search(
     from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(loaded_experiment(experiment), workers, ray)
+    kind = None if over is None else Over.CONCURRENCY if over == "agents" else Over(over)
     config = search_config(
-        loaded, slo, over=None if over is None else Over(over), low=low, high=high, around=around,
+        loaded, slo, over=kind, low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
     for line in search_warnings(loaded, config):

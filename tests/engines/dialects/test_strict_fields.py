@@ -97,7 +97,7 @@ def test_two_runs_send_the_same_but_for_their_ids(dialect: Dialect, turn: Turn, 
     shaped = ShapedDialect(dialect, RequestShape(headers={"X-Trace": "{session}"}))
     planned = [PlannedSession(Session(name, (turn, turn)), None) for name in "ab"]
     runs = [list(wire_sessions(planned, shaped, "m")) for _ in range(2)]
-    bodies = [[turn.request.body for session in run for turn in session.turns] for run in runs]
+    bodies = [[turn.body for session in run for turn in session.turns] for run in runs]
     assert bodies[0] == bodies[1]
     first, second = ([session.request(0, b"").headers for session in run] for run in runs)
     for own, other in zip(first, second, strict=True):

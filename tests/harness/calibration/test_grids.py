@@ -180,7 +180,7 @@ def test_bodies_are_as_large_as_the_trials_and_still_tell_requests_apart():
     sizes = (180, 5_000, 200_000)
     sessions = list(planned_sessions(Shape(chunks=4, concurrency=8, body_bytes=sizes, tokens_per_chunk=2)))
     turns = [session.turns[0] for session in sessions]
-    assert [len(turn.request.body) for turn in turns[:6]] == [*sizes, *sizes]
+    assert [turn.body.size for turn in turns[:6]] == [*sizes, *sizes]
     assert len({turn.requested_input_tokens for turn in turns[:LENGTHS]}) == min(LENGTHS, len(turns))
     assert {turn.requested_output_tokens for turn in turns} == {8}
 
