@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -133,9 +133,23 @@ class Beginnings:
         if window is None:
             law = self.law(None, count) or law
         begun = law.in_progress(count, pace, seed.draws("begun").uniform)
-        sessions = self._sessions(begun, seed, window)
-        plan = self._file(seed, pace, self._planned(begun, sessions, load), endless)
-        history = () if window is not None else tuple(self._history(begun, sessions, endless))
+        starts_s = _starts_s(len(begun), self._experiment.trial.ramp_s) if load.concurrency is not None else None
+        places: dict[int, list[int]] = defaultdict(list)
+        for at, entry in enumerate(begun):
+            places[entry.number].append(at)
+        rests: dict[int, PlannedSession] = {}
+        seen: dict[int, list[PlannedSession]] = {}
+        for number, session in self._sessions(begun, seed, window):  # one at a time: some have a hundred megabytes
+            for at in places[number]:
+                rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0)
+                seen[at] = list(_seen(session, begun[at]))
+        in_order = sorted(sorted(rests), key=lambda at: rests[at].offset_s or 0.0)
+        plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
+        has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
+        history = tuple(itertools.chain.from_iterable(seen[at] for at in sorted(seen))) if has_history else ()
+        reader = prompt_reader(self._tokenizer)
+        for shown in history:
+            endless.add(reader.ids(shown.session.turns[0]))
         plan.write()
         rate_per_s = (load.rate_per_s or 0.0) * law.turns
         in_flight = load.concurrency or math.ceil(rate_per_s * law.answer_s(pace))
@@ -157,40 +171,19 @@ class Beginnings:
         """Lengths and pauses are the experiment's, so that the law is; words are the trial's."""
         return Seed(f"{self._experiment.seed}/begun", f"{words}/begun")
 
-    def _sessions(self, begun: Sequence[Begun], seed: Seed, window: PlanFile | None) -> dict[int, Session]:
-        """The chosen sessions by their number, up to the last turn within reach."""
+    def _sessions(self, begun: Sequence[Begun], seed: Seed, window: PlanFile | None) -> Iterator[tuple[int, Session]]:
+        """The chosen sessions with their numbers, up to the last turn within reach."""
         if window is not None:
             numbers = {entry.number for entry in begun}
-            return {number: planned.session for number, planned in enumerate(window) if number in numbers}
+            yield from ((number, planned.session) for number, planned in enumerate(window) if number in numbers)
+            return
         turns: Counter[int] = Counter()
         for entry in begun:
             due_s = {call.turn: call.delay_s for call in entry.calls}
             within = self._shapes[entry.number].links.first_within(self._reach_s, ended=entry.ended, due_s=due_s)
             turns[entry.number] = max(turns[entry.number], within)
         written = chosen_sessions(self._workload, self._tokenizer, self._seed(seed.words), turns)
-        return dict(zip(sorted(turns), written, strict=True))
-
-    def _planned(self, begun: Sequence[Begun], sessions: dict[int, Session], load: Load) -> Iterator[PlannedSession]:
-        """What is left of the sessions, in the order of their next requests."""
-        starts = _starts_s(len(begun), self._experiment.trial.ramp_s) if load.concurrency is not None else None
-        planned: list[PlannedSession] = []
-        for number, entry in enumerate(begun):
-            planned.append(rest_of(sessions[entry.number], entry, starts[number] if starts else 0.0))
-        return iter(sorted(planned, key=lambda entry: entry.offset_s or 0.0))
-
-    def _history(
-        self, begun: Sequence[Begun], sessions: dict[int, Session], endless: EndlessCache
-    ) -> Iterator[PlannedSession]:
-        reader = prompt_reader(self._tokenizer)
-        for entry in begun:
-            if self._experiment.spec.enable_prefix_caching is False:
-                continue
-            session = sessions[entry.number]
-            last = {session.turns[number].agent: session.turns[number] for number in entry.ended}
-            for turn in last.values():
-                seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
-                endless.add(reader.ids(seen))
-                yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
+        yield from zip(sorted(turns), written, strict=True)
 
     def _file(self, seed: Seed, pace: Pace, plan: Iterable[PlannedSession], endless: EndlessCache) -> PlanFile:
         key = f"{seed.traffic}|{seed.words}|begun|{pace.ttft_s}|{pace.token_s}|{len(self._written)}"
@@ -207,6 +200,14 @@ def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[S
             return
         yield shape
         requests += len(shape.output_tokens)
+
+
+def _seen(session: Session, begun: Begun) -> Iterator[PlannedSession]:
+    """The last answered prompt of each of a session's agents, with an answer of one token."""
+    last = {session.turns[number].agent: session.turns[number] for number in begun.ended}
+    for turn in last.values():
+        seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
+        yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
 
 
 def rest_of(session: Session, begun: Begun, start_s: float) -> PlannedSession:

@@ -16,10 +16,9 @@ import msgspec
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.blocks import BlockHashes, blocks_of
 from bakeoff.workloads.traces.checks import BlockTokens, InputTokens, OutputTokens, Seconds
-from bakeoff.workloads.traces.reading import bad, decoded, documents
+from bakeoff.workloads.traces.reading import bad, decoded, documents, session_files
 from bakeoff.workloads.traces.row import TraceRow
 
-_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 _EQUAL_S = 0.002
 """Times that differ by less are the same instant: recordings round to milliseconds."""
 
@@ -186,23 +185,6 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "claude-code: an answer abandoned at 0 tokens is requested with 1; recorded models are not sent",
             "claude-code: a prompt's last, partial block has no hash in the trace and is not shared",
         ]
-
-
-def session_files(path: str) -> list[Path]:
-    """The files of sessions in a folder, sorted by name, or the single file at ``path``.
-
-    Raises:
-        BadTrace: the folder has no such file, or nothing is at ``path``.
-    """
-    place = Path(path)
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise bad(path, None, "does not exist; give a folder of session files, or one of them")
-    files = sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES))
-    if not files:
-        raise bad(path, None, f"has no session files ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})")
-    return files
 
 
 class _Reading:

@@ -23,7 +23,7 @@ from bakeoff.workloads.traces.mooncake import Mooncake
 from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
 from bakeoff.workloads.traces.otel import Otel
 from bakeoff.workloads.traces.questions import Questions
-from bakeoff.workloads.traces.reading import bad, opened
+from bakeoff.workloads.traces.reading import SESSION_SUFFIXES, bad, opened
 from bakeoff.workloads.traces.row import Trace
 from bakeoff.workloads.traces.servegen import ServeGen
 from bakeoff.workloads.traces.sharegpt import ShareGpt
@@ -167,7 +167,7 @@ def _folder_format(folder: Path) -> str | None:
     names = sorted(file.name for file in folder.iterdir())
     if any(re.fullmatch(r"chunk-.+-trace\.csv(\.gz)?", name) for name in names):
         return "servegen"
-    session = next((name for name in names if name.endswith((".json", ".json.gz", ".jsonl", ".jsonl.gz"))), None)
+    session = next((name for name in names if name.endswith(SESSION_SUFFIXES)), None)
     name = _file_format(str(folder / session)) if session else None
     return name if name in _FOLDER_FORMATS else None
 

@@ -12,7 +12,6 @@ import msgspec
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces import call_graph
 from bakeoff.workloads.traces.call_graph import EQUAL_S, RecordedCall, Scope
-from bakeoff.workloads.traces.claude_code import session_files
 from bakeoff.workloads.traces.otel_messages import (
     answer_text,
     answers_of,
@@ -24,7 +23,7 @@ from bakeoff.workloads.traces.otel_messages import (
     tools_of,
 )
 from bakeoff.workloads.traces.otel_spans import Span, span_documents
-from bakeoff.workloads.traces.reading import bad
+from bakeoff.workloads.traces.reading import bad, session_files
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 

@@ -35,6 +35,7 @@ MAX_UNPACKED_VARIABLE = "BAKEOFF_MAX_UNPACKED_MIB"
 _MAX_UNPACKED_MIB = 1
 """One block, so that a gzip bomb is refused before its first row is read."""
 _BLOCK_BYTES = 2**20
+SESSION_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -227,6 +228,23 @@ def decoded(path: str | Path, place: Place, data: bytes | msgspec.Raw, decoder: 
         raise bad(path, place, f"is not valid JSON: {cause}") from None
     except RecursionError:
         raise bad(path, place, "is not a request; its JSON is nested too deeply") from None
+
+
+def session_files(path: str) -> list[Path]:
+    """The files of sessions in a folder, sorted by name, or the single file at ``path``.
+
+    Raises:
+        BadTrace: the folder has no such file, or nothing is at ``path``.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise bad(path, None, "does not exist; give a folder of session files, or one of them")
+    files = sorted(file for file in place.iterdir() if file.name.endswith(SESSION_SUFFIXES))
+    if not files:
+        raise bad(path, None, f"has no session files ({', '.join(f'*{suffix}' for suffix in SESSION_SUFFIXES)})")
+    return files
 
 
 def whole(path: str | Path) -> bytes:

@@ -51,6 +51,9 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recorded."""
     max_pause_s: float | None = None
     """Longest pause within a session, in seconds, to which longer ones are shortened, such as those of a human."""
+    salt: bool = False
+    """Whether each play of a session has words of its own, so that it hits nothing of an earlier play in a cache. Real
+    text gets ``[rid:…]`` before the user's first message, or before the prompt."""
     repeat: bool = False
     """Whether to start over at the end, for a trace that is shorter than the load; only without times."""
     reach_s: float | None = None
@@ -239,6 +242,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The trace's own notes, and the scale."""
         factor = "" if self.scale == 1 else f"; every length × {self.scale:g}"
         factor += "" if self.max_pause_s is None else f"; pauses of at most {self.max_pause_s:g} s"
+        factor += "; each play has words of its own" if self.salt else ""
         again = "; repeated" if self.repeat else ""
         return [f"trace {self.path}{factor}{again}", *self.trace().notes()]
 
@@ -253,7 +257,7 @@ class _PromptWriter:
         self._writer = writer(tokenizer)
         self._reader: PromptReader = prompt_reader(tokenizer)
         self._base = first_mark(seed)
-        self._block: Callable[[int, int], str] = functools.lru_cache(maxsize=_CACHED_BLOCKS)(self._written_block)
+        self._block: Callable[[int, int, str], str] = functools.lru_cache(maxsize=_CACHED_BLOCKS)(self._written_block)
 
     def session(self, number: int, rows: list[TraceRow]) -> Session | None:
         """Write a session; None if its prompts are all too long."""
@@ -263,9 +267,9 @@ class _PromptWriter:
             assert row is not None
             pause_s = self._replay.pause_s(row, last)
             if row.messages or row.prompt is not None:
-                turn = self._real(row, pause_s)
+                turn = self._real(self._salted(row, number), pause_s)
             elif row.blocks:
-                turn = self._of_blocks(row, pause_s)
+                turn = self._of_blocks(row, pause_s, self._salt(number))
             else:
                 conversation = conversations.get(row.agent)
                 conversations[row.agent], turn = self._of_length(number, k, row, pause_s, conversation)
@@ -274,6 +278,22 @@ class _PromptWriter:
         if limit is not None:
             turns = list(kept(turns, {k for k, turn in enumerate(turns) if turn.input_tokens <= limit}))
         return Session(rows[0].session or f"trace-{number}", tuple(turns), rows[0].at_s) if turns else None
+
+    def _salt(self, number: int) -> str:
+        """Twelve hexadecimal digits for the play of a session; empty without salt."""
+        return f"{self._seed.wording('salt', str(number)).below(16**12):012x}" if self._replay.salt else ""
+
+    def _salted(self, row: TraceRow, number: int) -> TraceRow:
+        if not self._replay.salt:
+            return row
+        mark = f"[rid:{self._salt(number)}]\n\n"
+        if row.prompt is not None:
+            return msgspec.structs.replace(row, prompt=mark + row.prompt)
+        users = (k for k, message in enumerate(row.messages) if message.role == "user")
+        first = next(users, 0)
+        messages = list(row.messages)
+        messages[first] = msgspec.structs.replace(messages[first], content=mark + messages[first].content)
+        return msgspec.structs.replace(row, messages=tuple(messages))
 
     def _real(self, row: TraceRow, pause_s: float) -> Turn:
         """A turn with recorded text, whose tokens are counted."""
@@ -298,7 +318,7 @@ class _PromptWriter:
         conversation.answer(output, rng)
         return conversation, turn
 
-    def _of_blocks(self, row: TraceRow, pause_s: float) -> Turn:
+    def _of_blocks(self, row: TraceRow, pause_s: float, salt: str) -> Turn:
         """A prompt of hashed blocks; tokens that the model puts before every text shorten the first block."""
         size = self._scaled(row.block_tokens)
         whole, rest = divmod(row.input_tokens or 0, row.block_tokens)
@@ -310,14 +330,15 @@ class _PromptWriter:
             tokens = min(size - (conversation.head_tokens if i == 0 else 0), room)
             if tokens < 1:
                 break
-            texts.append(self._block(name, tokens))
+            texts.append(self._block(name, tokens, salt))
             room -= tokens
         output = self._scaled(row.output_tokens)
-        rng = self._seed.wording("trace", "last", str(row.blocks[-1]))
+        rng = self._seed.wording("trace", "last", str(row.blocks[-1]), *filter(None, [salt]))
         return conversation.say("".join(texts), wanted, output, rng, think_s=pause_s)
 
-    def _written_block(self, name: int, tokens: int) -> str:
-        return self._writer.passage(tokens, self._seed.wording("block", str(name)), self._base + name)
+    def _written_block(self, name: int, tokens: int, salt: str) -> str:
+        rng = self._seed.wording("block", str(name), *filter(None, [salt]))
+        return self._writer.passage(tokens, rng, self._base + name + int(salt or "0", 16))
 
     def _scaled(self, tokens: int | None) -> int:
         return scaled(tokens, self._replay.scale)
