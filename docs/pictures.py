@@ -272,8 +272,8 @@ def _take(browser: Browser, picture: Picture, theme: str, folder: Path, *, for_p
         page.evaluate(picture.script)
     if picture.hidden:
         page.evaluate(_HIDE, picture.hidden)
-    if str(Path.home()) in page.locator("body").inner_text():
-        raise ValueError(f"{picture.name}: the page names the home directory")
+    if any(str(Path.home()) in text for text in page.locator(picture.shown).all_inner_texts()):
+        raise ValueError(f"{picture.name}: the picture names the home directory")
     box = page.evaluate(_BOUNDS, picture.shown)
     left = max(0, box["x"] - _MARGIN)
     top = max(0, box["y"] - _MARGIN)
