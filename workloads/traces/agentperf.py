@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TIME_S, MAX_TOKENS, OutputTokens, RequestedTokens, quoted
+from bakeoff.workloads.traces.checks import MAX_TIME_S, OutputTokens, RequestedTokens, check_output_tokens, quoted
 from bakeoff.workloads.traces.reading import bad, decoded, lines, peeked, whole
 from bakeoff.workloads.traces.recorded_chat import RecordedMessage, Tools, messages_of, tools_text
 from bakeoff.workloads.traces.row import TraceRow
@@ -67,8 +67,7 @@ class AgentPerf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requested length of an answer whose length is neither recorded nor bounded."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

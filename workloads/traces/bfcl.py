@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS
+from bakeoff.workloads.traces.checks import check_output_tokens
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Check, Expected, ExpectedCalls, Message
@@ -54,8 +54,7 @@ class Bfcl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bound on each answer, which the model ends itself."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

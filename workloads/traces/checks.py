@@ -52,6 +52,12 @@ def tokens(text: str, name: str, least: int) -> int:
     return int(value)
 
 
+def check_output_tokens(output_tokens: int) -> None:
+    """Raise ValueError unless a format's option ``output_tokens`` is a length."""
+    if not 1 <= output_tokens <= MAX_TOKENS:
+        raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {output_tokens}")
+
+
 def number(text: str, name: str) -> float:
     """Parse a number.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, Seconds, quoted
+from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, Seconds, check_output_tokens, quoted
 from bakeoff.workloads.traces.reading import MAX_WHOLE_BYTES, bad, decoded, lines
 from bakeoff.workloads.traces.recorded_chat import UNNAMED_TOOL, RecordedMessage, continued, messages_of, tools_text
 from bakeoff.workloads.traces.row import TraceRow
@@ -172,8 +172,7 @@ class GuideLlm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requested length of the answer of a turn that states none."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

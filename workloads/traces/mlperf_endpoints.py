@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, RequestedTokens, Seconds, quoted
+from bakeoff.workloads.traces.checks import RequestedTokens, Seconds, check_output_tokens, quoted
 from bakeoff.workloads.traces.reading import bad, decoded, lines
 from bakeoff.workloads.traces.recorded_chat import Call, Tools, calls_of, tools_text
 from bakeoff.workloads.traces.row import TraceRow
@@ -66,8 +66,7 @@ class MlperfEndpoints(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requested length of an answer that is neither recorded nor bounded."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

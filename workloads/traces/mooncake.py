@@ -13,7 +13,7 @@ import msgspec
 
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.blocks import blocks_of
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, InputTokens, OutputTokens
+from bakeoff.workloads.traces.checks import Clock, InputTokens, OutputTokens, check_output_tokens
 from bakeoff.workloads.traces.mooncake_sessions import Sessions, is_session_form, session_rows
 from bakeoff.workloads.traces.reading import bad, decoded, lines, peeked
 from bakeoff.workloads.traces.row import TraceRow
@@ -67,8 +67,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"block_tokens must be from 1 to 1000000, not {self.block_tokens}")
         if self.time_unit_s is not None and not 0 < self.time_unit_s <= 86400:
             raise ValueError(f"time_unit_s must be above 0 and at most 86400, not {self.time_unit_s}")
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, Clock, epoch_s
+from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
 from bakeoff.workloads.traces.row import TraceRow
@@ -33,8 +33,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requested length of the answer if a body has neither ``max_completion_tokens`` nor ``max_tokens``."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        check_output_tokens(self.output_tokens)
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""

@@ -12,7 +12,7 @@ import msgspec
 
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS
+from bakeoff.workloads.traces.checks import MAX_TOKENS, check_output_tokens
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Check, Expected, Message
@@ -44,8 +44,8 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     form, and the model ends its answers."""
 
     def __post_init__(self) -> None:
-        if self.output_tokens is not None and not 1 <= self.output_tokens <= MAX_TOKENS:
-            raise ValueError(f"output_tokens must be from 1 to {MAX_TOKENS}, not {self.output_tokens}")
+        if self.output_tokens is not None:
+            check_output_tokens(self.output_tokens)
         if self.score and self.form == "completion":
             raise ValueError("score needs chats; leave out form")
 
