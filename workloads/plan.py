@@ -107,7 +107,7 @@ class PlanHash:
 
 
 def _warped(session: Session, time_warp: float) -> Session:
-    if time_warp == 1 or all(turn.think_s == 0 for turn in session.turns):
+    if time_warp == 1 or all(turn.think_s == 0 and not turn.lags_s for turn in session.turns):
         return session
     turns = tuple(
         msgspec.structs.replace(

@@ -385,6 +385,6 @@ def _shortened(planned: PlannedSession) -> PlannedSession:
 
 
 def _primer(session: Session) -> PlannedSession:
-    """The session as it fills a cache: one output token per answer, no think times."""
-    turns = tuple(msgspec.structs.replace(turn, output_tokens=1, think_s=0.0) for turn in session.turns)
+    """The session as it fills a cache: one output token per answer, no pauses."""
+    turns = tuple(msgspec.structs.replace(turn, output_tokens=1, think_s=0.0, lags_s=()) for turn in session.turns)
     return PlannedSession(msgspec.structs.replace(session, turns=turns), None)

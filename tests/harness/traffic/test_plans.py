@@ -376,6 +376,36 @@ def test_a_warm_trial_primes_every_prompt_once(planner_of: Any):
     assert traffic.record.cache is Cache.WARM
 
 
+LAGGING = Session(
+    "s",
+    (
+        Turn(4, 5, prompt="the the the"),
+        Turn(4, 5, prompt="the the the", think_s=6.0, parents=(0,), agent="a"),
+        Turn(4, 5, prompt="the the the", think_s=8.0, parents=(0, 1), lags_s=(0.0, 40.0)),
+    ),
+    0.0,
+)
+"""A main agent that waits for a sub-agent which ends with a tool of 40 s."""
+
+
+def test_primers_of_agents_wait_for_no_tool(planner_of: Any, tmp_path: Path):
+    traffic = planner_of(workload=written(tmp_path, LAGGING), **trial(cache="warm")).traffic(CLOSED, 1, "a")
+    primers = turns(traffic.primers())
+    assert {(primer.think_s, primer.lags_s) for primer in primers} == {(0.0, ())}
+    assert [primer.parents for primer in primers] == [turn.parents for turn in LAGGING.turns]
+
+
+def test_a_warp_of_time_shortens_tools_of_agents_too(planner_of: Any, tmp_path: Path):
+    load = Load(arrival="workload", time_warp=4.0)
+    still = msgspec.structs.replace(
+        LAGGING, turns=tuple(msgspec.structs.replace(turn, think_s=0.0) for turn in LAGGING.turns)
+    )
+    for session, thinks_s in ((LAGGING, [0.0, 1.5, 2.0]), (still, [0.0, 0.0, 0.0])):
+        sent = turns(planner_of(workload=written(tmp_path, session)).traffic(load, 1, "a").window)
+        assert [turn.think_s for turn in sent] == thinks_s
+        assert [turn.lags_s for turn in sent] == [(), (), (0.0, 10.0)]
+
+
 def test_a_primed_trial_primes_each_shared_system_prompt_once(planner_of: Any, tokenizer: Tokenizer):
     workload = {"name": "structured-output", "options": {"scale": 2.0}}
     traffic = planner_of(workload=workload, **trial(cache="primed")).traffic(CLOSED, 1, "a")
