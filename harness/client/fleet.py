@@ -21,6 +21,7 @@ import msgspec
 from bakeoff.engines import Access
 from bakeoff.harness.client.driver import Issue
 from bakeoff.harness.client.local_worker import LocalWorker
+from bakeoff.harness.client.loop_lag import BUSY_SHARE
 from bakeoff.harness.client.orders import (
     Closed,
     Done,
@@ -425,12 +426,13 @@ def _merged(replies: Sequence[Done], workers: Sequence[_Worker]) -> LoadResult:
 
 
 def _worst(lags: Sequence[TelemetryRecord]) -> TelemetryRecord:
-    """Each percentile of the worker that is worst in it."""
+    """Each percentile of the worker that is worst in it, and the busy share of the worker with the longest stalls."""
     valid = [lag for lag in lags if not lag.reasons]
     if not valid:
         return lags[0]
     values = {name: max(cast("float", lag.values[name]) for lag in valid) for name in valid[0].values}
-    return TelemetryRecord(valid[0].t_ns, valid[0].source, {**values})
+    longest = max(valid, key=lambda lag: cast("float", lag.values["loop_lag_p99_s"]))
+    return TelemetryRecord(valid[0].t_ns, valid[0].source, {**values, BUSY_SHARE: longest.values[BUSY_SHARE]})
 
 
 def _client_record(reply: Done, host: WorkerHost) -> ClientRecord:
