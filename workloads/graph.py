@@ -36,12 +36,14 @@ class Linked(Protocol):
 L = TypeVar("L", bound=msgspec.Struct)
 
 
+def previous(number: int) -> Parents:
+    """The parents of a call in a chain."""
+    return (number - 1,) if number else ()
+
+
 def parents_of(turns: Sequence[Linked]) -> tuple[Parents, ...]:
     """The parents of each call, with those of chains filled in."""
-    return tuple(
-        turn.parents if turn.parents is not None else ((number - 1,) if number else ())
-        for number, turn in enumerate(turns)
-    )
+    return tuple(turn.parents if turn.parents is not None else previous(number) for number, turn in enumerate(turns))
 
 
 def is_chain(turns: Sequence[Linked]) -> bool:

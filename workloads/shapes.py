@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from bakeoff.workloads.graph import Linked, Links, is_chain
+from bakeoff.workloads.graph import Linked, Links, is_chain, previous
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.types import Session, Workload
@@ -49,7 +49,7 @@ class SessionShape(msgspec.Struct, frozen=True):
         if self.graph is not None:
             return self.graph
         count = len(self.think_s)
-        parents = tuple((number - 1,) if number else () for number in range(count))
+        parents = tuple(map(previous, range(count)))
         return Links(parents, ((),) * count, (0.0, *self.think_s[1:]))
 
 

@@ -14,7 +14,8 @@ import msgspec
 from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client.failing import FailureDetector
 from bakeoff.harness.client.orders import Measure, Pool, Reply, Steady
-from bakeoff.harness.client.sessions import PreparedSession, Recorder, SessionFeed, SessionRunner
+from bakeoff.harness.client.session_feed import PreparedSession, SessionFeed
+from bakeoff.harness.client.sessions import Recorder, SessionRunner
 from bakeoff.harness.client.steady import SteadyLoad
 from bakeoff.harness.client.transport import Transport
 from bakeoff.harness.client.wire import WireSession, read_wire

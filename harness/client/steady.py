@@ -16,7 +16,8 @@ from collections.abc import Callable
 from bakeoff.harness.client.answer_times import AnswerTimes
 from bakeoff.harness.client.failing import REJECTED_S, RampFailures
 from bakeoff.harness.client.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
-from bakeoff.harness.client.sessions import PreparedSession, RequestInFlight, SessionFeed, SessionRunner
+from bakeoff.harness.client.session_feed import PreparedSession, SessionFeed
+from bakeoff.harness.client.sessions import RequestInFlight, SessionRunner
 from bakeoff.harness.host.clock import Clock
 from bakeoff.results.units import NS_PER_S
 

@@ -18,3 +18,8 @@ def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[Re
 def has_failed(request: RequestRecord) -> bool:
     """Whether a request failed; a request cancelled by the client neither failed nor succeeded."""
     return request.outcome not in {Outcome.OK, Outcome.CANCELLED}
+
+
+def prompt_length(request: RequestRecord) -> int | None:
+    """Prompt tokens as counted by the engine, otherwise as planned; None if neither is known."""
+    return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens

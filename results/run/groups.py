@@ -7,7 +7,7 @@ import msgspec
 
 from bakeoff.results.metrics import Value
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
-from bakeoff.results.metrics.requests import has_failed
+from bakeoff.results.metrics.requests import has_failed, prompt_length
 from bakeoff.results.metrics.trial import request_metrics
 from bakeoff.results.records import Outcome, RequestRecord, Slo
 from bakeoff.results.run.levels import levels_of
@@ -65,11 +65,7 @@ def by_turn(run: Run) -> list[RequestGroup]:
 
 def by_prompt(run: Run) -> list[RequestGroup]:
     """The groups by length of the prompt."""
-    return list(_grouped(run, lambda request: _range(_prompt_tokens(request), _TOKENS, "prompt tokens")))
-
-
-def _prompt_tokens(request: RequestRecord) -> int | None:
-    return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens
+    return list(_grouped(run, lambda request: _range(prompt_length(request), _TOKENS, "prompt tokens")))
 
 
 def _range(value: int | None, ends: Sequence[int], unit: str) -> Name | None:
@@ -96,7 +92,7 @@ def _grouped(run: Run, name_of: Callable[[RequestRecord], Name | None]) -> Itera
 
 
 def _group(engine: str, level: str, name: str, requests: Sequence[RequestRecord]) -> RequestGroup:
-    lengths = [tokens for request in requests if (tokens := _prompt_tokens(request)) is not None]
+    lengths = [tokens for request in requests if (tokens := prompt_length(request)) is not None]
     prompts = prompt_tokens(requests)
     return RequestGroup(
         engine=engine,

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from bakeoff.results.metrics.requests import prompt_length
 from bakeoff.results.records import RequestRecord
 from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from bakeoff.results.report.verdict import primary_level
@@ -35,11 +36,6 @@ def length_panels(run: Run) -> list[LengthPanel]:
     return [_panel(run, level, f"level{i}", primary_level(levels)) for i, level in enumerate(levels)]
 
 
-def length_of(request: RequestRecord) -> int | None:
-    """Prompt tokens as counted by the engine, otherwise as planned."""
-    return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens
-
-
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
     clouds = [_cloud(run, cell) for cell in level.cells]
     lengths = [length for cloud in clouds for length, _ in cloud.dots]
@@ -56,7 +52,7 @@ def _cloud(run: Run, cell: Cell) -> Cloud:
     points = [
         (float(length), (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
         for request in _answers(run, cell)
-        if request.chunk_ns and (length := length_of(request)) is not None
+        if request.chunk_ns and (length := prompt_length(request)) is not None
     ]
     x, y = [length for length, _ in points], [ttft_s for _, ttft_s in points]
     return Cloud(cell.engine, engines_of(run).index(cell.engine), points, middles(x, y, _edges(x), 1))

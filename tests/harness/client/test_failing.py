@@ -10,7 +10,8 @@ from bakeoff.engines.dialects import HttpRequest, ReferenceDialect
 from bakeoff.harness.client import Driver, Transport
 from bakeoff.harness.client.failing import FailureDetector, RampFailures
 from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.sessions import PreparedSession, RequestInFlight
+from bakeoff.harness.client.session_feed import PreparedSession
+from bakeoff.harness.client.sessions import RequestInFlight
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.harness.virtual import Fault, VirtualEngine, virtual_experiment, virtual_run
 from bakeoff.results.findings import FindingCode
