@@ -5,6 +5,7 @@ count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Eve
 :data:`SCHEMA_VERSION`; a reader refuses any other.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -456,6 +457,19 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether every request of the ramp failed, so that no window followed."""
 
 
+class RulesRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The rules of play of a trial."""
+
+    name: str
+    """With the version."""
+    broken: list[str] = []
+    """Why the trial is not by the rules; empty if it is."""
+
+    def with_broken(self, reasons: Iterable[str]) -> "RulesRecord":
+        """A copy with further reasons."""
+        return RulesRecord(self.name, [*self.broken, *reasons])
+
+
 class StoredFile(msgspec.Struct, frozen=True):
     """What a file was when it was stored."""
 
@@ -515,6 +529,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The planned traffic; None in runs of other tools."""
     ramp: RampRecord | None = None
     """None for a load that is meant to change."""
+    rules: RulesRecord | None = None
+    """None for a load that rules of play do not cover: one that is meant to change, or one of another tool."""
     files: dict[str, StoredFile] = {}
     """The files in its folder by relative path; readers refuse those that have changed. Empty in runs by earlier
     versions."""

@@ -124,6 +124,8 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds that each parent goes on after its answer, such as a sub-agent that ends with a tool; empty for none."""
     agent: str = ""
     """The agent whose conversation it continues; empty for the session's main agent."""
+    recorded_s: float = 0.0
+    """Seconds that the answer took where it was recorded; 0 if that is unknown."""
 
     @property
     def ends_by_itself(self) -> bool:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
@@ -148,7 +148,9 @@ def bench(
     rate: float | None = None,
     arrival: str = "poisson",
     concurrency: Numbers | None = None,
-    duration: float = 30.0,
+    rules: str = "steady",
+    history: Literal["recorded", "live"] = "recorded",
+    duration: float | None = None,
     ramp: float = 5.0,
     repeats: int = 1,
     seed: int = 1,
@@ -195,8 +197,12 @@ def bench(
         Arrival process of --rate, or workload for the workload's own arrival times.
     concurrency
         Closed loop: sessions kept alive, pauses included; repeat the option for several levels. Default: 1 and 8.
+    rules
+        Rules of play of sessions: a name from bakeoff workloads rules, or the path of a file that ends in .toml.
+    history
+        Which answers later calls of a conversation hold: the workload's own, or those that the server gave.
     duration
-        Seconds of the measured window.
+        Seconds of the measured window. Default: 30, or what the rules say.
     ramp
         Minimum seconds of load before the measured window.
     repeats
@@ -252,6 +258,7 @@ def bench(
     request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers, "stream": stream}
     selected = select(workload, option or [])
     server = {"url": url, "headers": secret_headers} | ({"api_key_env": api_key_env} if api_key_env else {})
+    longest_s = TrialConfig().max_window_s
     data = {
         "name": name,
         "seed": seed,
@@ -261,14 +268,12 @@ def bench(
         "workload": {
             "name": selected.name,
             "options": {**selected.options, **({} if scale is None else {"scale": scale})},
+            "history": history,
         },
         "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
-        "trial": {
-            "duration_s": duration,
-            "max_window_s": max(TrialConfig().max_window_s, duration),
-            "ramp_s": ramp,
-            "max_foreign_share": max_foreign_share,
-        },
+        "rules": rules,
+        "trial": {"ramp_s": ramp, "max_foreign_share": max_foreign_share}
+        | ({} if duration is None else {"duration_s": duration, "max_window_s": max(longest_s, duration)}),
         "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }

@@ -44,6 +44,29 @@ def list_workloads(*, json: Json = False) -> int:
     return EXIT_OK
 
 
+@workloads_app.command(name="rules")
+def list_rules(*, json: Json = False) -> int:
+    """List the rules by which sessions can be played.
+
+    Parameters
+    ----------
+    json
+        Print the rules as JSON on stdout, with every value.
+    """
+    import msgspec
+
+    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.rules.rule_set import rule_sets
+    from bakeoff.harness.traffic.profile.catalogue import print_rules
+
+    rules = rule_sets()
+    if json:
+        print_json(msgspec.to_builtins(rules))
+    else:
+        print_rules(rules, standard_output())
+    return EXIT_OK
+
+
 @workloads_app.command
 def show(
     name: str,

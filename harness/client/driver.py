@@ -13,6 +13,8 @@ import msgspec
 
 from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client.failing import FailureDetector
+from bakeoff.harness.client.idle_caps import IdleCaps
+from bakeoff.harness.client.live_history import reader_of
 from bakeoff.harness.client.orders import Measure, Pool, Reply, Steady
 from bakeoff.harness.client.session_feed import PreparedSession, SessionFeed
 from bakeoff.harness.client.sessions import Recorder, SessionRunner
@@ -51,7 +53,8 @@ class Driver:
         recorder: takes each exchange soon after it has ended.
         timeout_s: limit for one exchange.
         phase: recorded with the requests.
-        dialect: of the engine, to find failures in its answers; None to look only at statuses and connections.
+        dialect: of the engine, to find failures in its answers, and their text where later requests hold it; None to
+            look only at statuses and connections.
         begin: awaited when everything is prepared; returns the start of the load. The default starts it at once.
     """
 
@@ -72,6 +75,7 @@ class Driver:
         self._runner = SessionRunner(
             transport, clock, recorder, timeout_s, phase, has_failed=FailureDetector(dialect).has_failed
         )  # fmt: skip
+        self._answer_of = None if dialect is None else reader_of(dialect)
         self._steady: SteadyLoad | None = None
         self._begin = begin or self._now
 
@@ -87,16 +91,20 @@ class Driver:
         *,
         duration_s: float,
         minimum: int = 0,
+        grace_s: float | None = None,
+        caps: IdleCaps | None = None,
     ) -> Issue:
         """Keep ``concurrency`` sessions alive until ``duration_s`` has passed with ``minimum`` requests planned.
 
         Stops earlier if ``sessions`` run out. Later turns of sessions are then not planned.
 
         Args:
-            sessions: what to send, in order.
+            sessions: what to send, in order; one with an offset starts at that time of its slot's first start.
             concurrency: slots.
             duration_s: how long, from the start.
             minimum: least number of requests to plan.
+            grace_s: seconds after ``duration_s`` until the requests in flight are cancelled; None to wait for them.
+            caps: on idle time.
 
         Raises:
             NotWritable: records can no longer be stored.
@@ -107,7 +115,11 @@ class Driver:
         loop = _ClosedLoop(self._runner, self._clock, feed)
         start_ns = await self._begin()
         self._runner.until_ns = start_ns + round(duration_s * NS_PER_S)
-        self._runner.minimum = minimum
+        self._runner.minimum, self._runner.caps = minimum, caps
+        if caps is not None:
+            self._clock.call_at_ns(self._runner.until_ns, self._runner.cut_pauses)
+        if grace_s is not None:
+            self._clock.call_at_ns(self._runner.until_ns + round(grace_s * NS_PER_S), loop.give_up)
         end_ns = await self._run(loop, concurrency, start_ns)
         await sleep_until_ns(self._clock, end_ns)  # in the future if every user's think time ends after it
         return Issue(start_ns, end_ns)
@@ -185,7 +197,7 @@ class Driver:
         return self._clock.now_ns()
 
     def _feed(self, sessions: Iterable[WireSession], phase: Phase | None = None) -> SessionFeed:
-        return SessionFeed(sessions, self._transport, phase)
+        return SessionFeed(sessions, self._transport, phase, self._answer_of)
 
     async def _run(self, loop: "_ClosedLoop", concurrency: int, start_ns: int) -> int:
         """Run a closed loop to its end; returns the time at which the first slot had nothing more to start."""
@@ -228,8 +240,17 @@ class _ClosedLoop:
             if not self._slots and not self._done.done():
                 self._done.set_result(None)
             return
-        self._runner.start(session, free_ns, self._session_ended)
+        offset_ns = session.wire.offset_ns or 0
+        self._runner.start(session, free_ns, self._session_ended, delay_ns=offset_ns)
         self._feed.refill()
+
+    def give_up(self) -> None:
+        """Cancel what is still in flight."""
+        if not self._done.done():
+            self.stopped = True
+            self._runner.cancel()
+            self._end_ns = self._runner.until_ns if self._end_ns is None else self._end_ns
+            self._done.set_result(None)
 
     def _session_ended(self, ended_ns: int, pause_ns: int) -> None:
         if pause_ns:

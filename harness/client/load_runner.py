@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bakeoff.harness.client.driver import Driver, Issue
+from bakeoff.harness.client.idle_caps import IdleCaps
 from bakeoff.harness.client.orders import (
     ClockTime,
     Closed,
@@ -145,9 +146,15 @@ class LoadRunner:
             case Open(duration_s, max_in_flight):
                 sessions = read_wire(order.sessions)
                 return await driver.open_loop(sessions, duration_s=duration_s, max_in_flight=max_in_flight)
-            case Closed(concurrency, duration_s, minimum):
-                sessions = read_wire(order.sessions)
-                return await driver.closed_loop(sessions, concurrency, duration_s=duration_s, minimum=minimum)
+            case Closed() as share:
+                return await driver.closed_loop(
+                    read_wire(order.sessions),
+                    share.concurrency,
+                    duration_s=share.duration_s,
+                    minimum=share.minimum,
+                    grace_s=share.grace_s,
+                    caps=IdleCaps.of(share.idle_cap_s, share.session_idle_cap_s),
+                )
 
 
 def _outcome(task: asyncio.Task[Done]) -> Done:

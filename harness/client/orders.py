@@ -17,6 +17,12 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
     concurrency: int
     duration_s: float
     minimum: int = 0
+    grace_s: float | None = None
+    """Seconds after ``duration_s`` until the requests in flight are cancelled; None until the last has ended."""
+    idle_cap_s: float | None = None
+    """Longest time without a request in flight, while pauses are left; see :mod:`bakeoff.harness.client.idle_caps`."""
+    session_idle_cap_s: float | None = None
+    """The same for each session."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bakeoff.harness.client.bodies import BodyBuilder
+from bakeoff.harness.client.decode import Reads
+from bakeoff.harness.client.live_history import AnswerOf, filled
 from bakeoff.harness.client.transport import Transport
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.results.records import Phase
@@ -20,16 +22,23 @@ class PreparedSession:
     """A session to be sent once, whose next requests the transport has prepared."""
 
     __slots__ = (
-        "_bodies", "_children", "_pending", "_prepared", "_ready_ns", "_transport", "finished", "has_large_bodies",
-        "is_chain", "is_cut", "outstanding", "phase", "wire",
+        "_answer_of", "_answers", "_bodies", "_children", "_ended", "_pending", "_prepared", "_ready_ns", "_taken",
+        "_transport", "finished", "has_large_bodies", "in_flight", "is_chain", "is_cut", "is_live", "outstanding",
+        "phase", "wire",
     )  # fmt: skip
 
-    def __init__(self, wire: WireSession, transport: Transport, phase: Phase | None) -> None:
+    def __init__(
+        self, wire: WireSession, transport: Transport, phase: Phase | None, answer_of: AnswerOf | None = None
+    ) -> None:
         self.wire = wire
+        self._answer_of = answer_of
+        self._ended: dict[int, Reads] = {}
+        self._answers: dict[int, str] = {}
         self.phase = phase
         self._transport = transport
         self._bodies = BodyBuilder([turn.body for turn in wire.turns])
         self._prepared: dict[int, Any] = {}
+        self._taken: set[int] = set()
         self._pending = [len(turn.parents) for turn in wire.turns]
         self._ready_ns = [0] * len(wire.turns)
         self._children: list[list[int]] = [[] for _ in wire.turns]
@@ -40,27 +49,44 @@ class PreparedSession:
         """Whether each turn waits for the previous one alone."""
         self.outstanding = 0
         """Turns that are planned and have not ended: in a pause, or in flight."""
+        self.in_flight = 0
+        """Turns that are in flight."""
         self.is_cut = False
         """Whether a turn was not planned any more."""
         self.finished: SessionFinished = lambda _ended_ns, _pause_ns: None
         self.has_large_bodies = any(turn.body.base is not None for turn in wire.turns)
         """Whether its bodies are large, so that each is built while those before it are answered."""
-        self.prepare(self.roots() if self.has_large_bodies else range(len(wire.turns)))
+        self.is_live = any(turn.held for turn in wire.turns)
+        """Whether requests hold answers of this load."""
+        self.prepare(self.roots() if self.has_large_bodies or self.is_live else range(len(wire.turns)))
 
     def prepare(self, numbers: Iterable[int]) -> None:
         """Prepare the requests of some turns, unless they are."""
         for number in numbers:
-            if number not in self._prepared:
-                self._prepared[number] = self._transport.prepare(self.wire.request(number, self._bodies.build(number)))
+            if number not in self._prepared and number not in self._taken:
+                body, held = self._bodies.build(number), self.wire.turns[number].held
+                if held:
+                    body = filled(body, self.wire.nonce, {turn: self._answer(turn) for turn in held})
+                self._prepared[number] = self._transport.prepare(self.wire.request(number, body))
 
     def prepare_after(self, number: int) -> None:
         """Prepare the requests that wait for turn ``number``, which is being answered."""
-        # A turn that waits for none any more may have been sent already.
-        self.prepare(child for child in self._children[number] if self._pending[child])
+        self.prepare(child for child in self._children[number] if not self.wire.turns[child].held)
+
+    def keep(self, number: int, answer: Reads) -> None:
+        """Keep the answer to a turn for those that hold it."""
+        self._ended[number] = answer
+
+    def _answer(self, number: int) -> str:
+        """The text of a turn's answer; the recorded one if it has none."""
+        if (reads := self._ended.pop(number, None)) is not None and self._answer_of is not None:
+            self._answers[number] = self._answer_of(reads)
+        return self._answers.get(number) or self.wire.turns[number].answer
 
     def take(self, number: int) -> Any:  # noqa: ANN401  (opaque to all but the transport)
         """The prepared request of a turn, which is sent once."""
         self.prepare([number])
+        self._taken.add(number)
         return self._prepared.pop(number)
 
     @property
@@ -90,10 +116,18 @@ class SessionFeed:
         sessions: in sending order.
         transport: prepares their requests.
         phase: recorded with their requests; None for the phase of the whole load.
+        answer_of: reads answers, for sessions whose requests hold them; None leaves the recorded ones.
     """
 
-    def __init__(self, sessions: Iterable[WireSession], transport: Transport, phase: Phase | None = None) -> None:
+    def __init__(
+        self,
+        sessions: Iterable[WireSession],
+        transport: Transport,
+        phase: Phase | None = None,
+        answer_of: AnswerOf | None = None,
+    ) -> None:
         self._sessions = iter(sessions)
+        self._answer_of = answer_of
         self._transport = transport
         self._phase = phase
         self._ready: deque[PreparedSession] = deque()
@@ -124,5 +158,5 @@ class SessionFeed:
             return
         wire = next(self._sessions, None)
         if wire is not None:
-            self._ready.append(PreparedSession(wire, self._transport, self._phase))
+            self._ready.append(PreparedSession(wire, self._transport, self._phase, self._answer_of))
             self._bytes += self._ready[-1].body_bytes

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from bakeoff.harness.client.idle_caps import IdleCaps, excess_ns
 from bakeoff.harness.client.session_feed import PreparedSession, SessionFinished
 from bakeoff.harness.client.transport import StreamLog, Transport, limit_bytes
 from bakeoff.harness.host.clock import Clock
@@ -145,11 +146,19 @@ class SessionRunner:
         """Plan no request at this time or later; sessions with further turns are cut short."""
         self.minimum = 0
         """Plan at least this many requests in spite of ``until_ns``."""
+        self.caps: IdleCaps | None = None
+        """Caps on idle time."""
         self.on_end: Callable[[RequestInFlight], None] | None = None
         """Called with each request that has ended, before the next one is started."""
 
     def start(
-        self, session: PreparedSession, planned_ns: int, finished: SessionFinished, due_ns: int | None = None
+        self,
+        session: PreparedSession,
+        planned_ns: int,
+        finished: SessionFinished,
+        due_ns: int | None = None,
+        *,
+        delay_ns: int = 0,
     ) -> None:
         """Send the session's first turn now, and others that wait for no answer after their pauses.
 
@@ -158,16 +167,18 @@ class SessionRunner:
             planned_ns: start of its latency.
             finished: called at its end.
             due_ns: when it could first be sent, if a cap made it wait.
+            delay_ns: rest of the pause of a session that was in one when the load began.
         """
         self.live += 1
         session.finished = finished
         roots = session.roots()
         first_ns = min(session.wire.turns[number].think_ns for number in roots)
         for number in roots:
-            think_ns = session.wire.turns[number].think_ns - first_ns
+            think_ns = session.wire.turns[number].think_ns - first_ns + delay_ns
             request = RequestInFlight(session, number, planned_ns + think_ns)
             request.due_ns = None if due_ns is None else due_ns + think_ns
             self._plan(request, think_ns)
+        self._cap_idle(session, planned_ns)
 
     def in_flight(self) -> Iterator[RequestInFlight]:
         """The requests that were started and have not ended."""
@@ -187,6 +198,15 @@ class SessionRunner:
             request.session.outstanding -= 1
             self.live -= not request.session.outstanding
         self._thinking.clear()
+
+    def cut_pauses(self) -> None:
+        """End the pauses that are left without their calls, since the load is over."""
+        waiting, self._thinking = self._thinking, set()
+        for request in waiting:
+            request.session.is_cut = True
+            request.session.outstanding -= 1
+            if not request.session.outstanding:
+                self._end_session(request)
 
     def may_plan(self, planned_ns: int) -> bool:
         """Whether to plan a request at this time."""
@@ -225,6 +245,7 @@ class SessionRunner:
     def _send(self, request: RequestInFlight) -> None:
         self.planned += 1
         self._by_age[request] = None
+        request.session.in_flight += 1
         request.started_ns = self._clock.now_ns()
         self._transport.start(request.session.take(request.number), request, self._ended)
         if request.session.has_large_bodies:
@@ -234,6 +255,7 @@ class SessionRunner:
 
     def _ended(self, request: RequestInFlight) -> None:
         del self._by_age[request]
+        request.session.in_flight -= 1
         self._finished.append(request)
         if not self._recording:
             self._recording = True
@@ -242,12 +264,15 @@ class SessionRunner:
         if self.on_end is not None:
             self.on_end(request)
         session = request.session
+        if session.is_live and not request.has_failed:
+            session.keep(request.number, request)
         for number, ready_ns in session.released(request.number, request.ended_ns):
             planned_ns = max(ready_ns + session.wire.turns[number].think_ns, request.ended_ns + request.pause_ns)
             self._plan(RequestInFlight(session, number, planned_ns), planned_ns - request.ended_ns)
         session.outstanding -= 1
         if not session.outstanding:
             self._end_session(request)
+        self._cap_idle(session, request.ended_ns)
 
     def _end_session(self, last: RequestInFlight) -> None:
         """End a session with its last request; its successor may then start, or when a turn that was cut was due."""
@@ -261,7 +286,8 @@ class SessionRunner:
         """Send a request now if there is no pause before it, or at the end of its pause if the load lasts that long."""
         session = request.session
         is_root = not session.wire.turns[request.number].parents
-        if not (is_root and not think_ns) and not self.may_plan(request.planned_ns):
+        # A cap may move the call forward, so that the end of the load decides.
+        if self.caps is None and not (is_root and not think_ns) and not self.may_plan(request.planned_ns):
             session.is_cut = True
             return
         session.outstanding += 1
@@ -269,13 +295,37 @@ class SessionRunner:
             self._send(request)
             return
         self._thinking.add(request)
+        self._wait(request)
+        if session.is_live:
+            asyncio.get_running_loop().call_soon(session.prepare, [request.number])
+
+    def _wait(self, request: RequestInFlight) -> None:
+        """Send a request at the end of its pause, unless that is moved before."""
+        planned_ns = request.planned_ns
 
         def send() -> None:
-            if request in self._thinking:
+            if request in self._thinking and request.planned_ns == planned_ns:
                 self._thinking.remove(request)
                 self._send(request)
 
-        self._clock.call_at_ns(request.planned_ns if request.due_ns is None else request.due_ns, send)
+        self._clock.call_at_ns(planned_ns if request.due_ns is None else request.due_ns, send)
+
+    def _cap_idle(self, session: PreparedSession, idle_ns: int) -> None:
+        """Shorten pauses if the session, or the load, has had nothing in flight since ``idle_ns`` and a cap says so."""
+        if self.caps is None:
+            return
+        if not session.in_flight:
+            self._shorten([each for each in self._thinking if each.session is session], self.caps.session_ns, idle_ns)
+        if not self._by_age:
+            self._shorten(list(self._thinking), self.caps.load_ns, idle_ns)
+
+    def _shorten(self, waiting: Sequence[RequestInFlight], cap_ns: int | None, idle_ns: int) -> None:
+        by_ns = excess_ns(cap_ns, idle_ns, min((request.planned_ns for request in waiting), default=None))
+        if not by_ns:
+            return
+        for request in waiting:
+            request.planned_ns -= by_ns
+            self._wait(request)
 
     def _record_some(self) -> None:
         """Record a few exchanges, more if many wait, and continue after the event loop has served its reads."""

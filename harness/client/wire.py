@@ -14,6 +14,7 @@ import msgspec
 
 from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, Dialect, HttpRequest
 from bakeoff.harness.client.bodies import Body, shared_bodies
+from bakeoff.harness.client.live_history import MarkedTurn, marked
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
@@ -47,6 +48,10 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     lags_ns: tuple[int, ...] = ()
     """Put off each parent's end; empty for none."""
     agent: str = ""
+    held: tuple[int, ...] = ()
+    """Positions in ``turns`` of the turns whose answers under this load its body holds, each at a mark."""
+    answer: str = ""
+    """The recorded answer, for turns that hold it and do not get another."""
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
@@ -101,6 +106,7 @@ def wire_sessions(
     tokenizer: Tokenizer | None = None,
     logprobs: Callable[[int], bool] | None = None,
     models: ModelMix | None = None,
+    is_live: bool = False,
 ) -> Iterator[WireSession]:
     """Encode a plan in one engine's dialect.
 
@@ -112,14 +118,17 @@ def wire_sessions(
         tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
         models: chooses the model of each session; None for ``model``.
+        is_live: whether conversations hold the answers of this load instead of the recorded ones.
     """
     index, ask, nonce = first_index, asking(dialect, tokenizer), secrets.token_hex(6)
     for planned in sessions:
         chosen = models.of(planned.session.id) if models else None
         links = Links.of(planned.session.turns)
+        of_session = planned.session.turns
+        lived = marked(of_session, nonce) if is_live else [MarkedTurn(turn) for turn in of_session]
         requests = [
-            ask(turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number))
-            for number, turn in enumerate(planned.session.turns)
+            ask(entry.turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number))
+            for number, entry in enumerate(lived)
         ]
         bodies = shared_bodies([request.body for request in requests], [turn.agent for turn in planned.session.turns])
         turns = tuple(
@@ -127,7 +136,7 @@ def wire_sessions(
                 msgspec.structs.replace(requests[number], body=b""),
                 bodies[number],
                 round(links.pauses_s[number] * NS_PER_S),
-                None if turn.has_images else turn.input_tokens,
+                None if turn.has_images or lived[number].held else turn.input_tokens,
                 turn.output_tokens,
                 turn.expected.check.value if turn.expected else None,
                 turn.expected.value if turn.expected else None,
@@ -137,6 +146,8 @@ def wire_sessions(
                 links.parents[number],
                 tuple(round(lag_s * NS_PER_S) for lag_s in turn.lags_s),
                 turn.agent,
+                lived[number].held,
+                lived[number].answer if is_live else "",
             )
             for number, turn in enumerate(planned.session.turns)
         )

@@ -76,7 +76,8 @@ async def prepared(
     }
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
         sample = [turn for session in planner.warm_up_sessions("demands") for turn in session.session.turns]
-        refuse_unmet(engines, sample, experiment.workload.name, tokenizer)
+        is_live = experiment.workload.history == "live"
+        refuse_unmet(engines, sample, experiment.workload.name, tokenizer, is_live=is_live)
         this_machine = machine(run.read_manifest().environment)
         yield Preparation(experiment, model, tokenizer, engines, planner, this_machine, world)
 

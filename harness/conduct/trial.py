@@ -24,9 +24,12 @@ from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.quality import asks_logprobs
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage
+from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic, is_steady
+from bakeoff.harness.traffic.play import share_by
 from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
 from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
+from bakeoff.harness.verdict.rules import broken_afterwards, rules_record
 from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.metrics import latency, under_load
@@ -38,6 +41,7 @@ from bakeoff.results.records import (
     Pace,
     Phase,
     RequestRecord,
+    StreamEnd,
     TelemetryRecord,
     TrialPlan,
     TrialRecord,
@@ -50,6 +54,8 @@ from bakeoff.workloads.models import ModelMix
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
+_SLOTS = 2
+"""Sessions at a time while shared prompts are sent to fill a cache."""
 _ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 """Outcomes after which the engine may still work on the request."""
 
@@ -168,6 +174,7 @@ class TrialRunner:
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
+            rules=rules_record(self._experiment, plan.load),
             ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.begun, result.ramp)
             if result and result.ramp
             else None,
@@ -203,8 +210,13 @@ class TrialRunner:
         self._was_reset = False
         await asyncio.sleep(limits.idle_s)
         self._was_reset = limits.cache is not Cache.WARM and await under_test.engine.reset_cache(under_test.server)
-        primed = await self._prime(under_test, tuple(traffic.primers()), folder)
-        order = self._order(under_test, share_of(load, limits), Phase.MEASURED)
+        play = traffic.play
+        slots = _SLOTS if play is None else load.concurrency or _SLOTS
+        sent = await self._prime(under_test, play.primers if play else tuple(traffic.primers()), folder, slots=slots)
+        if play is not None:
+            sent += await self._prime(under_test, play.warm_up, folder, slots=slots, sent=sent)
+        share = share_of(load, limits) if play is None else share_by(self._experiment.rules_of_play, load, limits)
+        order = self._order(under_test, share, Phase.MEASURED)
         if isinstance(log, SpanLog):
             order = msgspec.structs.replace(order, access=log.access(order.access))
 
@@ -214,10 +226,11 @@ class TrialRunner:
         await self._sampler.mark("before")
         if log:
             await log.start()
-        if is_steady(load):
-            result = await self._steady(under_test, load, traffic, folder, order=order, sent=primed, window=window)
+        if play is None and is_steady(load):
+            result = await self._steady(under_test, load, traffic, folder, order=order, sent=sent, window=window)
         else:
-            result = await self._fleet.load(order, window(traffic.window, 0), folder)
+            sessions = traffic.window if play is None else play.sessions()
+            result = await self._fleet.load(order, window(sessions, 0), folder)
         if log:
             await log.stop()
         await self._sampler.mark("after")
@@ -271,16 +284,17 @@ class TrialRunner:
     async def _prime(
         self,
         under_test: EngineUnderTest,
-        sessions: Sequence[PlannedSession],
+        sessions: PlanFile | Sequence[PlannedSession],
         folder: TrialFolder,
         *,
-        slots: int = 2,
+        slots: int,
         sent: int = 0,
     ) -> int:
         """Fill the prefix cache, ``slots`` sessions at a time; returns the number of requests sent."""
-        requests = sum(len(planned.session.turns) for planned in sessions)
-        if sessions:
-            share = Closed(min(slots, len(sessions)), self._experiment.trial.timeout_s * len(sessions))
+        counts = [len(planned.session.turns) for planned in sessions]
+        requests = sum(counts)
+        if counts:
+            share = Closed(min(slots, len(counts)), self._experiment.trial.timeout_s * requests)
             order = self._order(under_test, share, Phase.WARMUP)
             # numbered below 0, because the window's requests are numbered from 0
             await self._fleet.load(order, self._encoded(under_test, sessions, -sent - requests), folder)
@@ -303,6 +317,7 @@ class TrialRunner:
         return wire_sessions(
             sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
             models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
+            is_live=self._experiment.workload.history == "live",
         )  # fmt: skip
 
     def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
@@ -355,6 +370,9 @@ class TrialRunner:
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)
         verdict, findings = judge(evidence)
+        if record.rules is not None:
+            reasons = broken_afterwards(self._experiment, requests, record.window)
+            record = msgspec.structs.replace(record, rules=record.rules.with_broken(reasons))
         return msgspec.structs.replace(
             record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
             abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
@@ -401,7 +419,8 @@ def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Win
         return Window(issue.start_ns, issue.start_ns)
     if result.window is not None:
         return Window(*result.window)
-    ends_ns = [stream.ended_ns for stream in folder.read_streams() if stream.phase is not Phase.WARMUP]
+    under_load = (stream for stream in folder.read_streams() if stream.phase is not Phase.WARMUP)
+    ends_ns = [stream.ended_ns for stream in under_load if stream.end is not StreamEnd.CANCELLED]
     return Window(issue.start_ns, max(ends_ns, default=issue.start_ns) + 1, WindowKind.MAKESPAN)
 
 

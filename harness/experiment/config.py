@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from bakeoff.engines.request_shape import RequestShape
 from bakeoff.engines.secrets import MASK
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
+from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, with_rules
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import Cache, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
@@ -76,6 +77,9 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The workload's own options."""
     models: list[ModelShare] = []
     """Models, or adapters such as LoRA, that the sessions are sent to by their weights. Default: the engine's one."""
+    history: Literal["recorded", "live"] = "recorded"
+    """Which answers later calls of a conversation hold: the workload's own, or those that the engine gave (``live``,
+    chats only)."""
 
 
 class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -144,6 +148,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     loads: list[Load]
     """Load levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``."""
     workload: WorkloadConfig
+    rules: str = STEADY
+    """Rules of play of sessions: one of ``bakeoff rules``, or the path of a file that ends in ``.toml``. They set what
+    the experiment leaves out, such as ``trial.duration_s``."""
     model: ModelConfig = ModelConfig()
     spec: EngineSpec = EngineSpec()
     """Settings for all engines. Adapters translate them; an engine that does not support one is refused."""
@@ -208,6 +215,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             )
         return EngineSpec()
 
+    @property
+    def rules_of_play(self) -> Rules:
+        """The rules by which sessions are played.
+
+        Raises:
+            BadExperiment: there are no such rules.
+        """
+        return rules_named(self.rules)
+
     def traffic_seed(self, load: Load) -> str:
         """Seed of one level's lengths and arrival times: equal for all engines and repeats, but not between levels."""
         return f"{self.seed}/{load.label}"
@@ -263,7 +279,7 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         BadExperiment: as :func:`load_experiment`.
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
-    experiment = typed_options(Experiment, data, owner, BadExperiment)
+    experiment = typed_options(Experiment, with_rules(data), owner, BadExperiment)
     problem = _problem(experiment)
     if problem:
         raise BadExperiment(f"{owner}: {problem}")
@@ -306,6 +322,8 @@ def _problem(experiment: Experiment) -> str | None:
     for load in experiment.loads:
         if problem := _load_problem(load) or _plan_problem(load, experiment.trial):
             return problem
+    if problem := _rules_problem(experiment):
+        return problem
     labels = [engine.name for engine in experiment.engines]
     levels = [load.label for load in experiment.loads]
     for engine in experiment.engines:
@@ -370,6 +388,17 @@ def _plan_problem(load: Load, trial: TrialConfig) -> str | None:
         f"rate_per_s {load.rate_per_s:g} for {trial.ramp_s + trial.duration_s:g} s is a plan of more than "
         f"{MAX_PLANNED:,} requests; lower rate_per_s or trial.duration_s"
     )
+
+
+def _rules_problem(experiment: Experiment) -> str | None:
+    rules = experiment.rules_of_play
+    if rules.start is Start.LONG_RUN:
+        return None
+    if any(load.concurrency is None for load in experiment.loads):
+        return f"rules '{rules.name}' keep a number of sessions alive; give each load concurrency"
+    if experiment.trial.cache is not Cache.COLD:
+        return f"rules '{rules.name}' say what the cache holds; leave out trial.cache"
+    return None
 
 
 def _load_problem(load: Load) -> str | None:

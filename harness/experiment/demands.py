@@ -15,7 +15,12 @@ from bakeoff.workloads import Tokenizer, Turn
 
 
 def refuse_unmet(
-    engines: Mapping[str, Engine], turns: Sequence[Turn], workload: str, tokenizer: Tokenizer | None = None
+    engines: Mapping[str, Engine],
+    turns: Sequence[Turn],
+    workload: str,
+    tokenizer: Tokenizer | None = None,
+    *,
+    is_live: bool = False,
 ) -> None:
     """Refuse an engine that lacks a feature which the workload needs.
 
@@ -24,11 +29,17 @@ def refuse_unmet(
         turns: a sample of the workload.
         workload: its name.
         tokenizer: the model's; renders chats for engines that take only text.
+        is_live: whether conversations hold the engine's own answers.
 
     Raises:
         BadExperiment: an engine's API has no field for a setting of ``[request]``.
+        BadExperiment: conversations are to hold the engine's own answers, and are no chats.
         BadExperiment: answers must follow a JSON schema, and an engine's API has no such parameter.
     """
+    if is_live and any(turn.messages is None for turn in turns):
+        raise BadExperiment(
+            f"workload '{workload}' sends no chats, which a live history needs; set its option api to 'chat'"
+        )
     with_schema = [turn for turn in turns if turn.json_schema is not None]
     for label, engine in engines.items():
         ask = asking(engine.dialect, tokenizer)

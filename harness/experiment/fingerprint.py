@@ -54,6 +54,7 @@ def fingerprint(
         "bakeoff": _own_build(),
         "model": [model.name, model.sha256],
         "workload": msgspec.to_builtins(experiment.workload),
+        "rules": msgspec.to_builtins(experiment.rules_of_play),
         "traffic": traffic_sha256,
         "load": msgspec.to_builtins(plan.load),
         "repeat": plan.repeat,

@@ -142,7 +142,7 @@ class Beginnings:
         for number, session in self._sessions(begun, seed, window):  # one at a time: some have a hundred megabytes
             for at in places[number]:
                 rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0)
-                seen[at] = list(_seen(session, begun[at]))
+                seen[at] = list(last_answered(session, begun[at].ended))
         in_order = sorted(sorted(rests), key=lambda at: rests[at].offset_s or 0.0)
         plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
         has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
@@ -202,9 +202,14 @@ def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[S
         requests += len(shape.output_tokens)
 
 
-def _seen(session: Session, begun: Begun) -> Iterator[PlannedSession]:
-    """The last answered prompt of each of a session's agents, with an answer of one token."""
-    last = {session.turns[number].agent: session.turns[number] for number in begun.ended}
+def last_answered(session: Session, ended: Sequence[int]) -> Iterator[PlannedSession]:
+    """The last answered prompt of each of a session's agents, with an answer of one token.
+
+    Args:
+        session: the session.
+        ended: positions of the calls that have been answered, in order.
+    """
+    last = {session.turns[number].agent: session.turns[number] for number in ended}
     for turn in last.values():
         seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
         yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)

@@ -17,8 +17,10 @@ import msgspec
 
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.scratch import scratch_folder
+from bakeoff.harness.rules.rule_set import Start
 from bakeoff.harness.traffic.beginning import Beginning, Beginnings
 from bakeoff.harness.traffic.plan_file import PlanFile
+from bakeoff.harness.traffic.play import Play, planned_play
 from bakeoff.harness.traffic.session_law import SessionLaw
 from bakeoff.results.records import Cache, Load, TrafficRecord
 from bakeoff.workloads import (
@@ -84,6 +86,7 @@ class Traffic(msgspec.Struct, frozen=True):
         sha256: over the bytes of the same sessions.
         cache: what the prefix cache may hold.
         endless: an unlimited prefix cache, as the planned prompts would fill it.
+        play: the load by rules of play that begin sessions elsewhere than in their long run; None under other rules.
     """
 
     primers: Callable[[], Iterator[PlannedSession]]
@@ -97,6 +100,7 @@ class Traffic(msgspec.Struct, frozen=True):
     sha256: str
     cache: Cache
     endless: EndlessCache
+    play: Play | None = None
 
     @property
     def record(self) -> TrafficRecord:
@@ -197,13 +201,16 @@ class TrafficPlanner:
     def _forget(self) -> None:
         """Delete all plans: a repeat's plans are not needed after it, and their files can be large."""
         for traffic in self._planned.values():
-            for plan in {traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
+            played = (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
+            for plan in {traffic.window, *played, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
                 plan.unlink()
         self._planned.clear()
         self._beginnings.forget()
 
     def _plan(self, load: Load, seed: Seed) -> Traffic:
         limits, endless = self._experiment.trial, EndlessCache()
+        if self._experiment.rules_of_play.start is not Start.LONG_RUN:
+            return self._played(load, seed, endless)
         steady, warm = is_steady(load), limits.cache is Cache.WARM
         ramp = self._pool(load, _part(seed, "ramp"), endless) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
@@ -220,6 +227,22 @@ class TrafficPlanner:
         primers = self._primers(window, seed)
         return Traffic(
             primers, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless
+        )  # fmt: skip
+
+    def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
+        """The traffic of a trial by rules of play that begin sessions elsewhere than in their long run."""
+        limits, rules = self._experiment.trial, self._experiment.rules_of_play
+        sessions = itertools.islice(self._workload.sessions(self.tokenizer, seed), limits.max_requests)
+        play = planned_play(
+            rules, sessions, load.concurrency or 1, seed=self._experiment.seed, duration_s=limits.duration_s,
+            file_of=lambda name, plan: self._file(_part(seed, name), plan, endless),
+        )  # fmt: skip
+        plan = play.load
+        if not plan.sessions:
+            raise BadOption("the workload has no session for this load")
+        return Traffic(
+            lambda: iter(()), plan, None, None, None, None, None, plan.shape_sha256, plan.sha256,
+            limits.cache, endless, play,
         )  # fmt: skip
 
     def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:

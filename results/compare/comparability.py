@@ -29,6 +29,8 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
     client, quality = (_table(experiment, name) for name in ("client", "quality"))
     return {
         **_table(experiment, STATED),
+        "rules": experiment.get("rules"),
+        "workload.history": _table(experiment, "workload").get("history"),
         "cpu": machine.get("cpu"),
         "cores": machine.get("cores"),
         "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # what the kernel reserves varies

@@ -3,7 +3,17 @@
 from collections.abc import Container
 
 from bakeoff.results.metric import Better, Metric, Role, Unit
-from bakeoff.results.metrics import answers, energy, interactivity, latency, machine, memory, reasoning, throughput
+from bakeoff.results.metrics import (
+    answers,
+    energy,
+    interactivity,
+    latency,
+    machine,
+    memory,
+    reasoning,
+    reuse,
+    throughput,
+)
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
 
 DEFINITIONS = 3
@@ -17,6 +27,7 @@ CATALOGUE: dict[str, TrialMetric] = {
         *(metric for one in LATENCIES.values() for metric in one.metrics()),
         *throughput.METRICS,
         *interactivity.METRICS,
+        *reuse.METRICS,
         *reasoning.METRICS,
         *answers.METRICS,
         *memory.METRICS,

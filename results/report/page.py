@@ -102,6 +102,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("started", moment_text(manifest.created_utc)),
         ("ended", moment_text(manifest.ended_utc) if manifest.ended_utc else "– (not recorded)"),
         ("foreign load", foreign_load_text(run) or "– (nothing was sampled)"),
+        *[("rules of play", line) for line in run.off_rules],
         ("trials", f"{len(run.counted)} of {run.planned} ended"),
         ("bakeoff", manifest.bakeoff_version),
     ]

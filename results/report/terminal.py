@@ -165,6 +165,8 @@ def _print_head(run: Run, console: Console) -> None:
     console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
     if difference := difference_text(run):
         console.print(_line(difference, "yellow"))
+    for line in run.off_rules:
+        console.print(_line(line, "yellow"))
     foreign = foreign_load_text(run)
     for line in (clients_text(run), f"foreign load: {foreign}" if foreign else ""):
         if line:

@@ -152,7 +152,7 @@ class Run:
 
     @cached_property
     def declared(self) -> list[str]:
-        """Notes for readers of a report: notes of workload and engines, and reused trials."""
+        """Notes for readers of a report: rules of play, notes of workload and engines, and reused trials."""
         engines: dict[str, dict[str, None]] = {}  # engines that share a note, in order
         for trial in self.finished:
             for note in trial.record.engine_description.notes if trial.record.engine_description else ():
@@ -162,7 +162,29 @@ class Run:
         if self.manifest.resumed_from and self.finished and not origins:
             why = "settings, code, model, traffic and machine are not the same, or none had finished"
             reused = [f"no trial of {self.manifest.resumed_from} was reused: {why}"]
-        return [*self.manifest.notes, *(f"{', '.join(names)}: {note}" for note, names in engines.items()), *reused]
+        by_rules = dict.fromkeys(
+            f"rules of play: {trial.record.rules.name}" for trial in self.finished if trial.record.rules is not None
+        )
+        return [
+            *by_rules,
+            *self.manifest.notes,
+            *(f"{', '.join(names)}: {note}" for note, names in engines.items()),
+            *reused,
+        ]
+
+    @cached_property
+    def off_rules(self) -> list[str]:
+        """Why trials are not by their rules of play; empty if all are."""
+        broken = (
+            (trial.record.rules.name, reason)
+            for trial in self.finished
+            if trial.record.rules is not None
+            for reason in trial.record.rules.broken
+        )
+        reasons: dict[str, dict[str, None]] = {}
+        for name, reason in broken:
+            reasons.setdefault(name, {})[reason] = None
+        return [f"not by the rules {name}: {'; '.join(why)}" for name, why in reasons.items()]
 
     @cached_property
     def cells(self) -> list[Cell]:

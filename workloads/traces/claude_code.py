@@ -258,6 +258,7 @@ class _Reading:
                 parents=None if is_chain else tuple(parents),
                 lags_s=tuple(parents.values()) if any(parents.values()) else (),
                 agent=call.agent,
+                recorded_s=call.end_s - call.start_s,
             )
 
     def _order(self) -> list[int]:

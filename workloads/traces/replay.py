@@ -273,7 +273,8 @@ class _PromptWriter:
             else:
                 conversation = conversations.get(row.agent)
                 conversations[row.agent], turn = self._of_length(number, k, row, pause_s, conversation)
-            turns.append(msgspec.structs.replace(turn, parents=row.parents, lags_s=row.lags_s, agent=row.agent))
+            links = {"parents": row.parents, "lags_s": row.lags_s, "agent": row.agent}
+            turns.append(msgspec.structs.replace(turn, **links, recorded_s=row.recorded_s))
         limit = self._replay.max_input_tokens
         if limit is not None:
             turns = list(kept(turns, {k for k, turn in enumerate(turns) if turn.input_tokens <= limit}))

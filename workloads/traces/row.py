@@ -31,6 +31,7 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             None for the previous row. A session has them in all of its rows or in none.
         lags_s: seconds that each parent goes on after its answer; empty for none.
         agent: the agent of the session that sent it; empty for its main agent.
+        recorded_s: seconds that the recorded answer took; 0 if unknown.
     """
 
     at_s: float | None
@@ -48,6 +49,7 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     parents: tuple[int, ...] | None = None
     lags_s: tuple[float, ...] = ()
     agent: str = ""
+    recorded_s: float = 0.0
 
 
 class Trace(Protocol):

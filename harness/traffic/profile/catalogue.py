@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bakeoff.harness.rules.rule_set import Rules
 from bakeoff.results.text.format import plain_block
 from bakeoff.workloads import Random, Replay, workload_names
 from bakeoff.workloads.passages import Embeddings, Rerank
@@ -63,13 +64,23 @@ def print_catalogue(listing: dict[str, Any], console: Console) -> None:
     console.print(Text("\nTo profile one: bakeoff workloads show NAME, or the path of a trace or of a preset's file."))
 
 
+def print_rules(rules: Sequence[Rules], console: Console) -> None:
+    """Print sets of rules of play, with what they say that is done otherwise."""
+    rows = [(each.name, "\n".join([each.summary, f"from {each.source}", *each.remarks])) for each in rules]
+    _print(console, "Rules of play", "rules of an experiment, --rules of bench", rows)
+
+
 def _preset(name: str) -> dict[str, Any]:
     preset = built_in(name)
     return {"summary": preset.summary, "anchors": len(preset.anchors), "arrival": preset.arrival.process}
 
 
 def _print(console: Console, title: str, caption: str, rows: Sequence[tuple[str, ...]]) -> None:
-    console.print(Text.assemble(("\n" if title != "Presets" else "", ""), (title, "bold"), (f"  {caption}", "dim")))
+    console.print(
+        Text.assemble(
+            ("\n" if title not in {"Presets", "Rules of play"} else "", ""), (title, "bold"), (f"  {caption}", "dim")
+        )
+    )
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(min_width=17, no_wrap=True)
     for row in rows:

@@ -67,6 +67,7 @@ COMMANDS = {
     "views": ("runs/run", 0, "vLLM"),
     "workloads fit": ("trace.csv --option max_rows=60", 0, "trace.toml"),
     "workloads list": ("", 0, "random"),
+    "workloads rules": ("", 0, "agentx-harness-1.0"),
     "workloads sample": ("random -n 1 --tokenizer tokenizer", 0, '"turns"'),
     "workloads show": ("random --sessions 5 --tokenizer tokenizer", 0, "random"),
 }

@@ -1,0 +1,128 @@
+"""Calls of a conversation hold the answers that the server gave to the calls before them."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from bakeoff.engines.dialects import HttpRequest, ReferenceDialect
+from bakeoff.harness.client import Driver
+from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.live_history import filled, marked
+from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.host.clock import LoopClock, run_virtual
+from bakeoff.results.records import StreamEnd
+from bakeoff.workloads import PlannedSession, Session, Turn
+from bakeoff.workloads.types import Message, ToolCall
+from tests.harness.samples import DONE, FINISH, MemoryRecorder
+
+SYSTEM = Message("system", "rules")
+
+
+def conversation(*texts: str, agent: str = "", answers: str = "recorded") -> list[Turn]:
+    """A turn for each question; each holds the turns before it with their recorded answers."""
+    messages: tuple[Message, ...] = (SYSTEM,)
+    turns: list[Turn] = []
+    for number, text in enumerate(texts):
+        messages = (*messages, Message("user", text))
+        turns.append(Turn(9, 2, messages=messages, agent=agent, think_s=0.5 if number % 2 else 0.0))
+        messages = (*messages, Message("assistant", f"{answers} {text}", reasoning="thought"))
+    return turns
+
+
+class Answering(ScriptedTransport):
+    """Answers the n-th request by ``live n``, which a second later has ended; some fail."""
+
+    def __init__(self, failing: frozenset[int] = frozenset()) -> None:
+        super().__init__([])
+        self._failing = failing
+
+    def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
+        import asyncio
+
+        number = len(self.sent)
+        self.sent.append(prepared)
+        chunk = {"choices": [{"index": 0, "delta": {"content": f'live "{number}"\n'}, "finish_reason": None}]}
+        log.sent_ns = LoopClock().now_ns()
+        log.ended_ns = log.sent_ns + 1_000_000_000
+        log.status = 500 if number in self._failing else 200
+        log.reads, log.read_ns = [b"data: " + json.dumps(chunk).encode() + b"\n\n" + FINISH + DONE], [log.ended_ns]
+        log.end = StreamEnd.COMPLETE
+        asyncio.get_running_loop().call_at(log.ended_ns / 1e9, ended, log)
+
+
+def bodies(turns: list[Turn], failing: frozenset[int] = frozenset(), *, is_live: bool = True) -> list[list[Any]]:
+    """Messages of each request, in the order in which they were sent."""
+
+    async def scene() -> list[HttpRequest]:
+        transport, dialect = Answering(failing), ReferenceDialect()
+        driver = Driver(transport, clock=LoopClock(), recorder=MemoryRecorder(), timeout_s=30.0, dialect=dialect)
+        planned = [PlannedSession(Session("s", tuple(turns)), None)]
+        await driver.closed_loop(wire_sessions(planned, dialect, "m", is_live=is_live), 1, duration_s=60.0)
+        return transport.sent
+
+    return [json.loads(request.body)["messages"] for request in run_virtual(scene())]
+
+
+def assistants(messages: list[Any]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "assistant"]
+
+
+def test_each_call_holds_the_servers_answers_so_far():
+    sent = bodies(conversation("one", "two", "three", "four"))
+    assert [assistants(messages) for messages in sent] == [
+        [], ['live "0"\n'], ['live "0"\n', 'live "1"\n'], ['live "0"\n', 'live "1"\n', 'live "2"\n']
+    ]  # fmt: skip
+    assert [message["content"] for message in sent[2] if message["role"] == "user"] == ["one", "two", "three"]
+
+
+def test_a_recorded_history_stays_as_it_is():
+    sent = bodies(conversation("one", "two", "three"), is_live=False)
+    assert assistants(sent[2]) == ["recorded one", "recorded two"]
+
+
+def test_a_call_that_failed_leaves_the_recorded_answer():
+    sent = bodies(conversation("one", "two", "three"), failing=frozenset({0}))
+    assert assistants(sent[2]) == ["recorded one", 'live "1"\n']
+
+
+def test_long_histories_are_filled_as_well():
+    long = "word " * 3000
+    sent = bodies(conversation(long, f"{long}b", f"{long}c"))
+    assert assistants(sent[2]) == ['live "0"\n', 'live "1"\n']
+    assert sent[2][1]["content"] == long
+
+
+def test_agents_have_histories_of_their_own():
+    main, sub = conversation("one", "two"), conversation("x", "y", agent="a")
+    turns = [
+        msgspec.structs.replace(turn, parents=parents, think_s=0.0)
+        for turn, parents in zip((main[0], sub[0], sub[1], main[1]), ((), (0,), (1,), (0, 2)), strict=True)
+    ]
+    sent = bodies(turns)
+    assert [assistants(messages) for messages in sent] == [[], [], ['live "1"\n'], ['live "0"\n']]
+
+
+def test_a_history_that_starts_over_stays_as_recorded():
+    first, second, third = conversation("one", "two", "three")
+    compacted = msgspec.structs.replace(third, messages=(SYSTEM, Message("user", "summary")))
+    entries = marked([first, second, compacted], "n")
+    assert [entry.held for entry in entries] == [(), (0,), ()]
+    assert [entry.answer for entry in entries] == ["recorded one", "", ""]
+    assert entries[2].turn == compacted
+
+
+def test_calls_of_tools_stay_beside_the_live_text():
+    first, second = conversation("one", "two")
+    called = Message("assistant", "", (ToolCall("c1", "look", "{}"),))
+    tool = Message("tool", "found", tool_call_id="c1")
+    second = msgspec.structs.replace(second, messages=(*(first.messages or ()), called, tool))
+    (_, entry) = marked([first, second], "n")
+    messages = entry.turn.messages or ()
+    assert (messages[2].content, messages[2].tool_calls, messages[3]) == ("[answer-n-0]", called.tool_calls, tool)
+
+
+def test_answers_are_written_as_json():
+    body = filled(b'{"a":"[answer-n-0]","b":"[answer-m-0] [answer-n-11]"}', "n", {0: 'q"\\\n\u2028é', 11: "x"})
+    assert json.loads(body) == {"a": 'q"\\\n\u2028é', "b": "[answer-m-0] x"}
