@@ -5,9 +5,13 @@ Mooncake's trace, FAST'25). The hit rate of the unlimited cache is the bound; ou
 """
 
 import hashlib
+import itertools
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 BLOCK_TOKENS = 16
 """Block size of most engines. Smaller blocks would raise the bound by less than 16 tokens per request."""
@@ -51,26 +55,118 @@ class EndlessCache:
         return len(self._known)
 
 
-class LruCache:
-    """A prefix cache of ``capacity_tokens`` that evicts the least recently used block, ends of prompts first."""
+class Pin(NamedTuple, Generic[Name]):
+    """Blocks in use, to give to :meth:`LruCache.release`.
 
-    def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
-        self._capacity = capacity_tokens // block_tokens
-        self._block_tokens = block_tokens
-        self._used: OrderedDict[bytes, None] = OrderedDict()
+    Attributes:
+        names: the leading blocks of a prompt, all of them unless blocks in use left too little room.
+        hit_tokens: tokens of those of them that were cached already.
+    """
+
+    names: Sequence[Name]
+    hit_tokens: int
+
+
+class LruCache(Generic[Name]):
+    """A prefix cache of limited size, in blocks.
+
+    A prompt is given as the names of its full blocks, whatever they come from: :func:`block_hashes` of token ids, or
+    the block ids of a trace. A name stands for its block and everything before it, so no prompt has a name twice. What
+    hits is the leading blocks that are cached; engines compute at least the last token of a prompt, which is the
+    caller's to subtract.
+
+    The least recently used block is evicted first, and the end of a prompt before its front, because no block is of use
+    without those before it. A block in use, from :meth:`pin` to :meth:`release`, is never evicted, and its release
+    counts as its last use.
+
+    Args:
+        capacity_tokens: size, of which only whole blocks count; None for no limit.
+        block_tokens: tokens of a block.
+
+    Attributes:
+        block_tokens: tokens of a block.
+        capacity_blocks: most blocks that it holds; None for no limit.
+        hit_tokens: sum of what :meth:`add` and :meth:`pin` found.
+    """
+
+    def __init__(self, capacity_tokens: int | None, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.capacity_blocks = None if capacity_tokens is None else capacity_tokens // block_tokens
         self.hit_tokens = 0
+        self._pins: dict[Name, int] = {}
+        self._unused: OrderedDict[Name, None] = OrderedDict()  # the next to be evicted first
 
-    def add(self, digests: Sequence[bytes]) -> None:
-        """Add the block hashes of one prompt."""
-        used = self._used
-        hits = 0
-        for digest in digests:
-            if digest not in used:
+    def __len__(self) -> int:
+        return len(self._pins) + len(self._unused)
+
+    @property
+    def pinned_blocks(self) -> int:
+        """Number of blocks in use."""
+        return len(self._pins)
+
+    def look_up(self, names: Sequence[Name]) -> int:
+        """Tokens of the leading blocks that are cached; changes nothing."""
+        pins, unused = self._pins, self._unused
+        cached = itertools.takewhile(lambda name: name in unused or name in pins, names)
+        return sum(1 for _ in cached) * self.block_tokens
+
+    def insert(self, names: Sequence[Name]) -> None:
+        """Make blocks the most recently used ones, the first of them last, and evict what is too much."""
+        pins, unused = self._pins, self._unused
+        for name in reversed(names):
+            if name not in pins:
+                unused[name] = None
+                unused.move_to_end(name)
+        self._evict()
+
+    def add(self, names: Sequence[Name]) -> int:
+        """Look a prompt up, then insert it; returns the tokens that hit."""
+        hit_tokens = self.look_up(names)
+        self.hit_tokens += hit_tokens
+        self.insert(names)
+        return hit_tokens
+
+    def pin(self, names: Sequence[Name]) -> Pin[Name]:
+        """Look a prompt up and use its blocks, new ones as far as blocks in use leave room."""
+        pins, unused = self._pins, self._unused
+        cached = 0
+        for name in names:
+            if name in unused:
+                del unused[name]
+                pins[name] = 1
+            elif name in pins:
+                pins[name] += 1
+            else:
                 break
-            hits += 1
-        self.hit_tokens += hits * self._block_tokens
-        for digest in reversed(digests):  # the front is touched last, because later blocks are useless without it
-            used[digest] = None
-            used.move_to_end(digest)
-        while len(used) > self._capacity:
-            used.popitem(last=False)
+            cached += 1
+        room = len(names) if self.capacity_blocks is None else self.capacity_blocks - len(pins)
+        new = names[cached : cached + room]
+        if pins.keys().isdisjoint(new) and unused.keys().isdisjoint(new):
+            pins.update(dict.fromkeys(new, 1))  # a loop would take three times as long
+        else:
+            for name in new:
+                unused.pop(name, None)
+                pins[name] = pins.get(name, 0) + 1
+        self._evict()
+        hit_tokens = cached * self.block_tokens
+        self.hit_tokens += hit_tokens
+        return Pin(names[: cached + room], hit_tokens)
+
+    def release(self, pin: Pin[Name]) -> None:
+        """End one use of blocks; those that nothing else uses become the most recently used, the first of them last."""
+        pins, unused = self._pins, self._unused
+        for name in reversed(pin.names):
+            if pins[name] > 1:
+                pins[name] -= 1
+            else:
+                del pins[name]
+                unused[name] = None
+
+    def clear(self) -> None:
+        """Evict every block that is not in use."""
+        self._unused.clear()
+
+    def _evict(self) -> None:
+        if self.capacity_blocks is not None:
+            for _ in range(len(self) - self.capacity_blocks):
+                self._unused.popitem(last=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bakeoff.workloads import EndlessCache
-from bakeoff.workloads.prefixes import LruCache, block_hashes
+from bakeoff.workloads.prefixes import LruCache, Pin, block_hashes
 from tests.workloads.replays import common_tokens
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=12), max_size=10)
@@ -54,6 +54,93 @@ def test_a_limited_cache_gives_up_what_was_used_longest_ago(prompts: list[list[b
         model = model[-capacity:] if capacity else []
         cache.add(names)
     assert cache.hit_tokens == 4 * hits
+
+
+class Blocks:
+    """A prefix cache without any bookkeeping: blocks by their last use, and the prompts in progress."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.blocks: list[str] = []
+        self.in_use: list[list[str]] = []
+
+    def hits(self, names: list[str]) -> int:
+        return len(list(itertools.takewhile(self.blocks.__contains__, names)))
+
+    def touch(self, names: list[str]) -> None:
+        """Use blocks now, the first of them last, then evict from the block used longest ago on."""
+        self.blocks = [block for block in self.blocks if block not in names] + list(reversed(names))
+        used = {block for names in self.in_use for block in names}
+        unused = [block for block in self.blocks if block not in used]
+        for block in unused[: max(0, len(self.blocks) - self.capacity)]:
+            self.blocks.remove(block)
+
+    def pin(self, names: list[str]) -> list[str]:
+        used = {block for names in self.in_use for block in names}
+        fitting: list[str] = []
+        for name in names:
+            if name in self.blocks or len(used | set(fitting) | {name}) <= self.capacity:
+                fitting.append(name)
+            else:
+                break
+        self.in_use.append(fitting)
+        self.touch(fitting)
+        return fitting
+
+    def release(self, names: list[str]) -> None:
+        """A release is a use, except of blocks that another prompt uses: theirs is the other's release."""
+        self.in_use.remove(names)
+        used = {block for names in self.in_use for block in names}
+        self.touch([name for name in names if name not in used])
+
+
+@given(data=st.data(), capacity=st.integers(0, 9))
+def test_random_uses_of_a_cache_are_those_of_a_list(data: st.DataObject, capacity: int) -> None:
+    """Prompts over two letters, named by their prefixes, so that many share a beginning."""
+    cache, model = LruCache[str](capacity * 4 + 3, 4), Blocks(capacity)
+    pins: list[tuple[Pin[str], list[str]]] = []
+    for _ in range(data.draw(st.integers(1, 30))):
+        action = data.draw(st.sampled_from(["add", "pin", "release", "clear"] if pins else ["add", "pin", "clear"]))
+        text = data.draw(st.text("ab", max_size=6))
+        names = [text[:end] for end in range(1, len(text) + 1)]
+        hits = model.hits(names)
+        assert cache.look_up(names) == 4 * hits
+        if action == "add":
+            assert cache.add(names) == 4 * hits
+            model.touch(names)
+        elif action == "pin":
+            pin = cache.pin(names)
+            pins.append((pin, model.pin(names)))
+            assert (list(pin.names), pin.hit_tokens) == (pins[-1][1], 4 * hits)
+        elif action == "release":
+            pin, fitting = pins.pop(data.draw(st.integers(0, len(pins) - 1)))
+            cache.release(pin)
+            model.release(fitting)
+        else:
+            cache.clear()
+            used = {block for names in model.in_use for block in names}
+            model.blocks = [block for block in model.blocks if block in used]
+        assert len(cache) == len(model.blocks) <= capacity
+        assert cache.pinned_blocks == len({block for names in model.in_use for block in names})
+        assert [block for block in model.blocks if cache.look_up([block])] == model.blocks
+
+
+def test_a_block_in_use_stays_however_many_prompts_follow() -> None:
+    cache = LruCache[str](3 * 16, 16)
+    pin = cache.pin(["a", "ab"])
+    for other in "cdefg":
+        cache.add([other])
+    assert cache.look_up(["a", "ab", "abc"]) == 32
+    assert list(cache.pin(["x", "xy"]).names) == ["x"], "there is room for one more"
+    cache.release(pin)
+    cache.add(["c"])
+    assert (cache.look_up(["a", "ab"]), cache.look_up(["x"]), cache.look_up(["c"])) == (16, 16, 16)
+
+
+def test_a_cache_without_limit_keeps_everything() -> None:
+    cache = LruCache[int](None, 4)
+    assert [cache.add(list(range(start, start + 100))) for start in (0, 1000, 0)] == [0, 0, 400]
+    assert (len(cache), cache.hit_tokens) == (200, 400)
 
 
 BLOCK = 512
